@@ -1,0 +1,1 @@
+"""Doors from other libraries' models to ours."""

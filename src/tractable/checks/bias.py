@@ -1,0 +1,289 @@
+"""How far a stochastic-gradient sampler at a fixed step is from its target, predicted from what can be measured.
+
+Near a normal target with precision H, SGLD with step ε, preconditioner P = L Lᵀ and a stochastic gradient of
+covariance V is the linear recursion
+
+    θ' − μ = (I − (ε/2) P H)(θ − μ) + (ε/2) P ξ + √ε L z,   Cov ξ = V,
+
+whose stationary covariance Σ solves a discrete Lyapunov equation. In one dimension, with P = 1,
+
+    Σ = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
+
+Batches that visit every row once an epoch have noise that sums to zero over the epoch; its covariance between two
+batches is −V/(M − 1), and Σ then lies below the value for independent batches (``epoch=M``), averaged here over
+the phases of an epoch. All in float64 numpy; d × d where matrices are given, O(d) where vectors are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Batch, Model, log_posterior
+from tractable.tools.data import Data, Plan, window, windowed
+
+PyTree = Any
+DENSE = 400  # parameters up to which H and V are measured as matrices
+WINDOWS = 256  # batches from which V is measured
+PHASES = 64  # points of an epoch at which Σ is averaged
+
+
+class Measured(NamedTuple):
+    """What decides the bias, at a position or averaged over some; (d, d), or (d,) the diagonals."""
+
+    curvature: np.ndarray  # H = −∇² log posterior
+    noise: np.ndarray  # V, the covariance of one stochastic gradient
+    stiffest: float  # the largest curvature in any direction, of any position
+
+
+class Predicted(NamedTuple):
+    """Stationary spread against the target's."""
+
+    covariance: np.ndarray  # Σ, (d, d) or its diagonal; inf where the recursion is unstable
+    target: np.ndarray  # H⁻¹ at temperature T
+    inflation: np.ndarray  # (d,) sd over the target's sd, less 1
+
+    @property
+    def worst(self) -> float:
+        """The largest |inflation| of a marginal sd."""
+        return float(np.max(np.abs(self.inflation)))
+
+
+def stationary(
+    measured: Measured,
+    step_size: float,
+    scale: np.ndarray | float = 1.0,
+    *,
+    friction: float = 1.0,
+    temperature: float = 1.0,
+    epoch: int | None = None,
+    injected: np.ndarray | None = None,
+) -> Predicted:
+    """The stationary covariance of SGLD (friction 1) or SGHMC.
+
+    Args:
+        measured: H and V.
+        step_size: ε.
+        scale: L, a number, (d,) or (d, d).
+        friction: α of SGHMC; independent batches are assumed when it is below 1.
+        temperature: T of the injected noise; the target's covariance is T H⁻¹.
+        epoch: M batches an epoch, each row once; None where batches are independent.
+        injected: S, the scale of the injected noise where it is not √ε L.
+
+    >>> one = Measured(np.array([4.0]), np.array([32.0]), 4.0)
+    >>> round(float(stationary(one, 0.1).covariance[0]), 6)   # (1/4)(1 + 0.8)/(1 − 0.1)
+    0.5
+    """
+    matrix = measured.curvature.ndim == 2
+    h, v = _whitened(measured, scale)
+    if matrix:
+        values, basis = np.linalg.eigh(h)
+        v = basis.T @ v @ basis
+    else:
+        values, basis = h, None
+    first, second = (values[:, None], values[None, :]) if matrix else (values, values)
+    unit = np.eye(len(values)) if matrix else np.ones_like(values)
+    heat = step_size * temperature * unit
+    if injected is not None:
+        white = _solve(scale, injected)
+        heat = temperature * (basis.T @ white @ white.T @ basis if matrix and basis is not None else white**2)
+    if friction < 1:
+        whitened = _with_momentum(first, second, v, heat, step_size, friction)
+    else:
+        a, b = 1 - step_size * first / 2, 1 - step_size * second / 2
+        whitened = heat / (1 - a * b) + step_size**2 / 4 * v * _memory(a, b, epoch)
+    stable = np.all(values > 0) and step_size * values.max() < (4 if friction >= 1 else 4 * (2 - friction))
+    if matrix:
+        dense = _dense(scale, len(values)) @ basis
+        covariance = dense @ whitened @ dense.T
+        target = temperature * (dense / values) @ dense.T
+        variances, wanted = np.diag(covariance), np.diag(target)
+    else:
+        squared = np.square(np.broadcast_to(scale, values.shape))
+        covariance, target = squared * whitened, temperature * squared / values
+        variances, wanted = covariance, target
+    if not stable:
+        return Predicted(np.full_like(covariance, np.inf), target, np.full(len(values), np.inf))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
+    return Predicted(covariance, target, inflation)
+
+
+def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
+    """The largest ε whose predicted worst inflation of a marginal sd is at most ``tolerance``."""
+    h, _ = _whitened(measured, scale)
+    top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
+    low, high = 1e-9 / top, 3.9 / top
+    if stationary(measured, high, scale, **settings).worst <= tolerance:
+        return high
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        if stationary(measured, middle, scale, **settings).worst <= tolerance:
+            low = middle
+        else:
+            high = middle
+    return float(low)
+
+
+def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
+    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: noise injected so that the stationary covariance is H⁻¹ itself.
+
+    The gradient brings (ε²/4) P V P of its own, and the finite step adds the rest; for a normal target and
+    independent batches nothing of the bias is left. None where ε is too large for what must be taken off.
+    """
+    h, v = _whitened(measured, scale)
+    if h.ndim == 1:
+        left = step_size - step_size**2 / 4 * (v + h)
+        return None if left.min() <= 0 else np.broadcast_to(scale, h.shape) * np.sqrt(left)
+    left = step_size * np.eye(len(h)) - step_size**2 / 4 * (v + h)
+    if np.linalg.eigvalsh(left).min() <= 0:
+        return None
+    return _dense(scale, len(h)) @ np.linalg.cholesky(left)
+
+
+def _memory(a: np.ndarray, b: np.ndarray, epoch: int | None) -> np.ndarray:
+    """Σ over past noise of its weight in the present: 1/(1 − ab) if independent, less if it sums to 0 an epoch."""
+    if epoch is None:
+        return 1 / (1 - a * b)
+    if epoch == 1:
+        return np.zeros_like(a * b)
+
+    def within(p: float) -> np.ndarray:
+        both = (1 - (a * b) ** p) / (1 - a * b)
+        each = _geometric(a, p) * _geometric(b, p)
+        return (epoch * both - each) / (epoch - 1)
+
+    carried = within(epoch) / (1 - (a * b) ** epoch)
+    phases = np.unique(np.linspace(1, epoch, PHASES).astype(int))
+    return np.mean([within(p) + (a * b) ** p * carried for p in phases], axis=0)
+
+
+def _geometric(a: np.ndarray, p: float) -> np.ndarray:
+    return (1 - a**p) / (1 - a)
+
+
+def _with_momentum(first, second, v, heat, step_size, friction) -> np.ndarray:
+    """The position block of the stationary covariance of (θ, v), eigenpair by eigenpair."""
+    shape = np.broadcast_shapes(first.shape, second.shape)
+
+    def transition(h: np.ndarray) -> np.ndarray:
+        pull = np.broadcast_to(step_size * h / 2, shape)
+        keep = np.full(shape, 1 - friction)
+        return np.stack([np.stack([1 - pull, keep], -1), np.stack([-pull, keep], -1)], -2)
+
+    a, b = transition(first), transition(second)
+    kron = np.einsum("...ij,...kl->...ikjl", a, b).reshape(*shape, 4, 4)
+    noise = np.broadcast_to(friction * heat + step_size**2 / 4 * v, shape)[..., None] * np.ones(4)
+    return np.linalg.solve(np.eye(4) - kron, noise[..., None])[..., 0, 0]
+
+
+def _whitened(measured: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    h, v = np.asarray(measured.curvature, float), np.asarray(measured.noise, float)
+    if h.ndim == 2:
+        dense = _dense(scale, len(h))
+        return dense.T @ h @ dense, dense.T @ v @ dense
+    return np.square(scale) * h, np.square(scale) * v
+
+
+def _dense(scale: np.ndarray | float, size: int) -> np.ndarray:
+    scale = np.asarray(scale, float)
+    return scale if scale.ndim == 2 else np.diag(np.broadcast_to(scale, size))
+
+
+def _solve(scale: np.ndarray | float, x: np.ndarray) -> np.ndarray:
+    if np.ndim(x) == 2:
+        return np.linalg.solve(_dense(scale, len(x)), x)
+    return x / scale
+
+
+def measure(
+    model: Model,
+    data: Data,
+    plan: Plan,
+    positions: np.ndarray,
+    key: jax.Array,
+    estimator: Callable | None = None,
+    tuned: PyTree = None,
+) -> Measured:
+    """H and V averaged over flat unconstrained positions, (k, d).
+
+    V is the covariance of the estimator over batches exactly as a run draws them: random windows of the shuffled
+    rows. Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the
+    prior's curvature plus the empirical Fisher information n/N · V/(1 − n/N), which is positive.
+
+    Args:
+        estimator: hashable ``(model, tuned) -> (position, batch) -> gradient``; the plain minibatch one by default.
+        tuned: its arrays.
+    """
+    positions = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
+    dense = model.space.size <= DENSE
+    count = min(WINDOWS, max(16, plan.size))
+    starts = jax.random.randint(key, (count,), 0, plan.size)
+    if plan.size <= WINDOWS:
+        starts = jnp.arange(plan.size)
+    if data.resident:
+        batches = lambda start: window(data.windows(plan.width), plan, start, jnp.array(plan.width), 0)  # noqa: E731
+        stacked = jax.vmap(batches)(starts).data
+    else:
+        stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), plan.width))
+    noises, curvatures = [], []
+    for position in positions:
+        gradients = np.asarray(_gradients(model, plan, estimator, tuned, position, stacked), np.float64)
+        centred = gradients - gradients.mean(0)
+        freedom = max(len(centred) - (plan.size > WINDOWS), 1)
+        noises.append(centred.T @ centred / freedom if dense else np.square(centred).sum(0) / freedom)
+        if dense:
+            rows = data.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
+            hessian = -np.asarray(_hessian(model, position, rows, data.size), np.float64)
+            curvatures.append((hessian + hessian.T) / 2)
+        else:
+            fisher = noises[-1] * plan.width / plan.size / max(1 - plan.width / plan.size, 1e-3)
+            prior = -np.asarray(_prior_curvature(model, position), np.float64)
+            curvatures.append(fisher + np.maximum(prior, 0))
+    h, v = np.mean(curvatures, 0), np.mean(noises, 0)
+    if plan.count == 1:
+        v = np.zeros_like(v)
+    stiffest = max(float(np.linalg.eigvalsh(c).max() if dense else c.max()) for c in curvatures)
+    return Measured(_positive(h), v, stiffest)
+
+
+def _positive(h: np.ndarray) -> np.ndarray:
+    """A curvature that a normal target could have: eigenvalues below 10⁻⁶ of the largest are raised to it."""
+    if h.ndim == 1:
+        return np.maximum(h, 1e-6 * h.max())
+    values, basis = np.linalg.eigh(h)
+    if values.min() > 1e-6 * values.max():
+        return h
+    return (basis * np.maximum(values, 1e-6 * max(values.max(), 1e-300))) @ basis.T
+
+
+@functools.partial(jax.jit, static_argnames=("model", "plan", "estimator"))
+def _gradients(model, plan, estimator, tuned, position, stacked) -> jax.Array:
+    estimate = jax.grad(log_posterior(model, flat=True)) if estimator is None else estimator(model, tuned)
+
+    def one(rows: PyTree) -> jax.Array:
+        return estimate(position, windowed(rows, plan, jnp.array(plan.width), jnp.array(0)))
+
+    return jax.lax.map(one, stacked)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
+    count = jax.tree.leaves(rows)[0].shape[0]
+    batch = Batch(rows, jnp.ones(count), size)
+    gradient = jax.grad(log_posterior(model, flat=True))
+    # One Hessian-vector product at a time: all at once would hold d copies of every row's activations.
+    columns = jax.lax.map(
+        lambda e: jax.jvp(lambda p: gradient(p, batch), (position,), (e,))[1], jnp.eye(position.size), batch_size=8
+    )
+    return columns
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _prior_curvature(model: Model, position: jax.Array) -> jax.Array:
+    """The diagonal of the log prior's Hessian, exact where the prior treats its numbers apart."""
+    gradient = jax.grad(lambda p: log_posterior(model, flat=True)(p, None))
+    return jax.jvp(gradient, (position,), (jnp.ones_like(position),))[1]

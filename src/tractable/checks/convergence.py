@@ -1,0 +1,83 @@
+"""Whether chains agree and how much they know, by arviz-stats; and how numbers become verdicts."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+
+
+class Check(NamedTuple):
+    """One thing that was looked at, and what it means for trust."""
+
+    name: str
+    value: float
+    verdict: str  # "trust", "caution" or "reject"
+    sentence: str
+
+
+class Diagnosed(NamedTuple):
+    """A number for each parameter, (k,)."""
+
+    rhat: np.ndarray  # rank-normalised split R-hat (Vehtari et al. 2021)
+    bulk: np.ndarray  # effective draws for the centre
+    tail: np.ndarray  # effective draws for the 5 % and 95 % quantiles, the lesser
+    mcse_mean: np.ndarray
+    mcse_sd: np.ndarray
+    stuck: int  # chains that never move in some parameter
+
+
+def diagnose(draws: np.ndarray) -> Diagnosed:
+    """R-hat, effective draws and Monte-Carlo standard errors of draws (chain, draw, k).
+
+    A chain that does not move has no effective draws: R-hat and ESS of constant numbers, which arviz gives as
+    NaN and the number of draws, become inf and 0.
+    """
+    draws = np.asarray(draws, np.float64)
+    constant = np.ptp(draws, axis=1) == 0 if draws.shape[1] else np.ones(draws[:, 0].shape, bool)  # (chain, k)
+    if draws.shape[1] < 4:
+        nothing = np.full(draws.shape[2], np.nan)
+        return Diagnosed(nothing, np.zeros_like(nothing), np.zeros_like(nothing), nothing, nothing, 0)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        over = {"chain_axis": 0, "draw_axis": 1}
+        rhat = array_stats.rhat(draws, **over)
+        bulk = array_stats.ess(draws, method="bulk", **over)
+        tail = array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **over)
+        mean, sd = (array_stats.mcse(draws, method=m, **over) for m in ("mean", "sd"))
+    stuck = constant.any(0)
+    return Diagnosed(
+        np.where(stuck, np.inf, rhat), np.where(stuck, 0.0, bulk), np.where(stuck, 0.0, tail),
+        mean, sd, int(constant.any(1).sum()),
+    )  # fmt: skip
+
+
+def chain_checks(posterior: Any) -> list[Check]:
+    """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
+    seen: Diagnosed = posterior.diagnosed
+    chains = posterior.chains
+    out = []
+    if np.any(np.isfinite(seen.rhat)) or seen.stuck:
+        worst = int(np.nanargmax(seen.rhat))
+        rhat = float(seen.rhat[worst])
+        verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
+        out.append(Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree"))
+    else:
+        out.append(Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; draw at least 4"))
+    for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
+        least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
+        value = float(values[least])
+        # 100 a chain is where R-hat and ESS themselves can be believed (Vehtari et al. 2021).
+        verdict = "trust" if value >= 100 * chains else "caution" if value >= 20 * chains else "reject"
+        out.append(Check(name, value, verdict, f"least, at {posterior.names[least]}; effective draws"))
+    if seen.stuck:
+        out.append(Check("stuck chains", seen.stuck, "reject", "chains that never moved in some parameter"))
+    if chains == 1:
+        out.append(Check("chains", 1, "caution", "one chain cannot see a mode it never visits; run four"))
+    return out
+
+
+def check_share(name: str, value: float, low: float, high: float, sentence: str) -> Check:
+    """A share that should lie in [low, high]."""
+    verdict = "trust" if low <= value <= high else "caution"
+    return Check(name, value, verdict, f"{sentence}; usual between {low} and {high}")

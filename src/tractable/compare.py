@@ -1,0 +1,380 @@
+"""Methods side by side on one model."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.monitoring
+import numpy as np
+import pandas as pd
+
+from tractable.core import Model, as_data
+from tractable.infer import infer
+from tractable.methods import NUTS, Method
+from tractable.posterior import Posterior, weighted_quantiles
+from tractable.tools import tree
+from tractable.tools.errors import SettingsError, TractableError
+
+COLUMNS = (
+    "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "verdict",
+)  # fmt: skip
+# Okabe & Ito's, which differ for every eye.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#8C6D31")
+PANELS = 4
+SMOOTHED = 4000  # draws of a density estimate, at most
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What methods are held against: moments of the k numbers, and densities where they are known.
+
+    Attributes:
+        names: of the k numbers.
+        mean, sd: (k,).
+        densities: one ``value -> density`` a number, or None.
+        posterior: the run that this came from; None where the answer is exact.
+    """
+
+    names: list[str]
+    mean: np.ndarray
+    sd: np.ndarray
+    densities: tuple[Callable | None, ...] = field(default=(), repr=False)
+    posterior: Posterior | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What ``compare`` found.
+
+    Attributes:
+        table: a row a method; ``compare`` says what the columns are.
+        posteriors: by the table's labels, of the methods which came to a result.
+        failures: the sentence of every method which did not.
+        reference: what distances are measured from; None where there is none.
+        interrupted: it was stopped, and later methods were not run.
+    """
+
+    table: pd.DataFrame
+    posteriors: dict[str, Posterior]
+    failures: dict[str, str]
+    reference: Reference | None
+    interrupted: bool = False
+
+    def __str__(self) -> str:
+        lines = [shown(self.table).to_string()]
+        lines += [f"{label} failed: {sentence}" for label, sentence in self.failures.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def plot(self, path: str | Path) -> None:
+        """Marginals of up to four parameters, those on which methods differ most, one over the other.
+
+        Args:
+            path: of the image; its suffix says of which kind.
+        """
+        figure(self).savefig(path, dpi=150)
+
+
+def compare(
+    model: Model,
+    data: Any,
+    methods: Sequence[Method],
+    *,
+    seed: int = 0,
+    held_out: Any = None,
+    reference: Mapping[str, tuple] | Posterior | None = None,
+    progress: bool | Callable | None = None,
+) -> Comparison:
+    """Run several methods on one model and measure each against the same answer.
+
+    Args:
+        model, data, seed, progress: as for ``infer``; a progress function hears ``"method: phase"``.
+        methods: at least one. One which raises a TractableError becomes a row "failed"; the others go on.
+        held_out: data that no method sees, for the log predictive density.
+        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers,
+            each with a third element where it is known: the marginal density, a function of one value, or a
+            list of them, one a number. Or a Posterior. None makes a run of NUTS, shown as "reference".
+
+    Returns:
+        A Comparison, whose table has the columns
+            seconds      wall time but for compiling;
+            compiling    seconds spent tracing and compiling;
+            gradients    of the log density over all rows, by all chains: minibatches count by their share of
+                         the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
+                         and not the climb of SGLD and SGHMC to the mode;
+            densities    log densities evaluated without a gradient;
+            ess          least bulk effective draws of a parameter; NaN for a point;
+            mean error   largest |mean − reference mean| / reference sd;
+            sd ratio     sd / reference sd where it is furthest from 1;
+            held-out     mean log predictive density of a held-out datum, in nats;
+            verdict      ``posterior.report().verdict``, or "failed".
+
+    Raises:
+        SettingsError: no methods, or something that is none; a reference that does not fit the parameters.
+    """
+    methods = list(methods)
+    strangers = [m for m in methods if not isinstance(m, Method)]
+    if not methods or strangers:
+        got = repr(strangers[0]) if strangers else "none"
+        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
+    data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
+    known = None if reference is None else as_reference(model, reference)
+    jobs = list(zip(labels(methods), methods, [seed] * len(methods), strict=True))
+    if known is None:
+        # Another seed: a NUTS among the methods is to be compared, not copied.
+        jobs.insert(0, ("reference", NUTS(), seed + 1))
+    posteriors, failures, rows, interrupted = {}, {}, {}, False
+    for label, method, own_seed in jobs:
+        say = _prefixed(progress, label)
+        try:
+            with stopwatch() as clock:
+                posterior = infer(model, data, method, seed=own_seed, progress=say)
+            rows[label] = measured(posterior, clock, held_out)
+            posteriors[label] = posterior
+        except TractableError as error:
+            failures[label] = str(error)
+            rows[label] = {"verdict": "failed"}
+            continue
+        if label == "reference":
+            known = as_reference(model, posterior)
+        if posterior.interrupted:
+            interrupted = True
+            break
+    for label, posterior in posteriors.items():
+        if known is not None and posterior is not known.posterior:
+            rows[label] |= distances(posterior, known)
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
+    return Comparison(table.rename_axis("method"), posteriors, failures, known, interrupted)
+
+
+def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None) -> dict[str, Any]:
+    """A row of the table, but for the distances."""
+    gradients, densities = evaluations(posterior)
+    row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
+    if not posterior.is_point:
+        row["ess"] = float(np.min(posterior.diagnosed.bulk))
+    if held_out is not None:
+        row["held-out"] = float(np.mean(posterior.log_predictive(held_out), dtype=np.float64))
+    return row | {"verdict": posterior.report().verdict}
+
+
+def evaluations(posterior: Posterior) -> tuple[float, float]:
+    """(gradients, log densities without one), over all rows and by all chains."""
+    method, found, info = posterior.method, posterior.found, posterior.info
+    plan = method.plan(posterior.data)
+    share = 1.0 if plan is None else plan.width / plan.size
+    if posterior.is_point:
+        return found["evaluations"] * share, 0.0
+    if "gradients" in info:  # a mean over the steps since the last draw
+        return float(np.sum(info["gradients"], dtype=np.float64) * posterior.thin), 0.0
+    if "tries" in info:
+        return 0.0, float(np.sum(info["tries"], dtype=np.float64))
+    steps = posterior.chains * (posterior.count * posterior.thin + method.warmup)
+    if plan is not None:
+        # Control variates look at every batch twice: here, and at their anchor.
+        looks = 2 if getattr(method, "gradient", "") == "control_variates" else 1
+        return steps * share * looks, 0.0
+    return (0.0, float(steps)) if method.label == "random-walk" else (float(steps), 0.0)
+
+
+def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
+    """How far the marginal moments are from the reference's."""
+    mean, sd = posterior._moments
+    error = np.abs(mean - reference.mean) / reference.sd
+    ratio = np.asarray(sd, np.float64) / reference.sd
+    out = {"mean error": float(np.max(error))}
+    if np.all(ratio > 0):
+        out["sd ratio"] = float(ratio[np.argmax(np.abs(np.log(ratio)))])
+    return out
+
+
+def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
+    """The reference in the order of ``model.names``."""
+    if isinstance(reference, Reference):
+        return reference
+    if isinstance(reference, Posterior):
+        mean, sd = reference._moments
+        return Reference(model.names, mean, np.asarray(sd), (), reference)
+    found: dict[str, tuple] = {}
+    for name, (mean, sd, *rest) in reference.items():
+        mean, sd = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
+        if mean.shape != sd.shape or not np.all(sd > 0):
+            raise SettingsError(
+                f"reference[{name!r}] expects a mean and a positive sd of one shape; got {mean} and {sd}."
+            )
+        densities = np.broadcast_to(np.array(rest[0] if rest else None, dtype=object), mean.shape).ravel()
+        for each, *values in zip(tree.names({name: mean}), mean.ravel(), sd.ravel(), densities, strict=True):
+            found[each] = tuple(values)
+    if set(found) != set(model.names):
+        raise SettingsError(
+            f"The reference expects {', '.join(model.names[:6])}{' …' * (len(model.names) > 6)}; "
+            f"got {', '.join(list(found)[:6])}{' …' * (len(found) > 6)}."
+        )
+    mean, sd, densities = zip(*(found[name] for name in model.names), strict=True)
+    return Reference(model.names, np.array(mean), np.array(sd), densities)
+
+
+def labels(methods: Sequence[Method]) -> list[str]:
+    """The methods' names, numbered from the second of a name on."""
+    out: list[str] = []
+    for method in methods:
+        same = sum(m.label == method.label for m in methods[: len(out)])
+        out.append(method.label if not same else f"{method.label}-{same + 1}")
+    return out
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as text, in as many digits as mean something; columns without a number are left out."""
+    forms = {
+        "seconds": "{:.2f}", "compiling": "{:.2f}", "gradients": "{:,.0f}", "densities": "{:,.0f}", "ess": "{:,.0f}",
+        "mean error": "{:.3f}", "sd ratio": "{:.3f}", "held-out": "{:.4f}", "verdict": "{}",
+    }  # fmt: skip
+    kept = table.dropna(axis=1, how="all")
+    return pd.DataFrame(
+        {
+            name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]]
+            for name in kept.columns
+        },
+        index=kept.index,
+        dtype=object,
+    )
+
+
+@contextlib.contextmanager
+def stopwatch() -> Iterator[dict[str, float]]:
+    """Fills in "seconds" and "compiling", which do not overlap."""
+    spans: list[tuple[float, float]] = []
+
+    def heard(event: str, seconds: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/"):
+            now = time.perf_counter()
+            spans.append((now - seconds, now))
+
+    clock: dict[str, float] = {}
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    began = time.perf_counter()
+    try:
+        yield clock
+    finally:
+        total = time.perf_counter() - began
+        jax.monitoring.unregister_event_duration_listener(heard)
+        clock["compiling"] = _covered(spans)
+        clock["seconds"] = max(total - clock["compiling"], 0.0)
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Length of a union of intervals: a trace holds the traces of the functions it calls."""
+    total, end = 0.0, -np.inf
+    for low, high in sorted(spans):
+        total += max(0.0, high - max(low, end))
+        end = max(end, high)
+    return float(total)
+
+
+def _prefixed(progress: bool | Callable | None, label: str) -> bool | Callable | None:
+    if not callable(progress):
+        return progress
+    return lambda phase, done, of: progress(f"{label}: {phase}", done, of)
+
+
+def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
+    """Which of the k numbers to look at: where methods are furthest from the reference; else the first."""
+    posteriors, reference = comparison.posteriors, comparison.reference
+    count = len(next(iter(posteriors.values())).names)
+    worst = np.zeros(count)
+    if reference is not None:
+        for posterior in posteriors.values():
+            if posterior is reference.posterior:
+                continue
+            mean, sd = posterior._moments
+            with np.errstate(all="ignore"):
+                width = np.abs(np.log(np.asarray(sd, np.float64) / reference.sd))
+            far = np.abs(mean - reference.mean) / reference.sd + np.where(np.isfinite(width), width, 0)
+            worst = np.maximum(worst, np.nan_to_num(far))
+    return sorted(np.argsort(-worst, kind="stable")[:most].tolist())
+
+
+def figure(comparison: Comparison) -> Any:
+    """The overlay as a matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    posteriors, reference = comparison.posteriors, comparison.reference
+    if not posteriors:
+        raise SettingsError("There is nothing to plot: every method failed.")
+    names = next(iter(posteriors.values())).names
+    chosen = interesting(comparison)
+    columns = min(2, len(chosen))
+    rows = -(-len(chosen) // columns)
+    drawn = Figure(figsize=(5.2 * columns + 1.6, 3.2 * rows), layout="constrained")
+    axes = np.atleast_1d(drawn.subplots(rows, columns)).ravel()
+    for axis in axes[len(chosen) :]:
+        axis.set_visible(False)
+    others = {
+        label: p for label, p in posteriors.items() if reference is None or p is not reference.posterior
+    }
+    for axis, index in zip(axes, chosen, strict=False):
+        low, high = _window(list(posteriors.values()), reference, index)
+        grid = np.linspace(low, high, 400)
+        for n, (label, posterior) in enumerate(others.items()):
+            colour = COLOURS[n % len(COLOURS)]
+            if posterior.is_point:
+                axis.axvline(posterior.values[0, 0, index], color=colour, lw=1.6, label=label)
+            elif (density := smooth(posterior, index, grid)) is not None:
+                axis.plot(grid, density, color=colour, lw=1.6, label=label)
+        if reference is not None:
+            density, kind = reference_density(reference, index, grid)
+            axis.plot(grid, density, "k--", lw=1.4, label=kind, zorder=5)
+        axis.set(title=names[index], yticks=[], xlim=(low, high), ylim=(0, None))
+        axis.spines[["left", "top", "right"]].set_visible(False)
+    handles, seen = axes[0].get_legend_handles_labels()
+    drawn.legend(handles, seen, loc="outside right upper", frameon=False)
+    return drawn
+
+
+def smooth(posterior: Posterior, index: int, grid: np.ndarray) -> np.ndarray | None:
+    """A kernel estimate of a marginal density; None where the draws do not differ."""
+    from scipy.stats import gaussian_kde
+
+    values = posterior.values[..., index].astype(np.float64)
+    weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
+    values, weights = values.T.ravel(), weights.T.ravel()
+    every = -(-len(values) // SMOOTHED)
+    values, weights = values[::every], weights[::every]
+    if len(values) < 3 or not np.ptp(values[weights > 0]) > 0:
+        return None
+    return gaussian_kde(values, weights=weights)(grid)
+
+
+def reference_density(reference: Reference, index: int, grid: np.ndarray) -> tuple[np.ndarray, str]:
+    """The reference's marginal density, and how it is known: in the worst case as a normal of its moments."""
+    from scipy.stats import norm
+
+    if reference.posterior is not None:
+        density = smooth(reference.posterior, index, grid)
+        if density is not None:
+            return density, "reference"
+    known = reference.densities[index] if reference.densities else None
+    if known is not None:
+        return np.asarray(known(grid)), "exact"
+    density = norm.pdf(grid, reference.mean[index], reference.sd[index])
+    return density, "normal of the exact mean and sd"
+
+
+def _window(posteriors: list[Posterior], reference: Reference | None, index: int) -> tuple[float, float]:
+    """A range that shows the reference whole and of the others what is near it."""
+    ends = [] if reference is None else [reference.mean[index] + 4.5 * s * reference.sd[index] for s in (-1, 1)]
+    for posterior in posteriors:
+        values = posterior.values[..., index].reshape(-1, 1).astype(np.float64)
+        weights = None if posterior.weights is None else posterior.weights.ravel()
+        ends += weighted_quantiles(values, [0.001, 0.999], weights).ravel().tolist()
+    ends = [end for end in ends if np.isfinite(end)]
+    low, high = min(ends), max(ends)
+    if reference is not None:
+        reach = 10 * reference.sd[index]
+        low, high = max(low, reference.mean[index] - reach), min(high, reference.mean[index] + reach)
+    margin = 0.02 * (high - low) or max(abs(low), 1.0) * 0.1
+    return float(low - margin), float(high + margin)

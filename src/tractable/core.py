@@ -1,0 +1,296 @@
+"""The words: what is believed (Model), what is seen (Data, Batch), how one moves (Kernel)."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.distributions import Distribution, biject_to, constraints
+
+from tractable.tools import tree
+from tractable.tools.data import Batch, Data, as_data, whole
+from tractable.tools.errors import ModelError
+
+__all__ = ["Batch", "Data", "Kernel", "Model", "as_data", "log_density", "log_posterior", "whole"]
+
+PyTree = Any
+
+
+class Kernel(NamedTuple):
+    """A way to move, as three pure functions. Randomness is a value.
+
+    Attributes:
+        init: ``(key, position) -> state``; every state has a ``position``.
+        draw: ``(key, count, state, batch) -> noise`` of ``count`` consecutive steps, with a leading axis
+            of that length; looks at shapes only.
+        step: ``(noise, state, batch) -> (state, info)`` with the noise of one step; deterministic.
+            Every leaf of ``info`` is a number, so that a run can average it.
+
+    ``kernel(key, state, batch)`` draws and steps, for use by hand. Exact samplers ignore the batch.
+    """
+
+    init: Callable
+    draw: Callable
+    step: Callable
+
+    def __call__(self, key: jax.Array, state: Any, batch: Batch | None = None) -> tuple[Any, Any]:
+        noise = self.draw(key, 1, state, batch)
+        return self.step(jax.tree.map(lambda x: x[0], noise), state, batch)
+
+
+class Space(NamedTuple):
+    """A model's parameters as one flat vector of unconstrained reals."""
+
+    size: int  # d
+    names: list[str]  # of the d unconstrained numbers
+    ravel: Callable[[PyTree], jax.Array]
+    unravel: Callable[[jax.Array], PyTree]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What is believed before and about each datum.
+
+    Args:
+        prior: pytree of numpyro distributions, one for each parameter (its shape is the parameter's);
+            or a callable log density, with ``position`` an example of what it takes.
+        likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` where the data have a ``given``:
+            the distribution of **one** datum (or a pytree of them shaped like one datum). The library
+            maps, sums and scales it.
+        position: example parameters where the prior is a callable; chains start near it.
+        support: pytree of numpyro constraints shaped like ``position``; real by default.
+
+    From the supports come bijections to the reals, with their log-determinants: every method moves in an
+    unconstrained space, every result comes back in the user's.
+
+    Raises:
+        ModelError: a discrete prior; a callable prior without a position.
+
+    >>> import numpyro.distributions as dist
+    >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
+    >>> coin.space.names
+    ['theta']
+    """
+
+    prior: Any
+    likelihood: Callable | None = None
+    position: Any = None
+    support: Any = None
+
+    def __post_init__(self) -> None:
+        if self.prior_is_callable:
+            if self.position is None:
+                raise ModelError(
+                    "Model with a callable prior needs position=, example parameters it can be called with."
+                )
+            for path, leaf in jax.tree_util.tree_flatten_with_path(self.position)[0]:
+                if not np.all(np.isfinite(np.asarray(leaf))):
+                    raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
+            return
+        leaves = jax.tree_util.tree_flatten_with_path(self.prior, is_leaf=_is_distribution)[0]
+        if not leaves:
+            raise ModelError("Model needs at least one parameter; its prior is empty.")
+        for path, leaf in leaves:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            if not _is_distribution(leaf):
+                raise ModelError(
+                    f"The prior of {name!r} is {type(leaf).__name__}; expected a numpyro distribution, such as "
+                    "dist.Normal(0, 1)."
+                )
+            if leaf.support.is_discrete:
+                raise ModelError(
+                    f"The prior of {name!r} is discrete ({type(leaf).__name__}); the methods here move in a "
+                    "continuous space. Sum it out of the likelihood, for example with "
+                    "dist.MixtureSameFamily, and keep continuous parameters."
+                )
+            _check_parameters(name, leaf)
+
+    @classmethod
+    def from_log_density(
+        cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None
+    ) -> "Model":
+        """Any unnormalised log density over a pytree of reals; no data.
+
+        Args:
+            log_density: ``position -> scalar``, of the constrained values where ``support`` is given.
+            position: an example position, where chains start (each jittered).
+            support: pytree of numpyro constraints shaped like ``position``; real by default. The
+                log-determinant is added by the library.
+        """
+        return cls(log_density, None, position, support)
+
+    @property
+    def prior_is_callable(self) -> bool:
+        return callable(self.prior) and not _is_distribution(self.prior)
+
+    @functools.cached_property
+    def bijectors(self) -> list:
+        """One bijection a parameter, from the reals to its support, in the order of the leaves."""
+        if not self.prior_is_callable:
+            return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=_is_distribution)]
+        count = len(jax.tree.leaves(self.position))
+        if self.support is None:
+            return [biject_to(constraints.real)] * count
+        supports = jax.tree.leaves(self.support, is_leaf=lambda c: isinstance(c, constraints.Constraint))
+        if len(supports) != count:
+            raise ModelError(f"support has {len(supports)} constraints for {count} parameters; give one for each.")
+        return [biject_to(c) for c in supports]
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The flat unconstrained space in which methods move."""
+        with jax.ensure_compile_time_eval():
+            example = self.unconstrain(self.example(jax.random.key(0)))
+            example = jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), example)
+            flat, unravel = ravel_pytree(example)
+        return Space(flat.size, tree.names(example), lambda u: ravel_pytree(u)[0], unravel)
+
+    def example(self, key: jax.Array) -> PyTree:
+        """Parameters of the right shapes: a draw from the prior, or the position."""
+        if self.prior_is_callable:
+            return jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), self.position)
+        return self.sample_prior(key)
+
+    def sample_prior(self, key: jax.Array) -> PyTree:
+        """One draw of the parameters from the prior."""
+        leaves, treedef = jax.tree.flatten(self.prior, is_leaf=_is_distribution)
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(treedef, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+
+    def constrain(self, unconstrained: PyTree) -> PyTree:
+        """From the reals to the user's parameters."""
+        return self._biject(lambda b, u: b(u), unconstrained)
+
+    def unconstrain(self, params: PyTree) -> PyTree:
+        """From the user's parameters to the reals."""
+        return self._biject(lambda b, p: b.inv(p), params)
+
+    def _biject(self, function: Callable, *trees: PyTree) -> PyTree:
+        leaves = [jax.tree.leaves(t) for t in trees]
+        return jax.tree.unflatten(
+            jax.tree.structure(trees[0]), [function(*each) for each in zip(self.bijectors, *leaves, strict=True)]
+        )
+
+    def values(self, position: jax.Array) -> jax.Array:
+        """The user's parameters of a flat unconstrained position, flat: (k,)."""
+        return ravel_pytree(self.constrain(self.space.unravel(position)))[0]
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """One name for each of the k numbers of the user's parameters."""
+        return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
+
+    def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
+        """log |∂params/∂unconstrained|, summed over parameters."""
+        terms = self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
+        return sum(jax.tree.leaves(terms))
+
+    def log_prior(self, params: PyTree) -> jax.Array:
+        """log p(θ) of the user's parameters, a scalar."""
+        if self.prior_is_callable:
+            return self.prior(params)
+        terms = jax.tree.map(
+            lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=_is_distribution
+        )
+        return sum(jax.tree.leaves(terms))
+
+    def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
+        """The distribution of one datum, given its input if there is one."""
+        assert_likelihood(self)
+        return self.likelihood(params) if x is None else self.likelihood(params, x)
+
+    def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
+        """log p(y_n | x_n, θ) of every row, (n,)."""
+
+        def one(row: tuple[PyTree, PyTree]) -> jax.Array:
+            y, x = row
+            terms = jax.tree.map(
+                lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=_is_distribution
+            )
+            return sum(jax.tree.leaves(terms))
+
+        return jax.vmap(one)(rows)
+
+
+def assert_likelihood(model: Model) -> None:
+    """Raise a sentence where a model without a likelihood is asked about data."""
+    if model.likelihood is None:
+        raise ModelError("This model has no likelihood, so it says nothing about data: pass data=None.")
+
+
+def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) -> Callable:
+    """``(position, batch) -> log p(θ) + N/n Σ log p(y|θ)``, unconstrained; an unbiased estimate of the whole.
+
+    Args:
+        flat: positions are flat vectors (``model.space``) instead of pytrees.
+        jacobian: include the log-determinant, so that exp of it is a density of the unconstrained position.
+            A mode of the user's parameters is a mode without it.
+    """
+
+    def of(position: PyTree, batch: Batch | None) -> jax.Array:
+        params, prior = _prior(model, position, flat, jacobian)
+        if batch is None or model.likelihood is None:
+            return prior
+        terms = model.log_likelihoods(params, batch.data)
+        return prior + batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
+
+    return of
+
+
+def log_density(
+    model: Model, rows: PyTree = None, *, flat: bool = False, jacobian: bool = True, terms: bool = False
+) -> Callable:
+    """``position -> log p(θ) + Σ_n log p(y_n|θ)`` over all rows, unconstrained.
+
+    Args:
+        rows: ``data.arrays()``; None for a model without data.
+        terms: return the summands, (N + 1,), instead of the sum: a Metropolis ratio formed from their
+            differences keeps its digits in float32 where N is large.
+    """
+
+    def of(position: PyTree) -> jax.Array:
+        params, prior = _prior(model, position, flat, jacobian)
+        if rows is None or model.likelihood is None:
+            return prior
+        likelihoods = model.log_likelihoods(params, rows)
+        return jnp.append(likelihoods, prior) if terms else prior + jnp.sum(likelihoods)
+
+    return of
+
+
+def _prior(model: Model, position: PyTree, flat: bool, jacobian: bool) -> tuple[PyTree, jax.Array]:
+    unconstrained = model.space.unravel(position) if flat else position
+    params = model.constrain(unconstrained)
+    prior = model.log_prior(params)
+    if jacobian:
+        prior = prior + model.log_jacobian(unconstrained, params)
+    return params, prior
+
+
+def _is_distribution(x: Any) -> bool:
+    return isinstance(x, Distribution)
+
+
+def _check_parameters(name: str, distribution: Distribution) -> None:
+    """numpyro checks its arguments only on request, and then without saying which prior is meant."""
+    for argument, constraint in distribution.arg_constraints.items():
+        value = distribution.__dict__.get(argument)
+        if value is None or isinstance(value, jax.core.Tracer) or getattr(constraint, "is_discrete", False):
+            continue
+        try:
+            valid = bool(np.all(np.asarray(constraint(value))))
+        except (TypeError, ValueError, NotImplementedError):
+            continue
+        if not valid:
+            shown = np.asarray(value)
+            detail = ""
+            if shown.ndim == 2 and shown.shape[0] == shown.shape[1]:
+                detail = f", smallest eigenvalue {np.linalg.eigvalsh((shown + shown.T) / 2)[0]:.3g}"
+            raise ModelError(
+                f"The prior of {name!r}, {type(distribution).__name__}, has an invalid {argument}: got {shown}"
+                f"{detail}; expected {constraint}."
+            )

@@ -1,0 +1,42 @@
+"""Estimators of ∇ log posterior from a minibatch: ``(position, batch) -> gradient``, all unbiased.
+
+A stochastic-gradient kernel takes one as an argument; a new estimator is never a new sampler.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from tractable.core import Batch
+
+PyTree = Any
+Estimator = Callable[[PyTree, Batch], PyTree]
+
+
+def minibatch(log_posterior: Callable) -> Estimator:
+    """g(θ) = ∇ log p(θ) + N/n Σ_{i in batch} ∇ log p(y_i|θ)."""
+    return jax.grad(log_posterior)
+
+
+def control_variates(log_posterior: Callable, anchor: PyTree, anchor_gradient: PyTree) -> Estimator:
+    """g(θ) = ĝ(θ) − ĝ(θ̂) + ∇ log p(θ̂|D), with ĝ the minibatch gradient and θ̂ an anchor near the mode.
+
+    Its variance shrinks with |θ − θ̂|², to 0 for every θ where the log likelihoods share one quadratic term.
+    Baker, Fearnhead, Fox & Nemeth 2019, eq. 7.
+
+    Args:
+        anchor: θ̂.
+        anchor_gradient: the gradient of the full log posterior there (not 0 unless θ̂ is the exact mode).
+    """
+    gradient = jax.grad(log_posterior)
+
+    def estimate(position: PyTree, batch: Batch) -> PyTree:
+        return jax.tree.map(
+            lambda here, there, full: here - there + full,
+            gradient(position, batch),
+            gradient(anchor, batch),
+            anchor_gradient,
+        )
+
+    return estimate

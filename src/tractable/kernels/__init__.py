@@ -1,0 +1,16 @@
+"""Kernels: one paper a file, each a pair of pure functions and a first state."""
+
+from tractable.kernels.ascend import ascend
+from tractable.kernels.hamiltonian import hmc, nuts
+from tractable.kernels.mala import langevin, mala
+from tractable.kernels.metropolis import Proposal, asymmetric, metropolis
+from tractable.kernels.preconditioners import fixed, rmsprop
+from tractable.kernels.random_walk import gaussian, random_walk
+from tractable.kernels.rejection import rejection
+from tractable.kernels.sghmc import sghmc
+from tractable.kernels.sgld import sgld
+
+__all__ = [
+    "Proposal", "ascend", "asymmetric", "fixed", "gaussian", "hmc", "langevin", "mala", "metropolis", "nuts",
+    "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
+]  # fmt: skip

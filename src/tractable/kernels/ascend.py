@@ -1,0 +1,48 @@
+"""Climb an objective with an optax optimiser.
+
+    params' = params + optimiser(∇ objective(noise, params, batch))
+
+Target: a maximum of the objective's expectation. The one place with a minus sign: optax descends.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable.core import Batch, Kernel
+from tractable.objectives import Objective
+
+PyTree = Any
+
+
+class State(NamedTuple):
+    position: PyTree
+    memory: PyTree  # of the optimiser
+
+
+class Info(NamedTuple):
+    objective: jax.Array  # () noisy, at the position left behind
+    slope: jax.Array  # () the gradient's largest component there
+
+
+def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Kernel:
+    """The kernel that climbs ``objective``, noise and batch drawn afresh at every step."""
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        del key
+        return State(position, optimizer.init(position))
+
+    def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
+        del batch
+        return objective.draw(key, count, state.position)
+
+    def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
+        value, gradient = jax.value_and_grad(objective.value, argnums=1)(noise, state.position, batch)
+        downhill = jax.tree.map(jnp.negative, gradient)
+        updates, memory = optimizer.update(downhill, state.memory, state.position)
+        slope = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(gradient)]))
+        return State(optax.apply_updates(state.position, updates), memory), Info(value, slope)
+
+    return Kernel(init, draw, step)

@@ -1,0 +1,115 @@
+"""Hamiltonian Monte Carlo and the No-U-Turn sampler, by BlackJAX, behind the kernel contract.
+
+Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014. The first choice wherever full
+gradients are affordable. The only file that imports BlackJAX.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Kernel
+
+PyTree = Any
+
+
+class Info(NamedTuple):
+    acceptance: jax.Array  # () mean over the trajectory
+    divergent: jax.Array  # () 1 where the energy error passed 1000
+    energy: jax.Array  # () of the state accepted
+    gradients: jax.Array  # () leapfrog steps taken
+    saturated: jax.Array  # () 1 where the tree reached its largest depth
+
+
+def hmc(
+    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10
+) -> Kernel:
+    """HMC with a fixed number of leapfrog steps.
+
+    Args:
+        log_density: ``position -> ()``.
+        step_size: of the leapfrog, > 0 (not Langevin's ε: one leapfrog step of size s is MALA with ε = s²).
+        inverse_mass: (d,) or (d, d); ideally the posterior covariance.
+        leapfrogs: steps in a trajectory, ≥ 1.
+    """
+    kernel = blackjax.hmc.build_kernel()
+
+    def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
+        state, info = kernel(key, state, log_density, step_size, inverse_mass, leapfrogs)
+        zero = jnp.zeros_like(info.energy)
+        divergent = info.is_divergent.astype(zero.dtype)
+        return state, Info(info.acceptance_rate, divergent, info.energy, zero + leapfrogs, zero)
+
+    return _kernel(blackjax.hmc.init, move, log_density)
+
+
+def nuts(
+    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10
+) -> Kernel:
+    """The No-U-Turn sampler with multinomial trajectories.
+
+    Args:
+        log_density: ``position -> ()``.
+        step_size: of the leapfrog, > 0.
+        inverse_mass: (d,) or (d, d).
+        max_depth: doublings of the trajectory at most: 2^max_depth − 1 gradients a draw.
+    """
+    kernel = blackjax.nuts.build_kernel()
+
+    def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
+        state, info = kernel(key, state, log_density, step_size, inverse_mass, max_depth)
+        kind = info.energy.dtype
+        return state, Info(
+            info.acceptance_rate.astype(kind),
+            info.is_divergent.astype(kind),
+            info.energy,
+            info.num_integration_steps.astype(kind),
+            (info.num_trajectory_expansions >= max_depth).astype(kind),
+        )
+
+    return _kernel(blackjax.nuts.init, move, log_density)
+
+
+def _kernel(start: Callable, move: Callable, log_density: Callable) -> Kernel:
+    def init(key: jax.Array, position: PyTree) -> Any:
+        del key
+        return start(position, log_density)
+
+    def draw(key: jax.Array, count: int, state: Any, batch: Any = None) -> jax.Array:
+        del state, batch
+        return jax.random.split(key, count)  # a trajectory's length is not known beforehand
+
+    def step(key: jax.Array, state: Any, batch: Any = None) -> tuple[Any, Info]:
+        del batch
+        return move(key, state)
+
+    return Kernel(init, draw, step)
+
+
+def warm_up(
+    algorithm: str,
+    log_density: Callable,
+    key: jax.Array,
+    position: PyTree,
+    steps: int,
+    *,
+    target: float,
+    dense: bool,
+    leapfrogs: int = 10,
+    max_depth: int = 10,
+) -> tuple[PyTree, jax.Array, jax.Array]:
+    """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix)."""
+    extra = {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
+    adaptation = blackjax.window_adaptation(
+        getattr(blackjax, algorithm),
+        log_density,
+        is_mass_matrix_diagonal=not dense,
+        target_acceptance_rate=target,
+        adaptation_info_fn=lambda *_: (),
+        **extra,
+    )
+    (state, parameters), _ = adaptation.run(key, position, num_steps=steps)
+    return state.position, parameters["step_size"], parameters["inverse_mass_matrix"]

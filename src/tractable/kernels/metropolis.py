@@ -1,0 +1,124 @@
+"""Metropolis–Hastings: propose, then accept with probability min(1, π(θ')q(θ|θ') / π(θ)q(θ'|θ)).
+
+    log α(θ, θ') = min(0, log π(θ') − log π(θ) + log q(θ|θ') − log q(θ'|θ))
+
+Target: exactly π, whatever the proposal, as long as it can reach everywhere.
+Metropolis et al. 1953; Hastings 1970. Not for minibatches: a noisy ratio is a wrong one, so the kernel
+takes a log density of the position alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Kernel
+from tractable.tools import tree
+
+PyTree = Any
+
+
+class Point(NamedTuple):
+    """A position with what is known there."""
+
+    position: PyTree
+    terms: jax.Array  # () log density, or (m,) summands of it
+    gradient: PyTree  # like position; () where the proposal does not need it
+
+
+class Proposal(NamedTuple):
+    """How to propose: ``move(noise, here) -> position``, with its density where it is not symmetric.
+
+    Attributes:
+        draw: ``(key, count, position) -> noise``, a leading axis of length ``count``.
+        move: ``(noise, here: Point) -> position``.
+        log_ratio: ``(noise, here, there) -> log q(here|there) − log q(there|here)``; None if symmetric.
+        log_prob: ``(there, here) -> log q(there|here)`` up to a constant; for a reader and for the laws.
+        gradient: whether ``move`` reads ``here.gradient``.
+    """
+
+    draw: Callable
+    move: Callable
+    log_ratio: Callable | None = None
+    log_prob: Callable | None = None
+    gradient: bool = False
+
+
+class Info(NamedTuple):
+    acceptance: jax.Array  # () min(1, ratio)
+    accepted: jax.Array  # () 0 or 1
+    not_a_number: jax.Array  # () 1 where the log density of the proposal was NaN: counted as −inf
+    log_density: jax.Array  # () of the state returned
+
+
+def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
+    """The Metropolis–Hastings kernel of a proposal.
+
+    Args:
+        log_density: ``position -> ()`` or ``position -> (m,)``, summands whose sum is the log density. The
+            ratio is formed from their differences, which keeps its digits in float32 where the sum is large.
+        proposal: a Proposal; ``asymmetric`` makes one from a density of one's own.
+    """
+
+    def point(position: PyTree) -> Point:
+        if not proposal.gradient:
+            return Point(position, log_density(position), ())
+
+        def total(position: PyTree) -> tuple[jax.Array, jax.Array]:
+            terms = log_density(position)
+            return jnp.sum(terms), terms
+
+        gradient, terms = jax.grad(total, has_aux=True)(position)
+        return Point(position, terms, gradient)
+
+    def init(key: jax.Array, position: PyTree) -> Point:
+        del key
+        return point(position)
+
+    def draw(key: jax.Array, count: int, state: Point, batch: Any = None) -> tuple[PyTree, jax.Array]:
+        del batch
+        key_move, key_accept = jax.random.split(key)
+        dtype = jnp.result_type(*jax.tree.leaves(state.position))
+        return (
+            proposal.draw(key_move, count, state.position),
+            -jax.random.exponential(key_accept, (count,), dtype),  # log u
+        )
+
+    def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Any = None) -> tuple[Point, Info]:
+        del batch
+        movement, log_u = noise
+        there = point(proposal.move(movement, state))
+        ratio = log_accept_ratio(proposal, movement, state, there)
+        bad = jnp.isnan(ratio)
+        ratio = jnp.where(bad, -jnp.inf, ratio)
+        accepted = log_u < ratio
+        new = tree.where(accepted, there, state)
+        return new, Info(
+            jnp.exp(jnp.minimum(ratio, 0.0)),
+            accepted.astype(ratio.dtype),
+            bad.astype(ratio.dtype),
+            jnp.sum(new.terms),
+        )
+
+    return Kernel(init, draw, step)
+
+
+def log_accept_ratio(proposal: Proposal, noise: PyTree, here: Point, there: Point) -> jax.Array:
+    """log [π(there) q(here|there)] − log [π(here) q(there|here)]."""
+    ratio = jnp.sum(there.terms - here.terms)
+    return ratio if proposal.log_ratio is None else ratio + proposal.log_ratio(noise, here, there)
+
+
+def asymmetric(draw: Callable, move: Callable, log_prob: Callable, *, gradient: bool = False) -> Proposal:
+    """A proposal of the user's own.
+
+    Args:
+        draw: ``(key, count, position) -> noise``.
+        move: ``(noise, here: Point) -> position``.
+        log_prob: ``(there: Point, here: Point) -> log q(there|here)``, up to a constant.
+        gradient: whether ``move`` or ``log_prob`` reads the gradient.
+    """
+    return Proposal(
+        draw, move, lambda _, here, there: log_prob(here, there) - log_prob(there, here), log_prob, gradient
+    )

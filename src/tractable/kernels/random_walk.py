@@ -1,0 +1,44 @@
+"""Random-walk Metropolis: θ' = θ + s L z, z ~ N(0, I).
+
+Target: exactly π. Metropolis et al. 1953. Wants no gradient; its mixing time grows with the dimension, so
+beyond a few dozen parameters prefer MALA or NUTS. Best acceptance: 0.44 in one dimension, 0.234 in many
+(Roberts, Gelman & Gilks 1997), at s ≈ 2.38/√d when L Lᵀ is the posterior covariance.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from tractable.core import Kernel
+from tractable.kernels import scaling
+from tractable.kernels.metropolis import Point, Proposal, metropolis
+from tractable.tools import tree
+
+PyTree = Any
+
+
+def random_walk(log_density: Callable, step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Kernel:
+    """The random-walk Metropolis kernel.
+
+    Args:
+        log_density: ``position -> ()``, or its summands.
+        step_size: s > 0, a standard deviation.
+        scale: L: a number, a pytree like the position, or a lower-triangular (d, d) matrix for flat positions.
+    """
+    return metropolis(log_density, gaussian(step_size, scale))
+
+
+def gaussian(step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Proposal:
+    """The symmetric normal proposal N(θ, s² L Lᵀ)."""
+
+    def draw(key: jax.Array, count: int, position: PyTree) -> PyTree:
+        noise = tree.normal_like(key, position, count)
+        if scaling.is_matrix(scale):
+            return step_size * (noise @ scale.T)  # one product for the whole block
+        return jax.tree.map(lambda z: step_size * z, jax.vmap(lambda z: scaling.multiply(scale, z))(noise))
+
+    def move(noise: PyTree, here: Point) -> PyTree:
+        return jax.tree.map(lambda x, z: x + z, here.position, noise)
+
+    return Proposal(draw, move)

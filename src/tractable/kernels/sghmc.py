@@ -1,0 +1,78 @@
+"""Stochastic-gradient Hamiltonian Monte Carlo: SGLD with momentum.
+
+    v' = (1 − α) v + (ε_t/2) P ĝ(θ) + √(α ε_t T) L z,   θ' = θ + v',   z ~ N(0, I),   P = L Lᵀ
+
+Target: p(θ|D)^{1/T} as ε → 0. Chen, Fox & Guestrin 2014, eq. 15, with η = ε/2 and no estimate of the gradient's
+noise subtracted: at friction α = 1 it *is* SGLD with step ε. Its bias at a fixed ε solves a discrete Lyapunov
+equation (``checks.bias``). Use it where the posterior's scales differ and no preconditioner can be measured.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Batch, Kernel
+from tractable.gradients import minibatch
+from tractable.kernels import scaling
+from tractable.kernels.preconditioners import Preconditioner, fixed
+from tractable.kernels.sgld import Info, as_schedule
+from tractable.tools import schedules, tree
+
+PyTree = Any
+
+
+class State(NamedTuple):
+    position: PyTree
+    velocity: PyTree  # v, like position
+    time: jax.Array  # () t, steps taken
+    memory: PyTree  # of the preconditioner
+
+
+def sghmc(
+    log_posterior: Callable,
+    step_size: float | jax.Array | schedules.Schedule,
+    friction: float | jax.Array = 0.1,
+    *,
+    temperature: float | jax.Array | Callable = 1.0,
+    preconditioner: Preconditioner = fixed(),
+    gradient: Callable = minibatch,
+) -> Kernel:
+    """The SGHMC kernel.
+
+    Args:
+        log_posterior: ``(position, batch) -> ()``, in the sum scale.
+        step_size: ε > 0, or a schedule ``t -> ε_t``.
+        friction: α in (0, 1]; momentum lasts about 1/α steps.
+        temperature, preconditioner, gradient: as for ``sgld``.
+    """
+    estimate = gradient(log_posterior)
+    epsilon, heat = as_schedule(step_size), as_schedule(temperature)
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        del key
+        return State(
+            position, jax.tree.map(jnp.zeros_like, position), jnp.array(0), preconditioner.init(position)
+        )
+
+    def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
+        del batch
+        return tree.normal_like(key, state.position, count)
+
+    def step(noise: PyTree, state: State, batch: Batch) -> tuple[State, Info]:
+        eps, temp = epsilon(state.time), heat(state.time)
+        slope = estimate(state.position, batch)
+        memory = preconditioner.update(state.memory, slope, batch)
+        scale = preconditioner.scale(memory)
+        spread = jnp.sqrt(friction * eps * temp)
+        velocity = jax.tree.map(
+            lambda v, g, z: ((1 - friction) * v + 0.5 * eps * g + spread * z).astype(v.dtype),
+            state.velocity,
+            scaling.covariance_multiply(scale, slope),
+            scaling.multiply(scale, noise),
+        )
+        position = jax.tree.map(lambda x, v: x + v, state.position, velocity)
+        return State(position, velocity, state.time + 1, memory), Info(eps, temp)
+
+    return Kernel(init, draw, step)

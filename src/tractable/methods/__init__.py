@@ -1,0 +1,40 @@
+"""Methods: the user's frozen dataclasses, by family."""
+
+import dataclasses
+from typing import Any
+
+from tractable.methods.hamiltonian import HMC, NUTS
+from tractable.methods.langevin import SGHMC, SGLD
+from tractable.methods.method import Method
+from tractable.methods.metropolis import MALA, RandomWalk
+from tractable.methods.points import MAP, MLE
+from tractable.methods.rejection import Rejection
+from tractable.tools.errors import SettingsError
+
+METHODS: dict[str, type[Method]] = {m.label: m for m in (MLE, MAP, Rejection, RandomWalk, MALA, HMC, NUTS, SGLD, SGHMC)}
+ALIASES = {"metropolis": "random-walk", "rwm": "random-walk"}
+
+__all__ = ["HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "Method", "RandomWalk", "Rejection",
+           "from_settings", "named"]  # fmt: skip
+
+
+def named(name: str) -> type[Method]:
+    """The method of a name such as "nuts" or "metropolis"."""
+    label = ALIASES.get(name.lower(), name.lower())
+    if label not in METHODS:
+        raise SettingsError(f"There is no method {name!r}; there are {', '.join(METHODS)}.")
+    return METHODS[label]
+
+
+def from_settings(settings: dict[str, Any]) -> Method:
+    """The method that ``settings`` describe; fields that a file cannot hold (functions) are refused."""
+    settings = dict(settings)
+    kind = named(settings.pop("method", ""))
+    fields = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(settings) - fields)
+    if unknown:
+        raise SettingsError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}.")
+    for name, value in settings.items():
+        if isinstance(value, str) and value.startswith("<"):
+            raise SettingsError(f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give it again.")
+    return kind(**settings)

@@ -1,0 +1,130 @@
+"""HMC and NUTS: BlackJAX's kernels and warm-up behind our contract."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.checks.convergence import chain_checks, check_share
+from tractable.core import Kernel, Model, log_density
+from tractable.kernels import hamiltonian
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Check, Program, Session
+from tractable.tools.errors import RunError
+
+PyTree = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class NUTS(Drawing):
+    """The No-U-Turn sampler: the first choice wherever full gradients are affordable.
+
+    Args:
+        chains, draws, warmup, thin: as for every method that draws.
+        target: mean acceptance probability aimed at by the step size; raise it where divergences are reported.
+        dense: adapt a full mass matrix instead of a diagonal.
+        max_depth: doublings of a trajectory at most.
+
+    Step size and mass matrix come from Stan's windowed warm-up of each chain; chains then share the median step
+    and the mean matrix.
+    """
+
+    label: ClassVar[str] = "nuts"
+    algorithm: ClassVar[str] = "nuts"
+    target: float = 0.8
+    dense: bool = False
+    max_depth: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_between("target", 0, 1)
+        self.check_whole("max_depth")
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        density = log_density(model, rows, flat=True)
+        return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
+
+    def warm_up(
+        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+        size, dtype = session.model.space.size, jnp.result_type(float)
+        if not self.warmup:
+            mass = jnp.eye(size, dtype=dtype) if self.dense else jnp.ones(size, dtype)
+            return positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin
+        rows = None if session.data is None else session.data.arrays()
+        session.say("warm-up", 0, self.warmup)
+        positions, steps, masses = _warm_up(session.model, self, rows, keys, positions)
+        session.say("warm-up", self.warmup, self.warmup)
+        tuned = {"step_size": jnp.median(steps), "inverse_mass": jnp.mean(masses, 0)}
+        if not (np.isfinite(tuned["step_size"]) and tuned["step_size"] > 0):
+            raise RunError(
+                f"Warm-up ended at a step size of {float(tuned['step_size'])}: the log density or its gradient is "
+                "not finite where the chains went. Look for parameters whose prior is far wider than the data allow."
+            )
+        return positions, tuned, {"step_size": float(tuned["step_size"])}, self.thin
+
+    def checks(self, posterior: Any) -> list[Check]:
+        info = posterior.info
+        out = chain_checks(posterior)
+        divergent = float(np.sum(info["divergent"]) * posterior.thin)
+        share = divergent / max(info["divergent"].size * posterior.thin, 1)
+        verdict = "trust" if divergent == 0 else "caution" if share < 0.01 else "reject"
+        out.append(
+            Check(
+                "divergences", divergent, verdict,
+                "trajectories that left the density's true shape; reparametrise (non-centred), or raise target",
+            )
+        )  # fmt: skip
+        energies = info["energy"]
+        if energies.shape[1] > 1 and np.all(energies.var(1) > 0):
+            bfmi = float(np.min(np.square(np.diff(energies, axis=1)).mean(1) / energies.var(1)))
+            out.append(
+                Check(
+                    "E-BFMI", bfmi, "trust" if bfmi >= 0.3 else "caution",
+                    "how well momentum explores the energies, least over chains; below 0.3 tails are missed",
+                )
+            )  # fmt: skip
+        saturated = float(np.mean(info["saturated"]))
+        if saturated > 0:
+            verdict = "caution" if saturated > 0.01 else "trust"
+            out.append(Check("depth", saturated, verdict, "share of trajectories stopped at max_depth"))
+        rate = float(np.mean(info["acceptance"]))
+        out.append(check_share("acceptance", rate, 0.4, 0.9999, "mean acceptance probability"))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class HMC(NUTS):
+    """Hamiltonian Monte Carlo with trajectories of a fixed number of leapfrog steps.
+
+    Args: as for NUTS, and
+        leapfrogs: steps in a trajectory.
+    """
+
+    label: ClassVar[str] = "hmc"
+    algorithm: ClassVar[str] = "hmc"
+    leapfrogs: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_whole("leapfrogs")
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        density = log_density(model, rows, flat=True)
+        return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "method"))
+def _warm_up(model: Model, method: NUTS, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
+    density = log_density(model, rows, flat=True)
+
+    def chain(key: jax.Array, position: jax.Array) -> tuple:
+        return hamiltonian.warm_up(
+            method.algorithm, density, key, position, method.warmup, target=method.target, dense=method.dense,
+            leapfrogs=getattr(method, "leapfrogs", 10), max_depth=method.max_depth,
+        )  # fmt: skip
+
+    return jax.vmap(chain)(keys, positions)

@@ -1,0 +1,307 @@
+"""SGLD and SGHMC, which say beforehand how wrong their step makes them."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable import gradients
+from tractable.checks import bias
+from tractable.checks.convergence import Check, chain_checks
+from tractable.core import Kernel, Model, log_posterior
+from tractable.kernels import preconditioners
+from tractable.kernels.sghmc import sghmc
+from tractable.kernels.sgld import sgld
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Program, Session, plan_batches
+from tractable.methods.points import modes
+from tractable.preflight import value_and_slope
+from tractable.tools import schedules
+from tractable.tools.data import Data, Plan, whole
+from tractable.tools.errors import RunError, SettingsError, TractableWarning
+
+PyTree = Any
+EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
+LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGLD(Drawing):
+    """Stochastic-gradient Langevin dynamics with a known bias.
+
+    Args:
+        chains, draws, warmup: as for every method that draws; chains start at modes and see batches of their own.
+        thin: steps a kept draw; "auto" takes about half the relaxation time.
+        batch_size: rows a step at most; blocks are balanced.
+        step_size: "auto", a constant ε (Welling & Teh's: drift ε/2, noise ε; 2 × BlackJAX's), or a schedule
+            ``t -> ε_t`` such as ``schedules.polynomial``; draws are then weighted by ε_t.
+        bias_tolerance: the largest inflation of a marginal sd that "auto" allows and that passes without warning.
+        preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": diagonal
+            with an automatic step, None with one of yours.
+        gradient: "minibatch", or "control_variates" around the mode found in warm-up.
+        cycles: cosine cycles in the run (Zhang et al. 2020); the first half of each explores and is given no weight.
+        temperature: T; 1 is the posterior.
+        correct: take what the gradient's own noise and the finite step add off the injected noise. Batches are then
+            drawn independently, so that their noise is white. Constant ε and a measured preconditioner only.
+        start: "mode" climbs first; "random" starts where MALA would.
+
+    Where full gradients are affordable MALA and NUTS have no bias: prefer them.
+    """
+
+    label: ClassVar[str] = "sgld"
+    minibatch: ClassVar[bool] = True
+    draws: int = 1000
+    warmup: int = 1000
+    thin: int | str = "auto"
+    batch_size: int = 100
+    step_size: float | str | Callable = "auto"
+    bias_tolerance: float = 0.05
+    preconditioner: str | None = "auto"
+    gradient: str = "minibatch"
+    cycles: int = 0
+    temperature: float = 1.0
+    correct: bool = False
+    start: str = "mode"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_whole("batch_size")
+        self.check_whole("cycles", 0)
+        self.check_between("bias_tolerance", 0, 1)
+        self.check_positive("temperature")
+        names = (None, "auto", "diagonal", "dense", "rmsprop")
+        self.check(self.preconditioner in names, "preconditioner", f"one of {names}")
+        self.check(self.gradient in ("minibatch", "control_variates"), "gradient", "'minibatch' or 'control_variates'")
+        self.check(self.start in ("mode", "random"), "start", "'mode' or 'random'")
+        if not (self.step_size == "auto" or callable(self.step_size)):
+            self.check_positive("step_size")
+        if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
+            raise SettingsError(
+                f"{type(self).__name__}(correct=True) needs a constant step and a preconditioner that stays as measured; "
+                "got a schedule, cycles or rmsprop."
+            )
+
+    @property
+    def friction(self) -> float:
+        return 1.0
+
+    @property
+    def _preconditioner(self) -> str | None:
+        if self.preconditioner != "auto":
+            return self.preconditioner
+        return "diagonal" if self.step_size == "auto" else None
+
+    def plan(self, data: Data | None) -> Plan:
+        return plan_batches(self, data, self.batch_size, independent=self.correct)
+
+    def estimator(self, model: Model, tuned: PyTree) -> Callable:
+        """The stochastic gradient."""
+        posterior = log_posterior(model, flat=True)
+        if self.gradient == "control_variates":
+            return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
+        return gradients.minibatch(posterior)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        step = self.step_size if callable(self.step_size) else tuned["step_size"]
+        temperature: Any = self.temperature
+        if self.cycles:
+            length = tuned["cycle"]
+            step = schedules.cyclical(tuned["step_size"], length)
+            temperature = lambda t: jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)  # noqa: E731
+        learnt = self._preconditioner == "rmsprop"
+        conditioner = preconditioners.rmsprop() if learnt else preconditioners.fixed(tuned["scale"])
+        settings = {
+            "temperature": temperature,
+            "preconditioner": conditioner,
+            "gradient": lambda _: self.estimator(model, tuned),
+        }
+        return self._make(log_posterior(model, flat=True), step, tuned, settings)
+
+    def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
+        return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
+
+    def warm_up(
+        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+        """Climb, measure H and V, choose ε and P, then burn in."""
+        model, data, dtype = session.model, session.data, jnp.result_type(float)
+        plan = self.plan(data)
+        if self.start == "mode":
+            climbed = modes(session, positions)
+            if not np.all(np.isfinite(climbed)):
+                raise RunError("The climb to a mode left the finite numbers: is the posterior proper? Or start='random'.")
+            positions = jnp.asarray(climbed, dtype)
+        values = [float(_value(model, data, p)) for p in positions]
+        best = positions[int(np.argmax(values))]
+        tuned: dict[str, Any] = {}
+        if self.gradient == "control_variates":
+            tuned = {"anchor": best, "anchor_gradient": full_gradient(model, data, best)}
+        session.say("measuring", 0, 1)
+        measured = bias.measure(
+            model, data, plan, np.unique(np.round(positions, 6), axis=0), jax.random.fold_in(session.key, 7),
+            self.estimator, tuned,
+        )  # fmt: skip
+        scale = self.scale(measured, plan)
+        step, found = self._choose(measured, scale, plan)
+        tuned |= {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(scale, dtype)}
+        if self.correct:
+            tuned["noise_scale"] = jnp.asarray(self._reduced(measured, step, scale), dtype)
+        if self.cycles:
+            tuned["cycle"] = jnp.asarray(max(2, self.draws * self._thinning(measured, step, scale) // self.cycles))
+        thin = self._thinning(measured, step, scale)
+        if self.warmup and not self.cycles:
+            positions = self._burn_in(session, program, tuned, keys, positions)
+        return positions, tuned, found, thin
+
+    def _burn_in(self, session, program, tuned, keys, positions) -> jax.Array:
+        from tractable import run as loop
+
+        shape = loop.shape(1, self.warmup, session.model.space.size, self.chains)
+        states = loop.begin(program, tuned, None, keys, positions)
+        result = loop.run(
+            program, shape, session.data, self.plan(session.data), tuned, keys, states, groups=1, keep=False,
+            stop=session.stop,
+        )  # fmt: skip
+        session.say("warm-up", self.warmup, self.warmup)
+        return result.states.position
+
+    def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
+        """L of the preconditioner measured in warm-up: P is the inverse curvature, or its diagonal."""
+        h = measured.curvature
+        if self._preconditioner == "dense" and h.ndim == 2:
+            return np.linalg.cholesky(np.linalg.inv(h))
+        if self._preconditioner in ("diagonal", "dense"):
+            return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
+        if self._preconditioner == "rmsprop":
+            # What RMSprop settles at: gradients at the mode are noise of variance V.
+            v = np.diag(measured.noise) if measured.noise.ndim == 2 else measured.noise
+            return 1 / np.sqrt(1e-5 + np.sqrt(v) / plan.size)
+        return np.ones(len(h))
+
+    def predicted(
+        self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
+    ) -> bias.Predicted:
+        """The stationary covariance at a step."""
+        return bias.stationary(
+            measured, step, scale, friction=self.friction, temperature=self.temperature,
+            epoch=None if plan.independent else plan.count, injected=injected,
+        )  # fmt: skip
+
+    def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> tuple[float, dict[str, Any]]:
+        settings = {
+            "friction": self.friction,
+            "temperature": self.temperature,
+            "epoch": None if plan.independent else plan.count,
+        }
+        if callable(self.step_size):
+            return float(self.step_size(jnp.array(0))), {}
+        if self.step_size != "auto":
+            self._warn(measured, float(self.step_size), scale, plan)
+            return float(self.step_size), {"step_size": float(self.step_size)}
+        step = bias.largest_step(measured, scale, self.bias_tolerance, **settings)
+        # A mode's curvature may be exceeded where the chain goes: keep clear of the stability limit there.
+        squared = float(np.max(np.square(scale))) if np.ndim(scale) == 1 else None
+        if squared is not None:
+            step = min(step, 2.0 / max(measured.stiffest * np.square(scale).min(), 1e-300))
+        return step, {"step_size": step}
+
+    def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
+        if self.correct:
+            return
+        worst = self.predicted(measured, step, scale, plan).worst
+        if not np.isfinite(worst):
+            limit = bias.largest_step(measured, scale, 10.0, friction=self.friction)
+            raise SettingsError(
+                f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose stiffest direction "
+                f"allows about {limit:.2g}: use a smaller step, step_size='auto', or preconditioner='diagonal'."
+            )
+        if worst > self.bias_tolerance:
+            safe = bias.largest_step(measured, scale, self.bias_tolerance, friction=self.friction)
+            warnings.warn(
+                f"step_size={step:g} is predicted to inflate a marginal sd by {100 * worst:.0f} %, above "
+                f"bias_tolerance={self.bias_tolerance:g}; {safe:.2g} would keep it, and so would correct=True or "
+                "gradient='control_variates'.",
+                TractableWarning,
+                stacklevel=6,
+            )
+
+    def _reduced(self, measured: bias.Measured, step: float, scale: np.ndarray) -> np.ndarray:
+        reduced = bias.reduced_noise(measured, step, scale)
+        if reduced is None:
+            raise SettingsError(
+                f"{type(self).__name__}(correct=True) cannot take the gradient's noise off at step_size={step:g}: it "
+                "exceeds the noise injected. Use a smaller step, larger batches or control variates."
+            )
+        return reduced
+
+    def _thinning(self, measured: bias.Measured, step: float, scale: np.ndarray) -> int:
+        if self.thin != "auto":
+            return int(self.thin)
+        h = measured.curvature
+        if h.ndim == 2:
+            dense = np.diag(scale) if np.ndim(scale) == 1 else scale
+            slowest = np.linalg.eigvalsh(dense.T @ h @ dense).min()
+        else:
+            slowest = np.min(np.square(scale) * h)
+        relaxation = 2 / max(step * self.friction**0 * slowest, 1e-12)
+        # Powers of two: a second fit of the same model then finds its program compiled.
+        return int(2 ** np.clip(np.round(np.log2(relaxation / 2)), 0, np.log2(LONGEST)))
+
+    def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
+        if self.cycles:
+            return (info["temperature"] > 0.5 * self.temperature).astype(float)
+        return info["step_size"] if callable(self.step_size) else None
+
+    def checks(self, posterior: Any) -> list[Check]:
+        out = chain_checks(posterior)
+        predicted = posterior.predicted_bias
+        if predicted is None:
+            return out
+        worst = predicted.worst
+        tolerance = self.bias_tolerance
+        verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
+        where = posterior.model.space.names[int(np.argmax(np.abs(predicted.inflation)))]
+        sentence = f"predicted inflation of a marginal sd by the step and the gradient's noise, largest at {where}"
+        if self._preconditioner == "rmsprop":
+            sentence += "; the moving preconditioner's own bias is not in it"
+        out.append(Check("predicted bias", worst, verdict, sentence))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGHMC(SGLD):
+    """Stochastic-gradient Hamiltonian Monte Carlo: SGLD with momentum.
+
+    Args: as for SGLD (``correct`` is SGLD's alone), and
+        momentum_decay: friction α in (0, 1]; at 1 this is SGLD with the same ε.
+    """
+
+    label: ClassVar[str] = "sghmc"
+    momentum_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(0 < self.momentum_decay <= 1, "momentum_decay", "a number in (0, 1]")
+        if self.correct:
+            raise SettingsError("SGHMC has no correct=True; use SGLD's.")
+
+    @property
+    def friction(self) -> float:
+        return self.momentum_decay
+
+    def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
+        return sghmc(posterior, step, self.momentum_decay, **settings)
+
+
+def full_gradient(model: Model, data: Data, position: jax.Array) -> jax.Array:
+    """∇ log posterior over all rows."""
+    return value_and_slope(model, position, whole(data.arrays()))[1]
+
+
+def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:
+    part = data.arrays() if data.resident else jax.tree.map(lambda a: jnp.asarray(a[:10_000]), data.rows)
+    return value_and_slope(model, position, whole(part))[0]

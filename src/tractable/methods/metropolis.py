@@ -1,0 +1,230 @@
+"""Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable import run as loop
+from tractable.checks.convergence import chain_checks, check_share
+from tractable.core import Kernel, Model, log_density
+from tractable.kernels.mala import mala
+from tractable.kernels.metropolis import Proposal, metropolis
+from tractable.kernels.random_walk import random_walk
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Check, Program, Session
+from tractable.methods.points import laplace_root, modes
+
+PyTree = Any
+MANY = 10_000  # rows from which float32 ratios are formed from differences of summands
+DENSE = 200  # parameters up to which "auto" measures a full covariance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metropolis(Drawing):
+    """What the two share: the acceptance rate aimed at, and the covariance measured on the way."""
+
+    preconditioner: str | None = "auto"
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(
+            self.preconditioner in (None, "auto", "diagonal", "dense"), "preconditioner", "None, 'auto', 'diagonal' or 'dense'"
+        )
+        if self.target is not None:
+            self.check_between("target", 0, 1)
+
+    def aim(self, size: int) -> float:
+        """The acceptance rate aimed at."""
+        raise NotImplementedError
+
+    def first_step(self, size: int) -> float:
+        """A step size that fits a target of unit scale."""
+        raise NotImplementedError
+
+    def density(self, model: Model, rows: PyTree) -> Any:
+        many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
+        return log_density(model, rows, flat=True, terms=many and jnp.result_type(float) == jnp.float32)
+
+    def warm_up(
+        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+        """Dual averaging of log ε towards the acceptance rate, by blocks, with three looks at the covariance.
+
+        Acceptance and covariance are pooled over chains; the kernel itself never adapts, so warm-up and main run
+        are one compiled program.
+        """
+        model, size = session.model, session.model.space.size
+        dtype = jnp.result_type(float)
+        dense = self.preconditioner == "dense" or (self.preconditioner == "auto" and size <= DENSE)
+        positions, laplace = self._start(session, positions)
+        scale = jnp.eye(size, dtype=dtype) if dense else jnp.ones(size, dtype)
+        if laplace is not None:
+            scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
+        step = self.first_step(size)
+        tuned = {"step_size": jnp.asarray(step, dtype), "scale": scale}
+        shape = loop.shape(self.draws, self.thin, size, self.chains)
+        rows = None if session.data is None else session.data.arrays()
+        states = loop.begin(program, tuned, rows, keys, positions)
+        rounds = max(1, self.warmup // shape.group)
+        looks = [round(rounds * share) for share in (0.15, 0.35, 0.75)] if self.preconditioner else []
+        averaging = Averaging.around(step)
+        seen: list[np.ndarray] = []
+        acceptance, searching = float("nan"), True
+        for round_ in range(rounds if self.warmup else 0):
+            result = loop.run(
+                program, shape, session.data, None, tuned, keys, states, groups=round_ + 1, done=round_, stop=session.stop
+            )
+            states = result.states
+            seen.append(result.draws)
+            by_chain = np.nanmean(result.info["acceptance"], 1)
+            # A chain left behind in a tail sets the step until it is out; an average would leave it there.
+            acceptance = float(by_chain.min() if by_chain.min() < 0.25 * by_chain.mean() else by_chain.mean())
+            # Far from its order of magnitude a step is found by factors, and draws say nothing of the shape.
+            searching = searching and not 0.1 < acceptance < 0.95 and round_ < rounds // 2
+            if searching:
+                step *= 4.0 if acceptance > 0.5 else 0.2
+                averaging, seen = Averaging.around(step), []
+            else:
+                averaging, step = averaging.updated(self.aim(size) - acceptance)
+            if looks and round_ + 1 >= looks[0] and round_ + 1 < rounds and len(seen) > 1:
+                looks = looks[1:]
+                scale = jnp.asarray(root_of_covariance(np.concatenate(seen, 1), dense, laplace), dtype)
+                step, seen = self.first_step(size), []
+                averaging = Averaging.around(step)
+            last = round_ == rounds - 1
+            tuned = {"step_size": jnp.asarray(averaging.average if last else step, dtype), "scale": scale}
+            session.say("warm-up", (round_ + 1) * shape.group, rounds * shape.group)
+        found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
+        return states.position, tuned, found, self.thin
+
+    def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
+        """Starts twice as wide as the normal approximation at the modes, and its root; or as they were.
+
+        From a random start the way to the typical set can take longer than the warm-up, and teaches nothing of the
+        target's shape. Every chain climbs from its own random start, so several modes are still found.
+        """
+        if not self.preconditioner or positions.shape[1] > DENSE:
+            return positions, None
+        climbed = modes(session, positions)
+        if not np.all(np.isfinite(climbed)):
+            return positions, None
+        root = laplace_root(session.model, session.data, climbed[0])
+        if root is None:
+            return positions, None
+        jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
+        return jnp.asarray(climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype), root
+
+    def checks(self, posterior: Any) -> list[Check]:
+        rate = float(np.mean(posterior.info["acceptance"]))
+        bad = float(np.mean(posterior.info["not_a_number"]))
+        out = [*chain_checks(posterior), check_share("acceptance", rate, 0.05, 0.99, "share of proposals accepted")]
+        if bad > 0:
+            verdict = "caution" if bad > 0.01 else "trust"
+            out.append(
+                Check("NaN proposals", bad, verdict, "share where the log density was NaN; refused as impossible")
+            )
+        return out
+
+
+class Averaging:
+    """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update a block of steps."""
+
+    def __init__(self, centre: float, gap: float = 0.0, weighted: float = 0.0, time: int = 0, step: float | None = None):
+        self.centre, self.gap, self.weighted, self.time = centre, gap, weighted, time
+        self.step = centre if step is None else step
+
+    @classmethod
+    def around(cls, step: float) -> "Averaging":
+        return cls(float(np.log(step)))
+
+    def updated(self, miss: float) -> tuple["Averaging", float]:
+        """After a block whose acceptance missed the target by ``miss``: (state, the next step size)."""
+        time = self.time + 1
+        # Blocks average many accept probabilities: steps may be bolder than one draw's would allow.
+        gap = self.gap + (miss - self.gap) / (time + 2)
+        step = self.centre - np.sqrt(time) / 0.25 * gap
+        share = time**-0.75
+        weighted = share * step + (1 - share) * self.weighted
+        return Averaging(self.centre, gap, weighted, time, step), float(np.exp(step))
+
+    @property
+    def average(self) -> float:
+        return float(np.exp(self.weighted if self.time else self.centre))
+
+
+def root_of_covariance(draws: np.ndarray, dense: bool, laplace: np.ndarray | None) -> np.ndarray:
+    """L of the mean covariance within chains, (chain, draw, d), shrunk towards the normal approximation at a mode.
+
+    Where there is none, towards the diagonal, which is known better than the rest.
+    """
+    centred = draws - draws.mean(1, keepdims=True)
+    flat = centred.reshape(-1, draws.shape[-1]).astype(np.float64)
+    count, size = flat.shape
+    # Draws of a warm-up are worth perhaps one in fifty.
+    weight = count / (count + 50 * (size if dense else 1))
+    covariance = flat.T @ flat / max(count - 1, 1)
+    prior = np.diag(np.diag(covariance)) if laplace is None else laplace @ laplace.T
+    shrunk = weight * covariance + (1 - weight) * prior + 1e-12 * np.eye(size)
+    if not dense:
+        return np.sqrt(np.diag(shrunk))
+    try:
+        return np.linalg.cholesky(shrunk)
+    except np.linalg.LinAlgError:
+        return np.diag(np.sqrt(np.diag(shrunk)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWalk(Metropolis):
+    """Random-walk Metropolis: θ' = θ + s L z; step and covariance are adapted in warm-up.
+
+    Args:
+        chains, draws, warmup, thin: as for every method that draws.
+        preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
+        target: acceptance rate aimed at; 0.44 in one dimension to 0.234 in many.
+        proposal: a ``kernels.Proposal`` of one's own on flat unconstrained positions, symmetric or not, used as it is.
+
+    Needs no gradient. Beyond a few dozen parameters its effective draws are few: prefer MALA or NUTS.
+    """
+
+    label: ClassVar[str] = "random-walk"
+    proposal: Proposal | None = None
+
+    def aim(self, size: int) -> float:
+        return self.target or (0.44 if size == 1 else 0.35 if size == 2 else 0.234)
+
+    def first_step(self, size: int) -> float:
+        return 2.38 / np.sqrt(size)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        density = self.density(model, rows)
+        if self.proposal is not None:
+            return metropolis(density, self.proposal)
+        return random_walk(density, tuned["step_size"], tuned["scale"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MALA(Metropolis):
+    """The Metropolis-adjusted Langevin algorithm; step and preconditioner are adapted in warm-up.
+
+    Args:
+        chains, draws, warmup, thin: as for every method that draws.
+        preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
+        target: acceptance rate aimed at, 0.574.
+
+    One gradient a step. NUTS is the better default; MALA is the exact neighbour of SGLD.
+    """
+
+    label: ClassVar[str] = "mala"
+
+    def aim(self, size: int) -> float:
+        return self.target or 0.574
+
+    def first_step(self, size: int) -> float:
+        return 1.65**2 / size ** (1 / 3)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        return mala(self.density(model, rows), tuned["step_size"], tuned["scale"])

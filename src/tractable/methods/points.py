@@ -1,0 +1,383 @@
+"""The unknown as a point: maximum likelihood and maximum a posteriori."""
+
+import functools
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import scipy.optimize
+
+from tractable import run as loop
+from tractable.core import Kernel, Model, log_posterior, whole
+from tractable.kernels.ascend import ascend
+from tractable.methods.drawing import chain_keys, starts
+from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.objectives import log_joint
+from tractable.tools.data import Batch, Data, Plan
+from tractable.tools.errors import ModelError, TractableWarning
+
+PyTree = Any
+INFORMATION = 1000  # parameters up to which standard errors are computed
+CLIMB_BYTES = 1 << 30  # of data that a climb to a start looks at
+
+
+class Maximum(NamedTuple):
+    """Where a climb ended."""
+
+    position: np.ndarray  # (d,) unconstrained
+    value: float
+    slope: float  # largest component of the gradient, of a smooth objective's own or its subgradient
+    evaluations: int
+    gradient: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAP(Method):
+    """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), a density of the *user's* θ.
+
+    Args:
+        optimizer: "lbfgs" (all rows at every step; exact zeros under Laplace priors), or an optax optimiser or
+            "adam", which climb on minibatches where ``batch_size`` is given.
+        steps: iterations at most.
+        batch_size: rows a step for optax optimisers; None takes all.
+        tolerance: of the gradient's largest component, a datum.
+        starts: climbs from random starts; the best is kept and the report says whether they agree.
+
+    Reports standard errors from the observed information where there are at most 1000 parameters. A maximum
+    does not know its own width otherwise: use it as a start or where N is far above the number of parameters.
+    """
+
+    label: ClassVar[str] = "map"
+    prior: ClassVar[bool] = True
+    optimizer: Any = "lbfgs"
+    steps: int = 2000
+    batch_size: int | None = None
+    tolerance: float = 1e-6
+    starts: int = 1
+
+    def __post_init__(self) -> None:
+        self.check_whole("steps")
+        self.check_whole("starts")
+        self.check_positive("tolerance")
+        named = self.optimizer in ("lbfgs", "adam") if isinstance(self.optimizer, str) else False
+        self.check(
+            named or isinstance(self.optimizer, optax.GradientTransformation),
+            "optimizer",
+            "'lbfgs', 'adam' or an optax optimiser",
+        )
+        if self.batch_size is not None:
+            self.check_whole("batch_size")
+            self.check(self.optimizer != "lbfgs", "batch_size", "None with 'lbfgs', whose line search needs all rows")
+
+    @property
+    def minibatch(self) -> bool:
+        return self.batch_size is not None
+
+    def plan(self, data: Data | None) -> Plan | None:
+        return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        objective = log_joint(model, prior=self.prior, flat=True)
+        if self.batch_size is None:
+            value, batch = objective.value, None if rows is None else whole(rows)
+            objective = objective._replace(value=lambda noise, params, _: value(noise, params, batch))
+        optimizer = optax.adam(optax.cosine_decay_schedule(0.05, self.steps)) if self.optimizer == "adam" else self.optimizer
+        return ascend(objective, optimizer)
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = session.model, session.data
+        if not self.prior and model.likelihood is None:
+            raise ModelError("MLE needs a likelihood; a log density alone has a MAP.")
+        began = time.perf_counter()
+        positions = starts(model, data, session.key, self.starts)
+        if self.optimizer == "lbfgs":
+            found = [maximum(model, data, p, self.prior, self.steps, self.tolerance) for p in positions]
+            info, interrupted = {}, False
+        else:
+            found, info, interrupted = self._climb(session, positions)
+        best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
+        if not np.all(np.isfinite(best.position)):
+            raise ModelError(f"The climb from {self.starts} starts left the finite numbers; is the density bounded?")
+        chosen = {
+            "objective": best.value,
+            "slope": best.slope,
+            "evaluations": sum(m.evaluations for m in found),
+            "agreement": float(max(best.value - m.value for m in found)),
+        }
+        chosen |= standard_errors(model, data, best.position, self.prior)
+        seconds = {"climbing": time.perf_counter() - began}
+        return Outcome(None, best.position, info, None, None, chosen, interrupted, seconds)
+
+    def _climb(self, session: Session, positions: jax.Array) -> tuple[list[Maximum], dict, bool]:
+        model, data, plan = session.model, session.data, self.plan(session.data)
+        program = Program(model, self, plan is not None and not data.resident)
+        keys = chain_keys(session.key, self.starts)
+        rows = None if data is None or plan is not None else data.arrays()
+        states = loop.begin(program, None, rows, keys, positions)
+        shape = loop.shape(self.steps, 1, model.space.size, self.starts)
+        result = loop.run(
+            program, shape, data, plan, None, keys, states, groups=-(-self.steps // shape.group), keep=False,
+            on_segment=lambda d, i, s, done, m: session.say("climbing", done * shape.kept, self.steps),
+            stop=session.stop,
+        )  # fmt: skip
+        found = []
+        for position in result.states.position:
+            value, gradient = _total(model, position, None if data is None else whole_of(data), self.prior)
+            slope = float(jnp.max(jnp.abs(gradient)))
+            found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
+        return found, result.info, result.interrupted
+
+    def checks(self, posterior: Any) -> list[Check]:
+        found, size = posterior.found, max(1, posterior.rows)
+        slope = found["slope"] / size
+        # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
+        tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
+        if jnp.result_type(float) == jnp.float32:
+            tolerance = max(tolerance, 1e-5)
+        verdict = "trust" if slope <= tolerance else "caution" if slope <= 1e3 * tolerance else "reject"
+        out = [
+            Check("gradient", slope, verdict, "largest component of the gradient a datum; 0 at a maximum")
+        ]
+        if "eigenvalue" in found:
+            positive = found["eigenvalue"] > 0
+            out.append(
+                Check(
+                    "curvature", found["eigenvalue"], "trust" if positive else "reject",
+                    "smallest eigenvalue of the observed information; above 0 at a proper maximum",
+                )
+            )  # fmt: skip
+        if self.starts > 1:
+            agreement = found["agreement"]
+            good = agreement <= 1e-3 * max(1.0, abs(found["objective"]) * 1e-3)
+            out.append(
+                Check("starts", agreement, "trust" if good else "caution", "gap in nats between best and worst start")
+            )
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLE(MAP):
+    """Maximum likelihood: argmax_θ Σ log p(y_n|θ). The prior only says what the parameters are and where they live.
+
+    Args: as for MAP.
+    """
+
+    label: ClassVar[str] = "mle"
+    prior: ClassVar[bool] = False
+
+
+def maximum(
+    model: Model,
+    data: Data | None,
+    start: jax.Array,
+    prior: bool = True,
+    steps: int = 2000,
+    tolerance: float = 1e-6,
+    jacobian: bool = False,
+) -> Maximum:
+    """The maximum reached from ``start`` by L-BFGS and, where there are few parameters, Newton's steps.
+
+    Laplace priors have a kink at their centre. There w is split into centre + u − v with u, v ≥ 0, which makes
+    the objective smooth and its zeros exact.
+
+    Args:
+        jacobian: climb the density of the unconstrained position instead of the user's parameters.
+    """
+    batch = whole_of(data) if data is not None else None
+    size = len(start)
+    rate, centre = _kinks(model) if prior else (np.zeros(size), np.zeros(size))
+    split = np.flatnonzero(rate)
+
+    def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = _total(model, jnp.asarray(position, start.dtype), batch, prior, jacobian)
+        value, gradient = float(value), np.asarray(gradient, np.float64)
+        # The kinked part comes from u + v instead.
+        away = position[split] - centre[split]
+        return value + float(rate[split] @ np.abs(away)), _added(gradient, split, rate[split] * np.sign(away))
+
+    def joined(extended: np.ndarray) -> np.ndarray:
+        position = extended[:size].copy()
+        position[split] = centre[split] + extended[split] - extended[size:]
+        return position
+
+    def downhill(extended: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = smooth(joined(extended))
+        value -= float(rate[split] @ (extended[split] + extended[size:]))
+        full = np.concatenate([_added(gradient, split, -rate[split]), -gradient[split] - rate[split]])
+        if not np.isfinite(value):
+            return 1e300, np.zeros_like(full)
+        return -value, -full
+
+    first = np.asarray(start, np.float64)
+    extended, bounds = first, None
+    if len(split):
+        away = first[split] - centre[split]
+        extended = np.concatenate([first, np.maximum(-away, 0)])
+        extended[split] = np.maximum(away, 0)
+        bounds = [(None, None)] * size + [(0, None)] * len(split)
+        for i in split:
+            bounds[i] = (0, None)
+    rows = 1 if data is None else max(data.size, 1)
+    result = scipy.optimize.minimize(
+        downhill, extended, jac=True, method="L-BFGS-B", bounds=bounds,
+        options={"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-15, "gtol": tolerance * rows * 1e-2, "maxcor": 20},
+    )  # fmt: skip
+    position, evaluations = joined(result.x), int(result.nfev)
+    if not len(split) and size <= INFORMATION and np.all(np.isfinite(position)):
+        position, extra = _polish(model, batch, position, prior, jacobian, start.dtype)
+        evaluations += extra
+    value, gradient = smooth(position)
+    away = position[split] - centre[split]
+    value -= float(rate[split] @ np.abs(away))
+    # The least subgradient: at a kink the rate takes up what it can.
+    beyond = np.sign(gradient[split]) * np.maximum(np.abs(gradient[split]) - rate[split], 0)
+    gradient[split] = np.where(away == 0, beyond, gradient[split] - rate[split] * np.sign(away))
+    return Maximum(position, value, float(np.abs(gradient).max()), evaluations, gradient)
+
+
+def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+    out = vector.copy()
+    out[index] += values
+    return out
+
+
+def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
+    """Newton's steps while they climb: L-BFGS ends where the line search can no longer tell values apart."""
+    value, gradient = _total(model, jnp.asarray(position, dtype), batch, prior, jacobian)
+    evaluations = 1
+    for _ in range(4):
+        hessian = np.asarray(_curvature(model, jnp.asarray(position, dtype), batch, prior, jacobian), np.float64)
+        try:
+            step = np.linalg.solve(hessian, np.asarray(gradient, np.float64))
+        except np.linalg.LinAlgError:
+            break
+        proposed = position + step
+        new_value, new_gradient = _total(model, jnp.asarray(proposed, dtype), batch, prior, jacobian)
+        evaluations += 2
+        better = np.abs(new_gradient).max() < np.abs(gradient).max() and new_value >= value - 1e-6 * abs(value)
+        if not (np.isfinite(new_value) and better):
+            break
+        position, value, gradient = proposed, new_value, new_gradient
+    return position, evaluations
+
+
+def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior: bool) -> dict[str, Any]:
+    """Covariance of the user's parameters from the observed information, and its smallest eigenvalue.
+
+    J = −∇² of the objective at the maximum; the delta method carries J⁻¹ through the change of variables.
+    """
+    if model.space.size > INFORMATION or (data is not None and not data.resident):
+        return {}
+    batch = None if data is None else whole_of(data)
+    position = jnp.asarray(position, jnp.result_type(float))
+    information = np.asarray(_curvature(model, position, batch, prior, False), np.float64)
+    if not np.all(np.isfinite(information)):
+        return {"eigenvalue": float("nan")}
+    eigenvalue = float(np.linalg.eigvalsh(information).min())
+    out = {"eigenvalue": eigenvalue}
+    if eigenvalue > 0:
+        slope = np.asarray(_constrain_jacobian(model, position), np.float64)  # (k, d)
+        out["covariance"] = slope @ np.linalg.inv(information) @ slope.T
+        out["information"] = information
+    else:
+        warnings.warn(
+            f"The observed information has an eigenvalue of {eigenvalue:.3g}: no standard errors. The maximum is "
+            "at a boundary, a saddle or a ridge; look at the data's collinear columns, or use a proper prior.",
+            TractableWarning,
+            stacklevel=4,
+        )
+    return out
+
+
+def modes(session: Session, positions: jax.Array) -> np.ndarray:
+    """The mode of the unconstrained density climbed to from every position, (chain, d); may hold non-finite numbers.
+
+    By all rows, or by a first part of data that are large or on file.
+    """
+    model, data = session.model, session.data
+    if data is not None and (not data.resident or data.nbytes > CLIMB_BYTES):
+        data = data.take(slice(0, max(1, int(data.size * min(1.0, CLIMB_BYTES / data.nbytes) / 8))))
+    out = []
+    for done, position in enumerate(positions):
+        session.say("climbing", done, len(positions))
+        out.append(maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True).position)
+    session.say("climbing", len(positions), len(positions))
+    return np.stack(out)
+
+
+def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
+    """L with L Lᵀ the inverse curvature of the unconstrained log density at a mode; None where it has none."""
+    batch = None if data is None else whole_of(data)
+    curvature = np.asarray(_curvature(model, jnp.asarray(mode, jnp.result_type(float)), batch, True, True), np.float64)
+    if not np.all(np.isfinite(curvature)):
+        return None
+    values, basis = np.linalg.eigh(curvature)
+    if values.min() <= 1e-8 * values.max():
+        return None
+    return np.linalg.cholesky((basis / values) @ basis.T)
+
+
+def whole_of(data: Data) -> Batch:
+    """All rows as one batch on the device."""
+    return whole(data.arrays())
+
+
+def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Rate 1/b and centre of every Laplace prior, laid out flat; rate 0 elsewhere."""
+    if model.prior_is_callable:
+        return np.zeros(model.space.size), np.zeros(model.space.size)
+    is_leaf = lambda d: isinstance(d, dist.Distribution)  # noqa: E731
+    example = model.unconstrain(model.example(jax.random.key(0)))
+
+    def spread(pick: str):
+        def leaf(d: Any, like: jax.Array) -> jax.Array:
+            inner = d
+            while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
+                inner = inner.base_dist
+            if not isinstance(inner, dist.Laplace):
+                return jnp.zeros_like(like)
+            value = 1 / inner.scale if pick == "rate" else inner.loc
+            return jnp.broadcast_to(value, jnp.shape(like))
+
+        tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_leaf)
+        return np.asarray(model.space.ravel(tree), np.float64)
+
+    return spread("rate"), spread("centre")
+
+
+@functools.partial(jax.jit, static_argnames=("model", "prior", "jacobian"))
+def _total(model: Model, position: jax.Array, batch: Batch | None, prior: bool = True, jacobian: bool = False) -> Any:
+    return jax.value_and_grad(_objective(model, batch, prior, jacobian))(position)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "prior", "jacobian"))
+def _curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
+    """−∇² of the objective."""
+    gradient = jax.grad(_objective(model, batch, prior, jacobian))
+    columns = jax.lax.map(
+        lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16
+    )
+    return -(columns + columns.T) / 2
+
+
+def _objective(model: Model, batch: Batch | None, prior: bool, jacobian: bool) -> Any:
+    if jacobian:
+        return lambda position: log_posterior(model, flat=True)(position, batch)
+    return lambda position: log_joint(model, prior=prior, flat=True).value(None, position, batch)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _constrain_jacobian(model: Model, position: jax.Array) -> jax.Array:
+    def constrained(position: jax.Array) -> jax.Array:
+        params = model.constrain(model.space.unravel(position))
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+
+    return jax.jacobian(constrained)(position)
+
+

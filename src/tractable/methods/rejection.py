@@ -1,0 +1,139 @@
+"""Rejection sampling from the prior: independent, exact draws of small problems."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.checks.convergence import Check, chain_checks
+from tractable.core import Kernel, Model
+from tractable.kernels.rejection import rejection
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Program, Session
+from tractable.methods.points import maximum
+from tractable.tools.errors import ModelError, RunError
+
+PyTree = Any
+SURVEY = 1 << 14  # prior draws that forecast the acceptance and test the bound
+SLACK = 1e-3  # nats added to a searched bound; costs a thousandth of the draws
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection(Drawing):
+    """Draw θ from the prior, accept iff log u < log p(y|θ) − log M.
+
+    Args:
+        chains, draws: as for every method that draws; all draws are independent.
+        log_bound: log M ≥ sup_θ log p(y|θ); None searches the maximum likelihood and tests it on 16,384 prior
+            draws. A draw that exceeds the bound ends the run with an error that names it.
+        least_acceptance: below this forecast share of accepted draws the method declines.
+
+    The share accepted is p(y)/M, so the run also estimates the evidence. Not for peaked posteriors.
+    """
+
+    label: ClassVar[str] = "rejection"
+    log_bound: float | None = None
+    least_acceptance: float = 1e-6
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_between("least_acceptance", 0, 1)
+        if self.log_bound is not None:
+            self.check(np.isfinite(self.log_bound), "log_bound", "a finite number of nats")
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        def sample(key: jax.Array) -> jax.Array:
+            return model.space.ravel(model.unconstrain(model.sample_prior(key)))
+
+        limit = int(min(2**30, 20 / self.least_acceptance))
+        return rejection(sample, lambda p: _log_likelihood(model, rows, p), tuned["log_bound"], limit=limit)
+
+    def warm_up(
+        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+        model, data = session.model, session.data
+        if model.prior_is_callable or model.likelihood is None or data is None:
+            raise ModelError(
+                "Rejection draws from the prior and accepts by the likelihood, so it needs a Model with a prior of "
+                "distributions and a likelihood; for a log density alone use NUTS."
+            )
+        surveyed, values = survey(model, data.arrays(), jax.random.fold_in(session.key, 1))
+        bound = self.log_bound
+        if bound is None:
+            best = np.argsort(values)[-4:]
+            found = [maximum(model, data, surveyed[i], prior=False) for i in best]
+            bound = max(max(m.value for m in found), float(values.max())) + max(SLACK, 1e-6 * abs(float(values.max())))
+        if values.max() > bound:
+            raise RunError(_exceeded(model, surveyed[int(values.argmax())], float(values.max() - bound)))
+        forecast = float(np.exp(values - bound).mean())
+        if forecast < self.least_acceptance:
+            raise RunError(
+                f"Rejection would accept about {forecast:.1e} of its draws (from {SURVEY} prior draws), fewer than "
+                f"least_acceptance = {self.least_acceptance:g}: the data leave too little of the prior. Use NUTS."
+            )
+        tuned = {"log_bound": jnp.asarray(bound, jnp.result_type(float))}
+        found = {"log_bound": float(bound), "forecast acceptance": forecast}
+        return positions, tuned, found, 1
+
+    def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
+        excess = np.asarray(states.excess)
+        if excess.max() > 0:
+            chain = int(excess.argmax())
+            raise RunError(_exceeded(session.model, states.worst[chain], float(excess.max())))
+        if info["gave_up"].any():
+            raise RunError(
+                f"A draw was given up after {int(info['tries'].max()):,} refusals: the acceptance is below "
+                f"{1 / info['tries'].max():.1e}. Use NUTS, or a tighter log_bound if you gave one."
+            )
+
+    def checks(self, posterior: Any) -> list[Check]:
+        tries = float(posterior.info["tries"].sum())
+        accepted = posterior.info["tries"].size
+        rate = accepted / tries
+        estimate, error = posterior.log_evidence
+        return [
+            Check("bound", float(posterior.info["excess"].max()), "trust",
+                  "largest log p(y|θ) − log M met; above 0 the draws would be wrong and the run an error"),
+            Check("acceptance", rate, "trust", f"share accepted; log evidence {estimate:.4f} ± {error:.4f}"),
+            *[c for c in chain_checks(posterior) if c.name in ("R-hat", "bulk ESS")],
+        ]  # fmt: skip
+
+
+def evidence(info: dict[str, np.ndarray], log_bound: float) -> tuple[float, float]:
+    """log p(y) = log M + log(share accepted), with its standard error."""
+    tries, accepted = float(info["tries"].sum()), info["tries"].size
+    rate = accepted / tries
+    return log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        position = model.space.ravel(model.unconstrain(model.sample_prior(key)))
+        return position, _log_likelihood(model, rows, position)
+
+    return jax.lax.map(one, jax.random.split(key, SURVEY), batch_size=256)
+
+
+def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.ndarray]:
+    """Prior draws (16384, d) and their log likelihoods; NaN counts as impossible."""
+    positions, values = _survey(model, rows, key)
+    return positions, np.nan_to_num(np.asarray(values), nan=-np.inf)
+
+
+def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Array:
+    return jnp.sum(model.log_likelihoods(model.constrain(model.space.unravel(position)), rows))
+
+
+def _exceeded(model: Model, position: jax.Array, excess: float) -> str:
+    params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.constrain(model.space.unravel(position)))
+    return (
+        f"The bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
+        "would not follow the posterior. Raise log_bound by at least that, or leave it out to have it searched."
+    )
+
+

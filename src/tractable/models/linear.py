@@ -1,0 +1,192 @@
+"""Models in which a linear predictor η = a + xᵀw says all about y; and the mixture of Welling & Teh 2011.
+
+Inputs are expected standardised, so that one scale suits every weight. Each factory gives the same arguments
+the same ``Model``: a second fit of the same shape finds its compilation done.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from tractable.core import Model
+from tractable.models.conjugate import Real, positive
+from tractable.tools.errors import ModelError
+
+FAMILIES = ("normal", "bernoulli", "categorical")
+
+
+def shared(factory: Callable[..., Model]) -> Callable[..., Model]:
+    """``factory``, which gives the same arguments, however they are passed, the same Model."""
+    signature = inspect.signature(factory)
+
+    @functools.lru_cache(maxsize=128)
+    def made(precision: jnp.dtype, *arguments: object) -> Model:
+        return factory(*arguments)
+
+    @functools.wraps(factory)
+    def lookup(*args: object, **kwargs: object) -> Model:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        # A Model holds arrays, so it belongs to the precision in force when it was made.
+        return made(jnp.result_type(float), *bound.args)
+
+    return lookup
+
+
+@shared
+def generalised_linear(
+    features: int,
+    family: str,
+    classes: int | None = None,
+    weight_scale: Real = 2.5,
+    intercept_scale: Real = 5.0,
+) -> Model:
+    """A generalised linear model of standardised inputs.
+
+        η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
+        normal:       y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
+        bernoulli:    y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
+        categorical:  y ~ Categorical(softmax(η));  y in 0..classes−1, η of length classes
+
+    A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a
+    class of one in a thousand, is within 1.4 of its scale.
+
+    The softmax is symmetric: no class is the reference, and relabelling them changes nothing. As it is blind
+    to a constant added to every η, weights and intercepts sum to zero over the classes, under Normals
+    conditioned on that sum. Differences of classes are then distributed as under independent Normals for
+    each class, and the direction which the data say nothing about is gone.
+
+    Args:
+        features: D, columns of x.
+        family: of y given η.
+        classes: C ≥ 2, for "categorical" alone.
+        weight_scale: > 0, prior sd of a weight.
+        intercept_scale: > 0, prior sd of the intercept.
+
+    Returns:
+        A Model of ``intercept`` (), ``weights`` (D,) and, where normal, ``noise`` (); where categorical
+        ``intercept`` (C,) and ``weights`` (D, C).
+
+    Raises:
+        ModelError: an unknown family, a number of classes that does not fit it, a scale not positive.
+
+    >>> sorted(generalised_linear(3, "normal").prior)
+    ['intercept', 'noise', 'weights']
+    >>> generalised_linear(3, "normal") is generalised_linear(features=3, family="normal")
+    True
+    """
+    positive(features=features, weight_scale=weight_scale, intercept_scale=intercept_scale)
+    if family not in FAMILIES:
+        raise ModelError(f"family is 'normal', 'bernoulli' or 'categorical'; got {family!r}.")
+    if family == "categorical":
+        if classes is None or classes < 2:
+            raise ModelError(f"family='categorical' needs classes, 2 or more; got {classes}.")
+        weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
+        prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
+        return Model(prior, lambda params, x: dist.Categorical(logits=predictor(params, x)))
+    if classes is not None:
+        raise ModelError(
+            f"classes= is for family='categorical'; leave it out for {family!r} (got {classes})."
+        )
+    prior = {"intercept": dist.Normal(0.0, intercept_scale), "weights": _normals(features, weight_scale)}
+    if family == "bernoulli":
+        return Model(prior, lambda params, x: dist.Bernoulli(logits=predictor(params, x)))
+    prior["noise"] = dist.HalfNormal(1.0)
+    return Model(prior, lambda params, x: dist.Normal(predictor(params, x), params["noise"]))
+
+
+@shared
+def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
+    """Linear regression with known noise, whose posterior ``conjugate.linear_regression`` knows exactly.
+
+        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²)
+
+    There is no intercept: centre y, or give x a column of ones.
+
+    Args:
+        features: D, columns of x.
+        noise_sd: > 0.
+        weight_sd: > 0.
+
+    Returns:
+        A Model of ``weights`` (D,).
+    """
+    positive(features=features, noise_sd=noise_sd, weight_sd=weight_sd)
+    return Model(
+        {"weights": _normals(features, weight_sd)},
+        lambda params, x: dist.Normal(jnp.dot(x, params["weights"]), noise_sd),
+    )
+
+
+@shared
+def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
+    """Logistic regression with Laplace priors, as Welling & Teh 2011 (section 5.2) fit to the a9a data.
+
+        y ~ Bernoulli(1 / (1 + e^−(a + xᵀw))),   p(w) = e^(−|w|/scale) / (2 scale),   a likewise
+
+    Args:
+        features: D, columns of x.
+        scale: > 0, mean of |w|; a weight's prior sd is √2 of it.
+
+    Returns:
+        A Model of ``intercept`` () and ``weights`` (D,); y in {0, 1}.
+    """
+    positive(features=features, scale=scale)
+    prior = {
+        "intercept": dist.Laplace(0.0, scale),
+        "weights": dist.Laplace(jnp.zeros(features), scale),
+    }
+    return Model(prior, lambda params, x: dist.Bernoulli(logits=predictor(params, x)))
+
+
+@shared
+def gaussian_mixture_2d() -> Model:
+    """The mixture with tied means of Welling & Teh 2011 (section 5.1), whose posterior has two modes.
+
+        θ₁ ~ N(0, 10),   θ₂ ~ N(0, 1),   x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2)   (variances)
+
+    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), leaves the likelihood as it is.
+
+    Returns:
+        A Model of ``theta`` (2,); a datum is one x.
+    """
+
+    def likelihood(params: dict[str, Any]) -> dist.Distribution:
+        first, shift = params["theta"]
+        components = dist.Normal(jnp.stack([first, first + shift]), np.sqrt(2.0))
+        return dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([0.5, 0.5])), components)
+
+    return Model({"theta": dist.Normal(jnp.zeros(2), jnp.sqrt(jnp.array([10.0, 1.0])))}, likelihood)
+
+
+def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> np.ndarray:
+    """Data for ``gaussian_mixture_2d``: a component is drawn for every point, never averaged over.
+
+        z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
+
+    Args:
+        size: N, points.
+        theta: (θ₁, θ₂).
+        seed: of the generator.
+
+    Returns:
+        x (N,).
+    """
+    generator = np.random.default_rng(seed)
+    z = generator.integers(0, 2, size)
+    return generator.normal(theta[0] + z * theta[1], np.sqrt(2.0))
+
+
+def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+    """η = a + xᵀw of one datum: () or, with a column of weights a class, (C,)."""
+    return params["intercept"] + jnp.dot(x, params["weights"])
+
+
+def _normals(features: int, scale: Real) -> dist.Distribution:
+    return dist.Normal(jnp.zeros(features), scale)

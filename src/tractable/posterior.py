@@ -1,0 +1,298 @@
+"""What comes back from inference: one face for draws and for a point."""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from tractable import predict as prediction
+from tractable.checks import bias
+from tractable.checks.convergence import Diagnosed, diagnose
+from tractable.core import Data, Model, as_data
+from tractable.methods.method import Method, Outcome, Standing
+from tractable.methods.rejection import evidence
+from tractable.report import Report, judge
+from tractable.tools.data import CHUNK
+from tractable.tools.errors import RunError
+
+PyTree = Any
+MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
+
+
+@dataclass(eq=False)
+class Posterior:
+    """The result of ``infer``. Values are in the user's space, as pytrees shaped like the prior.
+
+    Attributes:
+        model, data, method, seed: what was asked.
+        unconstrained: (chain, draw, d) kept positions, or None.
+        point: (d,) the unconstrained maximum of a point method, or None.
+        info: traces of the run, each (chain, draw).
+        weights: (chain, draw), where draws do not count alike; None where they do.
+        found: what warm-up chose (step size, bound, …).
+        seconds: wall time by phase.
+        interrupted: the run was stopped before its end.
+    """
+
+    model: Model
+    data: Data | None
+    method: Method
+    seed: int | None
+    unconstrained: np.ndarray | None = None
+    point: np.ndarray | None = None
+    info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    weights: np.ndarray | None = field(default=None, repr=False)
+    found: dict[str, Any] = field(default_factory=dict, repr=False)
+    seconds: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+    standing: Standing | None = field(default=None, repr=False)
+    surplus: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    judged: Report | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls, model: Model, data: Data | None, method: Method, seed: int | None, outcome: Outcome, draws: int | None = None
+    ) -> "Posterior":
+        """A posterior from what a method learnt; draws past those asked for wait in ``surplus`` for ``extend``."""
+        posterior = cls(
+            model, data, method, seed, outcome.draws, outcome.point, outcome.info, outcome.weights, outcome.found,
+            outcome.seconds, outcome.interrupted, outcome.standing,
+        )  # fmt: skip
+        posterior.trim(getattr(method, "draws", 0) if draws is None else draws)
+        return posterior
+
+    def trim(self, draws: int) -> None:
+        """Set draws past ``draws`` aside: a run ends with a whole block of steps, which may be more than asked for."""
+        if self.unconstrained is None:
+            return
+        traces = {"position": self.unconstrained, **self.info}
+        self.surplus = {name: trace[:, draws:] for name, trace in traces.items()}
+        self.unconstrained = self.unconstrained[:, :draws]
+        self.info = {name: trace[:, :draws] for name, trace in self.info.items()}
+        self.weights = self.method.weigh(self.info)
+
+    def __repr__(self) -> str:
+        what = "a point" if self.is_point else f"{self.chains} chains of {self.count} draws"
+        stopped = ", interrupted" if self.interrupted else ""
+        return f"Posterior({what} by {type(self.method).__name__}, {len(self.names)} numbers{stopped})"
+
+    @property
+    def is_point(self) -> bool:
+        return self.point is not None
+
+    @property
+    def names(self) -> list[str]:
+        """One name for each of the k numbers of the parameters."""
+        return self.model.names
+
+    @property
+    def chains(self) -> int:
+        return 1 if self.is_point else len(self.standing.keys) if self.standing else len(self.unconstrained)
+
+    @property
+    def count(self) -> int:
+        """Kept draws a chain."""
+        return 0 if self.unconstrained is None else self.unconstrained.shape[1]
+
+    @property
+    def thin(self) -> int:
+        return self.standing.thin if self.standing else 1
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.data is None else self.data.size
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The method's fields and the seed, as plain values."""
+        return self.method.settings() | {"seed": self.seed}
+
+    @functools.cached_property
+    def values(self) -> np.ndarray:
+        """(chain, draw, k) the parameters laid out flat; a point is one draw of one chain."""
+        flat = self.point[None, None] if self.is_point else self.unconstrained
+        if flat is None:
+            raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
+        return _values(self.model, np.asarray(flat))
+
+    @functools.cached_property
+    def draws(self) -> PyTree:
+        """Draws as a pytree shaped like the prior, leading axes (chain, draw)."""
+        return self.shaped(self.values)
+
+    def shaped(self, values: np.ndarray) -> PyTree:
+        """(..., k) flat values as a pytree of the parameters' shapes."""
+        example = jax.eval_shape(self.model.example, jax.random.key(0))
+        leaves, treedef = jax.tree.flatten(example)
+        cuts = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1]
+        pieces = np.split(np.asarray(values), cuts, axis=-1)
+        return jax.tree.unflatten(
+            treedef, [p.reshape((*p.shape[:-1], *leaf.shape)) for p, leaf in zip(pieces, leaves, strict=True)]
+        )
+
+    def mean(self) -> PyTree:
+        """Posterior mean; a point method's maximum."""
+        return self.shaped(self._moments[0])
+
+    def sd(self) -> PyTree:
+        """Posterior standard deviation; a point method's standard error, NaN where it has none."""
+        return self.shaped(self._moments[1])
+
+    @functools.cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.is_point:
+            covariance = self.found.get("covariance")
+            unknown = np.full(len(self.names), np.nan)
+            return self.values[0, 0], unknown if covariance is None else np.sqrt(np.diag(covariance))
+        if self.unconstrained is None:
+            return pooled_moments(self.standing.moments)
+        flat = self.values.reshape(-1, len(self.names)).astype(np.float64)
+        weights = None if self.weights is None else self.weights.ravel()
+        mean = np.average(flat, axis=0, weights=weights)
+        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+
+    @functools.cached_property
+    def diagnosed(self) -> Diagnosed:
+        """R-hat, effective draws and Monte-Carlo errors of the k parameters."""
+        if self.unconstrained is None:
+            raise RunError("This run kept no draws to diagnose.")
+        values = self.values
+        if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
+            values = values[:, self.weights.all(0)]  # a cycle's exploring part is not a draw
+        return diagnose(values)
+
+    def summary(self, level: float = 0.9) -> pd.DataFrame:
+        """A row for each number: mean, sd, an equal-tailed interval, and how well they are known."""
+        mean, sd = self._moments
+        if self.is_point or self.unconstrained is None:
+            return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
+        low, high = (1 - level) / 2, (1 + level) / 2
+        flat = self.values.reshape(-1, len(self.names))
+        weights = None if self.weights is None else self.weights.ravel()
+        bounds = weighted_quantiles(flat, [low, high], weights)
+        seen = self.diagnosed
+        return pd.DataFrame(
+            {
+                "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
+                "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
+            },
+            index=pd.Index(self.names, name="parameter"),
+        )  # fmt: skip
+
+    def sample(self, key: jax.Array | int, n: int) -> PyTree:
+        """n draws, leading axis (n,), with replacement and by weight; a point is repeated."""
+        key = jax.random.key(key) if isinstance(key, int) else key
+        flat = self.values.reshape(-1, len(self.names))
+        weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
+        index = jax.random.choice(key, len(flat), (n,), p=weights)
+        return self.shaped(flat[np.asarray(index)])
+
+    def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
+        """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""
+        flat = self.values.swapaxes(0, 1).reshape(-1, len(self.names))
+        weights = np.ones(len(flat)) if self.weights is None else self.weights.T.ravel()
+        kept = np.flatnonzero(weights > 0)
+        index = kept[np.unique(np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(int))]
+        return self.shaped(flat[index]), weights[index] / weights[index].sum()
+
+    def predict(self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0) -> prediction.Prediction:
+        """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none."""
+        return prediction.predict(self.model, *self.spread(draws), x, level=level, seed=seed)
+
+    def log_predictive(self, data: Any, *, draws: int = 1000) -> np.ndarray:
+        """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats."""
+        return prediction.log_predictive(self.model, *self.spread(draws), as_data(data))
+
+    @functools.cached_property
+    def predicted_bias(self) -> bias.Predicted | None:
+        """What the step and the gradient's noise do to every marginal sd; None for methods without that bias.
+
+        H and V are measured anew, averaged over draws of this run.
+        """
+        if not hasattr(self.method, "predicted") or self.standing is None or self.unconstrained is None:
+            return None
+        flat = self.unconstrained.reshape(-1, self.unconstrained.shape[-1])
+        index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
+        tuned, plan = self.standing.tuned, self.method.plan(self.data)
+        measured = bias.measure(
+            self.model, self.data, plan, flat[index], jax.random.key(0), self.method.estimator, tuned
+        )
+        step = float(np.average(self.info["step_size"], weights=self.weights))
+        injected = tuned.get("noise_scale")
+        injected = None if injected is None else np.asarray(injected, np.float64)
+        return self.method.predicted(measured, step, np.asarray(tuned["scale"], np.float64), plan, injected)
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        """log p(y) and its standard error, where the method estimates it on the way (Rejection)."""
+        if "tries" not in self.info:
+            raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
+        return evidence(self.info, self.found["log_bound"])
+
+    def report(self) -> Report:
+        """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own."""
+        if self.judged is None:
+            self.judged = judge(self)
+        return self.judged
+
+    def extend(self, draws: int, **options: Any) -> "Posterior":
+        """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""
+        from tractable.infer import extend
+
+        return extend(self, draws, **options)
+
+    def to_arviz(self) -> Any:
+        """An ArviZ DataTree with groups posterior and sample_stats."""
+        import arviz_base
+
+        draws = self.draws
+        if not isinstance(draws, dict):
+            draws = {name: self.values[..., i] for i, name in enumerate(self.names)}
+        groups = {"posterior": draws}
+        if self.info:
+            groups["sample_stats"] = dict(self.info)
+        return arviz_base.from_dict(groups)
+
+    def save(self, path: Any) -> None:
+        """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
+        from tractable.infer import save
+
+        save(self, path)
+
+
+def pooled_moments(moments: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd over chains from each chain's running moments."""
+    count, means, squares = (np.asarray(m, np.float64) for m in moments)
+    mean = means.mean(0)
+    within = squares.sum(0) / count.sum()
+    return mean, np.sqrt(within + np.square(means - mean).mean(0))
+
+
+def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
+    """(level, k) quantiles of (n, k) values."""
+    if weights is None:
+        return np.quantile(values, levels, axis=0)
+    order = np.argsort(values, axis=0)
+    mass = np.cumsum(np.take(weights, order), axis=0)
+    mass /= mass[-1]
+    index = np.stack([np.argmax(mass >= level, axis=0) for level in levels])
+    return np.take_along_axis(np.take_along_axis(values, order, 0), index, 0)
+
+
+def _values(model: Model, flat: np.ndarray) -> np.ndarray:
+    shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
+    if not len(rows):
+        return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
+    out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
+    return np.concatenate(out).reshape(*shape[:-1], -1)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _constrained(model: Model, flat: jax.Array) -> jax.Array:
+    return jax.vmap(model.values)(flat)
+
+

@@ -1,0 +1,399 @@
+"""One loop for every kernel: whole blocks of steps inside jit, the host only between them.
+
+Absolute time decides everything. Steps come in groups; group g of a chain draws its noise from
+``fold_in(key, g)`` and its batches from (key, t), so a run is the same however it is cut or resumed.
+"""
+
+import contextlib
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Kernel
+from tractable.tools import tree
+from tractable.tools.data import Data, Plan, place, window, windowed
+from tractable.tools.errors import RunError
+
+PyTree = Any
+BLOCK = 50  # steps whose noise is drawn at once, for small states
+BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
+BUFFER_BYTES = 64 << 20  # draws held on the device between two visits of the host
+SEGMENT_SECONDS = 0.5  # between two visits of the host, about
+traces = 0  # how often ``advance`` has been traced in this process; tests read it
+
+
+class Shape(NamedTuple):
+    """What of a loop is known when it is compiled.
+
+    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the
+    other. A group is the larger of them: the unit of time.
+    """
+
+    thin: int
+    block: int
+    capacity: int  # groups in the buffer
+    moments: bool = False
+
+    @property
+    def group(self) -> int:
+        return max(self.thin, self.block)
+
+    @property
+    def kept(self) -> int:
+        return self.group // self.thin
+
+
+class Moments(NamedTuple):
+    """Running moments of the user's parameters, a chain: draws need not be kept."""
+
+    count: jax.Array  # ()
+    mean: jax.Array  # (k,)
+    square: jax.Array  # (k,) Σ (x − mean)²
+
+
+class Run(NamedTuple):
+    """Where a loop stands, and what it has seen."""
+
+    states: PyTree  # leading axis (chain,)
+    groups: int  # done since the beginning of time
+    draws: np.ndarray | None  # (chain, draw, d) kept positions; None where they went elsewhere
+    info: dict[str, np.ndarray]  # each (chain, draw): means over the steps since the last draw
+    moments: Moments | None  # leading axis (chain,)
+    interrupted: bool
+    seconds: float
+    compile_seconds: float
+
+
+def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
+    """The loop's shape for ``draws`` kept draws a chain of a state of ``size`` numbers.
+
+    A block's length depends on thinning and size only, never on how many draws are asked for: or a longer run would
+    not begin as a shorter one does.
+    """
+    target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
+    if thin <= target:
+        block = thin * (target // thin)
+    else:
+        block = max(k for k in range(1, target + 1) if thin % k == 0)
+    group = max(thin, block)
+    bytes_a_group = 4 * chains * size * (group // thin)
+    groups = -(-draws * thin // group)
+    return Shape(thin, block, max(1, min(groups, BUFFER_BYTES // max(bytes_a_group, 1))), moments)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("program", "loop", "plan"), donate_argnames=("buffer", "moments")
+)
+def advance(
+    program: Callable,
+    loop: Shape,
+    plan: Plan | None,
+    tuned: PyTree,
+    rows: PyTree,
+    keys: jax.Array,
+    states: PyTree,
+    buffer: tuple[jax.Array, PyTree],
+    moments: Moments | None,
+    first: jax.Array,
+    last: jax.Array,
+) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
+    """Groups [first, last) of every chain; stops early, at the last good state, where one is not finite.
+
+    ``rows`` is what ``program(rows, tuned)`` builds the kernel on; with a plan, what batches are cut from.
+    """
+    global traces
+    traces += 1
+    kernel: Kernel = program(rows, tuned)
+
+    def group(key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+        t = g * loop.group
+
+        def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
+            noise, where, cut_now = now
+            if plan is None:
+                batch = None
+            elif cut is None:
+                batch = window(rows, plan, *where)
+            else:
+                batch = windowed(cut_now, plan, *where[1:])
+            return kernel.step(noise, state, batch)
+
+        def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
+            noise_key, batch_key = block_keys(key, g, b)
+            times = t + b * loop.block + jnp.arange(loop.block)
+            noise = kernel.draw(noise_key, loop.block, state, None)
+            where = None if plan is None else jax.vmap(lambda t: place(plan, batch_key, t))(times)
+            now = (noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut))
+
+            def emission(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
+                state, info = jax.lax.scan(step, state, now)
+                return state, (program.observe(state), jax.tree.map(lambda x: jnp.mean(x, 0), info))
+
+            if loop.thin > loop.block:
+                state, info = jax.lax.scan(step, state, now)
+                return state, (program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info))
+            split = jax.tree.map(lambda x: x.reshape(-1, loop.thin, *x.shape[1:]), now)
+            return jax.lax.scan(emission, state, split)
+
+        state, (positions, info) = jax.lax.scan(block, state, jnp.arange(loop.group // loop.block))
+        if loop.thin > loop.block:  # one draw a group: the last block's
+            return state, positions[-1], jax.tree.map(lambda x: jnp.mean(x, 0), info)
+        return state, positions[0], jax.tree.map(lambda x: x[0], info)
+
+    def one_group(carry: tuple) -> tuple:
+        g, states, (draws, infos), moments, _ = carry
+        cut = None
+        if plan is not None and program.streams:
+            cut = jax.tree.map(lambda a: a[:, g - first], rows)
+        new, positions, info = over_chains(group, keys, states, g, cut)
+        fine = tree.all_finite(new.position)
+        states = tree.where(fine, new, states)
+        at = (g - first) * loop.kept
+        if draws is not None:
+            draws = jax.lax.dynamic_update_slice_in_dim(draws, jnp.swapaxes(positions, 0, 1), at, 0)
+        infos = jax.tree.map(
+            lambda buffered, x: jax.lax.dynamic_update_slice_in_dim(buffered, jnp.swapaxes(x, 0, 1), at, 0),
+            infos,
+            info,
+        )
+        if moments is not None:
+            moments = jax.vmap(_updated)(moments, jax.vmap(jax.vmap(program.values))(positions))
+        return g + fine, states, (draws, infos), moments, fine
+
+    def going(carry: tuple) -> jax.Array:
+        return (carry[0] < last) & carry[-1]
+
+    carry = (first, states, buffer, moments, jnp.array(True))
+    g, states, buffer, moments, fine = jax.lax.while_loop(going, one_group, carry)
+    return states, buffer, moments, g, fine
+
+
+def block_keys(key: jax.Array, g: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys of a block's noise, and of the whole run's batches."""
+    noise_key, batch_key = jax.random.split(key)
+    return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
+
+
+def over_chains(function: Callable, keys: jax.Array, states: PyTree, g: jax.Array, cut: PyTree) -> tuple:
+    """vmap over chains; a single chain goes without, which keeps its slices slices."""
+    if keys.shape[0] == 1:
+        single = jax.tree.map(lambda x: x[0], (keys, states, cut))
+        return jax.tree.map(lambda x: x[None], function(single[0], single[1], g, single[2]))
+    return jax.vmap(function, in_axes=(0, 0, None, 0))(keys, states, g, cut)
+
+
+def _updated(moments: Moments, xs: jax.Array) -> Moments:
+    def one(m: Moments, x: jax.Array) -> tuple[Moments, None]:
+        count = m.count + 1
+        delta = x - m.mean
+        mean = m.mean + delta / count
+        return Moments(count, mean, m.square + delta * (x - mean)), None
+
+    return jax.lax.scan(one, moments, xs)[0]
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: jax.Array) -> PyTree:
+    """First states of all chains."""
+    return jax.vmap(program(rows, tuned).init)(keys, positions)
+
+
+def run(
+    program: Callable,
+    loop: Shape,
+    data: Data | None,
+    plan: Plan | None,
+    tuned: PyTree,
+    keys: jax.Array,
+    states: PyTree,
+    *,
+    groups: int,
+    done: int = 0,
+    moments: Moments | None = None,
+    keep: bool = True,
+    on_segment: Callable | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    every: int = 1,
+) -> Run:
+    """Groups ``done`` to ``groups`` of a run, in segments of about half a second.
+
+    Args:
+        program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw keeps,
+            ``program.values((d,)) -> (k,)`` what moments are of, ``program.streams`` whether batches are read from file.
+        loop: the loop's shape.
+        data, plan: the rows, and how they are visited; no plan hands the program all rows.
+        tuned: arrays that the program was tuned to in warm-up.
+        keys: (chain,) typed keys.
+        states: leading axis (chain,).
+        moments: of the run so far, where ``loop.moments``.
+        keep: collect draws; otherwise only ``on_segment`` sees them.
+        on_segment: ``(draws, info, states, groups done, moments)`` at every visit of the host.
+        stop: asked at every visit; true ends the run, marked as interrupted.
+        every: visit only after a multiple of so many groups.
+
+    Raises:
+        RunError: a state that is not finite, with the step, the leaf and the last good state.
+    """
+    rows = _rows(program, data, plan)
+    chains = keys.shape[0]
+    observed, info = _outputs(program, tuned, rows if not program.streams else None, data, plan, keys, states)
+    if loop.moments and moments is None:
+        values = jax.eval_shape(program.values, observed)
+        zeros = (chains, *values.shape)
+        moments = Moments(jnp.zeros(chains), jnp.zeros(zeros, values.dtype), jnp.zeros(zeros, values.dtype))
+    buffer = _buffer(loop, chains, observed, info)
+    pieces, infos = [], []
+    segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False
+    g = done
+    while g < groups:
+        last = min(groups, max(g + min(segment, loop.capacity) - every + 1, g // every * every + 1))
+        last = min(groups, -(-last // every) * every)
+        if program.streams:
+            rows = _read(data, plan, loop, keys, g, last, loop.capacity)
+        before, traced = time.perf_counter(), traces
+        states, buffer, moments, reached, fine = advance(
+            program, loop, plan, tuned, rows, keys, states, buffer, moments, jnp.array(g), jnp.array(last)
+        )
+        reached = int(reached)
+        took = time.perf_counter() - before
+        if traces > traced:
+            compile_seconds += took
+        else:
+            segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
+        count = (reached - g) * loop.kept
+        # A copy, because the buffer is given back to the device for the next segment.
+        draws = np.array(buffer[0][:count]).swapaxes(0, 1)
+        seen = {
+            name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()
+        }
+        if keep:
+            pieces.append(draws)
+        infos.append(seen)
+        g = reached
+        if on_segment is not None:
+            on_segment(draws, seen, states, g, moments)
+        if not fine:
+            partial = _finish(states, g, pieces, infos, moments, True, started, compile_seconds)
+            raise RunError(_diagnose(program, loop, data, plan, tuned, rows, keys, states, g), partial)
+        if stop():
+            interrupted = g < groups
+            break
+    return _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds)
+
+
+def _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds) -> Run:
+    draws = np.concatenate(pieces, 1) if pieces else None
+    info = {name: np.concatenate([i[name] for i in infos], 1) for name in infos[0]} if infos else {}
+    return Run(states, g, draws, info, moments, interrupted, time.perf_counter() - started, compile_seconds)
+
+
+def _rows(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
+    if data is None or program.streams:
+        return None
+    return data.arrays() if plan is None else data.windows(plan.width)
+
+
+def _outputs(program, tuned, rows, data, plan, keys, states) -> tuple:
+    """Shapes of what a step observes and says, without running one."""
+
+    def one(key: jax.Array, state: PyTree, rows: PyTree) -> tuple:
+        kernel = program(rows, tuned)
+        noise = jax.tree.map(lambda x: x[0], kernel.draw(key, 1, state, None))
+        batch = None
+        if plan is not None and rows is None:
+            batch = windowed(data.read(np.zeros((), int), plan.width), plan, jnp.array(plan.width), jnp.array(0))
+        elif plan is not None:
+            batch = window(rows, plan, jnp.array(0), jnp.array(plan.width), jnp.array(0))
+        state, info = kernel.step(noise, state, batch)
+        return program.observe(state), info
+
+    return jax.eval_shape(one, keys[0], jax.tree.map(lambda x: x[0], states), rows)
+
+
+def _buffer(loop: Shape, chains: int, observed: Any, info: PyTree) -> tuple:
+    length = loop.capacity * loop.kept
+    draws = jnp.zeros((length, chains, *observed.shape), observed.dtype)
+    return draws, jax.tree.map(lambda x: jnp.zeros((length, chains, *x.shape), x.dtype), info)
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "loop", "capacity"))
+def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.Array) -> jax.Array:
+    times = first * loop.group + jnp.arange(capacity * loop.group)
+
+    def chain(key: jax.Array) -> jax.Array:
+        batch_key = block_keys(key, 0, 0)[1]
+        return jax.vmap(lambda t: place(plan, batch_key, t)[0])(times)
+
+    return jax.vmap(chain)(keys)
+
+
+def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, capacity: int) -> PyTree:
+    """Batches of groups [first, last) from file: (chain, capacity, blocks a group, steps a block, width, ...)."""
+    starts = np.asarray(_starts(plan, loop, capacity, keys, jnp.array(first)))
+    starts = starts.reshape(keys.shape[0], capacity, loop.group // loop.block, loop.block)
+    read = data.read(starts[:, : last - first], plan.width)
+    short = capacity - (last - first)
+    return jax.tree.map(
+        lambda a: jnp.asarray(np.concatenate([a, np.zeros((a.shape[0], short, *a.shape[2:]), a.dtype)], 1)), read
+    )
+
+
+def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
+    """Replay the bad group one step at a time: randomness is a value, so it goes wrong in the same place."""
+    kernel = program(rows, tuned)
+    step = jax.jit(kernel.step)
+    for chain in range(keys.shape[0]):
+        state = jax.tree.map(lambda x, c=chain: x[c], states)
+        for b in range(loop.group // loop.block):
+            noise_key, batch_key = block_keys(keys[chain], jnp.array(g), jnp.array(b))
+            noise = kernel.draw(noise_key, loop.block, state, None)
+            for s in range(loop.block):
+                t = g * loop.group + b * loop.block + s
+                batch = None
+                if plan is not None:
+                    start, count, index = place(plan, batch_key, jnp.array(t))
+                    if program.streams:
+                        cut = data.read(np.asarray(start), plan.width)
+                        batch = windowed(cut, plan, count, index)
+                    else:
+                        batch = window(rows, plan, start, count, index)
+                state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, batch)
+                if not bool(tree.all_finite(state.position)):
+                    where = program.describe(state.position)
+                    return (
+                        f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
+                        "What was reached before is in this error's .partial."
+                    )
+    return f"A state stopped being finite between steps {g * loop.group} and {(g + 1) * loop.group}. {program.remedy}"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within, Ctrl-C and SIGTERM ask a run to stop at a block's edge; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.getsignal(number) for number in numbers}
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        interruptible.signal = number
+        asked.set()
+
+    for number in numbers:
+        signal.signal(number, ask)
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

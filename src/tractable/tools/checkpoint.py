@@ -1,0 +1,361 @@
+"""Checkpoints that survive a kill, a power cut, a full disk and a flipped bit.
+
+A checkpoint is a folder ``step-000000001234/`` with ``arrays.npz`` (uncompressed, no pickles) and
+``manifest.json``. It is written under another name, synced, and renamed: it is there whole or not at
+all. Every array has its SHA-256 in the manifest and the manifest has its own, so that a damaged file
+is refused, and the checkpoint before it is taken instead. The sums guard against accidents; they are
+no signature. One run owns a folder at a time.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tractable.tools.errors import CheckpointError, TractableWarning
+
+_FORMAT = 1
+_OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")
+_PIECE = 2**22  # bytes hashed or read at a time
+_SLACK = 2**20  # bytes for the manifest, the headers and the folder's own entry
+
+
+def save(
+    folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2
+) -> Path:
+    """Write ``folder/step-<step>/`` and delete all but the newest ``keep`` checkpoints.
+
+    Checkpoints of later steps are deleted too: they belong to a branch that was given up (damaged, or
+    gone back from), and the next ``load`` would take them for the newest. Saving a step again
+    replaces it.
+
+    Args:
+        folder: made if missing.
+        arrays: numbers and booleans by name; a key array goes in as its ``key_data``.
+        manifest: whatever JSON can hold; ``load`` returns it, tuples as lists.
+        step: the absolute step reached, >= 0.
+        keep: how many checkpoints stay, >= 1.
+
+    Raises:
+        CheckpointError: if something cannot be stored, or the disk is full. Checkpoints written
+            before are then untouched.
+    """
+    folder, step = Path(folder), int(step)
+    if step < 0 or keep < 1:
+        raise CheckpointError(f"save(step, keep) needs step >= 0 and keep >= 1; got {step} and {keep}.")
+    arrays = {name: _storable(name, array) for name, array in arrays.items()}
+    entries = _entries(arrays, manifest, step)
+    final = folder / f"step-{step:012d}"
+    with disk_errors(final):
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        _check_space(folder, sum(array.nbytes for array in arrays.values()))
+        tmp = folder / f".tmp-{final.name}"
+        try:
+            _write(tmp, arrays, entries)
+            _discard(final)
+            os.rename(tmp, final)
+            sync(folder)
+        finally:
+            shutil.rmtree(tmp, ignore_errors=True)
+        written = _checkpoints(folder)
+        later = [path for path in written if _step(path) > step]
+        for path in later + written[: len(written) - len(later)][:-keep]:
+            _discard(path)
+    return final
+
+
+def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
+    """Step, arrays and manifest of the newest checkpoint whose checksums all hold.
+
+    Returns:
+        None where there is no checkpoint at all.
+
+    Warns:
+        TractableWarning: if newer ones were damaged and passed over; names file and array.
+
+    Raises:
+        CheckpointError: if there are checkpoints and all are damaged.
+    """
+    damage = []
+    for path in reversed(_checkpoints(Path(folder))):
+        try:
+            step, arrays, manifest = _read(path)
+        except CheckpointError as error:
+            damage.append(str(error))
+            continue
+        if damage:
+            warnings.warn(
+                f"Expected the newest checkpoint whole; got: {' '.join(damage)} The run goes on from the one "
+                f"before, at step {step}; the steps since are done again. Check the disk.",
+                TractableWarning,
+                stacklevel=2,
+            )
+        return step, arrays, manifest
+    if damage:
+        raise CheckpointError(
+            f"Expected one whole checkpoint in {folder}; all {len(damage)} are damaged: {' '.join(damage)} "
+            "Restore the folder from a copy, or start again in an empty one."
+        )
+    return None
+
+
+def differences(saved: Mapping, now: Mapping) -> list[str]:
+    """What has changed between two manifests, a line each, nested names joined by dots.
+
+    >>> differences({"method": {"step_size": 0.1}}, {"method": {"step_size": 0.2}})
+    ['method.step_size: saved 0.1, now 0.2']
+    """
+    return list(_differences(_plain(saved), _plain(now), ""))
+
+
+def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, whatever the mapping's order.
+
+    Reads some rows at a time, so that memory-mapped arrays larger than memory can be fingerprinted.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        if array.dtype.hasobject:
+            raise CheckpointError(f"Expected an array of numbers; '{name}' has dtype {array.dtype}.")
+        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
+        array = np.atleast_1d(array)
+        rows = max(1, _PIECE // max(1, array[:1].nbytes))
+        for start in range(0, len(array), rows):
+            digest.update(_bytes_of(np.ascontiguousarray(array[start : start + rows])).data)
+    return digest.hexdigest()
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture."""
+    path = Path(path)
+    tmp = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    with disk_errors(path):
+        try:
+            _write_synced(tmp, content)
+            os.replace(tmp, path)
+            sync(path.parent)
+        finally:
+            tmp.unlink(missing_ok=True)
+
+
+def sealed(entries: Mapping) -> dict:
+    """``entries`` as JSON would give them back, with their SHA-256 as one more entry."""
+    entries = _plain(entries)
+    return {**entries, "sha256": _sum_of(entries)}
+
+
+def unsealed(entries: dict) -> dict:
+    """The entries that ``sealed`` was given; ValueError if they have changed since."""
+    if not isinstance(entries, dict) or "sha256" not in entries:
+        raise ValueError("it has no checksum")
+    entries = dict(entries)
+    if entries.pop("sha256") != _sum_of(entries):
+        raise ValueError("its checksum does not hold")
+    return entries
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError while ``path`` is written into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else str(error)
+        todo = "Free some space" if full else "Mend that"
+        raise CheckpointError(
+            f"Expected to write {path}, but {reason}. {todo} or choose another folder; what was saved "
+            "before is untouched."
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Force a file or a folder's list of names to the disk, so that it outlives a power cut."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    array = np.asarray(array, order="C")
+    # Objects would need pickle; bfloat16 and its like come back from .npz as raw bytes.
+    if array.dtype.kind not in "biufc" or array.dtype.isbuiltin != 1:
+        raise CheckpointError(
+            f"A checkpoint holds numbers and booleans in numpy's own dtypes; '{name}' has dtype "
+            f"{array.dtype}. Convert it first (bfloat16 to float32, a key to its key_data)."
+        )
+    if not name.isprintable() or name in ("", "file", "allow_pickle"):  # np.savez's own arguments
+        raise CheckpointError(f"An array cannot be saved under the name {name!r}. Choose another one.")
+    return array
+
+
+def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
+    if taken := sorted(set(manifest) & set(_OWN_ENTRIES)):
+        raise CheckpointError(f"The manifest's entries {taken} are the checkpoint's own. Rename them.")
+    about = {
+        name: {
+            "sha256": fingerprint({name: array}),
+            "shape": list(array.shape),
+            "dtype": array.dtype.str,
+            "bytes": array.nbytes,
+        }
+        for name, array in arrays.items()
+    }
+    return {**_plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
+
+
+def _check_space(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < size + _SLACK:
+        raise CheckpointError(
+            f"A checkpoint in {folder} needs {size + _SLACK} bytes; {free} are free. Free some space or "
+            "choose another folder; checkpoints written before are untouched."
+        )
+
+
+def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
+    tmp.mkdir()
+    npz = tmp / "arrays.npz"
+    with open(npz, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    sync(npz)
+    entries = sealed({**entries, "npz_bytes": npz.stat().st_size})
+    _write_synced(tmp / "manifest.json", json.dumps(entries, indent=1).encode())
+    sync(tmp)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    sync(path)
+
+
+def _discard(path: Path) -> None:
+    """Delete a checkpoint; renamed first, so that a half-deleted one never has a checkpoint's name."""
+    if path.exists():
+        grave = path.with_name(f".tmp-old-{path.name}")
+        os.rename(path, grave)
+        shutil.rmtree(grave, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for path in folder.glob(".tmp-*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{12,18}", path.name)]
+    return sorted(found, key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
+    npz, where = path / "arrays.npz", str(path / "manifest.json")
+    arrays: dict[str, np.ndarray] = {}
+    # The files may be anybody's: whatever their parsing raises means that they are not what was written.
+    try:
+        entries = unsealed(json.loads((path / "manifest.json").read_bytes()))
+        if entries["format"] != _FORMAT or entries["step"] != _step(path):
+            raise ValueError(f"it says format {entries['format']}, step {entries['step']}")
+        where = str(npz)
+        length = npz.stat().st_size
+        if length != entries["npz_bytes"]:
+            raise ValueError(f"expected {entries['npz_bytes']} bytes, found {length}")
+        if sum(about["bytes"] for about in entries["arrays"].values()) > length:
+            raise ValueError(f"the manifest claims more than the file's {length} bytes")
+        with zipfile.ZipFile(npz) as archive:
+            for name, about in entries["arrays"].items():
+                where = f"{npz}, array '{name}'"
+                arrays[name] = _read_array(archive, name, about, length)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{where} is damaged ({error or type(error).__name__}).") from error
+    manifest = {name: entry for name, entry in entries.items() if name not in _OWN_ENTRIES}
+    return entries["step"], arrays, manifest
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -> np.ndarray:
+    """One array, its memory claimed only once the file is known to be that long.
+
+    Shape and dtype are the manifest's; the member's .npy header is skipped unparsed.
+    """
+    dtype, shape, size = np.dtype(about["dtype"]), tuple(about["shape"]), about["bytes"]
+    member = archive.getinfo(f"{name}.npy")
+    if dtype.kind not in "biufc" or min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"the manifest claims {size} bytes for shape {shape} of {dtype}")
+    if member.compress_type != zipfile.ZIP_STORED or not size < member.file_size <= length:
+        raise ValueError(f"its header claims {member.file_size} bytes; expected {size} of {length}")
+    array = np.empty(shape, dtype)
+    target, filled = _bytes_of(array), 0
+    with archive.open(member) as stream:
+        stream.read(member.file_size - size)
+        while piece := stream.read(min(_PIECE, size - filled)):
+            target[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+    if filled != size or fingerprint({name: array}) != about["sha256"]:
+        raise ValueError("its checksum does not hold")
+    return array
+
+
+# -- small ones ------------------------------------------------------------------------------------
+
+
+def _plain(entries: Mapping) -> dict:
+    """As JSON gives it back: tuples become lists, keys strings."""
+    try:
+        return json.loads(json.dumps(entries))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"A manifest holds what JSON can: numbers, strings, lists, dicts; got {error}."
+        ) from error
+
+
+def _sum_of(entries: dict) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _differences(saved: dict, now: dict, prefix: str) -> Iterator[str]:
+    for key in sorted({**saved, **now}):
+        old, new = saved.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif _text(saved, key) != _text(now, key):
+            yield f"{prefix}{key}: {_text(saved, key, 'saved ')}, now {_text(now, key)}"
+
+
+def _text(entries: dict[str, Any], key: str, prefix: str = "") -> str:
+    return f"{prefix}{entries[key]!r}" if key in entries else "not saved" if prefix else "missing"

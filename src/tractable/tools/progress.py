@@ -1,0 +1,41 @@
+"""Live progress: a bar on a terminal, one line otherwise."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+Say = Callable[[str, int, int], None]
+
+
+class Progress:
+    """Receives ``say(phase, done, of)`` between segments of a run."""
+
+    def __init__(self, say: Say):
+        self.say = say
+
+
+@contextlib.contextmanager
+def progress_of(choice: bool | Say | None) -> Iterator[Progress]:
+    """A bar where ``choice`` is True, or None on a terminal; the caller's own function; or silence."""
+    if callable(choice):
+        yield Progress(choice)
+        return
+    if choice is False or (choice is None and not sys.stderr.isatty()):
+        yield Progress(lambda phase, done, of: None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, int] = {}
+
+        def say(phase: str, done: int, of: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bar.add_task(phase, total=of)
+            bar.update(tasks[phase], completed=done, total=of)
+
+        yield Progress(say)

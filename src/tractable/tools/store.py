@@ -1,0 +1,238 @@
+"""Draws on disk: one zarr v3 array a name, (chain, draw, ...), each chunk with its own CRC32C.
+
+A chunk is one file with ``chunk`` draws of all chains, uncompressed. Appends in multiples of
+``chunk`` never touch a chunk already written; only a last chunk that is not full is written again.
+Draws count from the moment their number is in the group's attributes, which are replaced atomically
+after the chunks have reached the disk: what a killed append leaves behind is not counted, and the
+next append writes over it. One run writes at a time.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec
+
+from tractable.tools.checkpoint import disk_errors, sealed, sync, unsealed, write_atomically
+from tractable.tools.errors import CheckpointError
+
+Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
+
+
+@dataclass(frozen=True)
+class DrawStore:
+    """A folder of draws, made by ``create`` or ``open``.
+
+    Attributes:
+        path: the zarr group's folder; any zarr v3 reader opens it too.
+        chains: chains a draw.
+        chunk: draws a file.
+        fields: shape and dtype of one draw of one chain, by name.
+    """
+
+    path: Path
+    chains: int
+    chunk: int
+    fields: Mapping[str, Field]
+
+    @staticmethod
+    def create(path: str | Path, fields: Mapping[str, Field], *, chains: int, chunk: int) -> "DrawStore":
+        """An empty store in a folder that does not exist yet.
+
+        Args:
+            path: the folder.
+            fields: as ``{"position": ((d,), "float32"), "accepted": ((), "bool")}``.
+            chains: chains a draw, >= 1.
+            chunk: draws a file, >= 1; a chunk is written and checked as a whole.
+
+        Raises:
+            CheckpointError: if the folder exists, or a field cannot be stored.
+        """
+        path = Path(path)
+        if path.exists():
+            raise CheckpointError(f"{path} exists already. Open it, or choose another folder.")
+        fields = {name: (tuple(shape), np.dtype(dtype).str) for name, (shape, dtype) in fields.items()}
+        tmp = path.with_name(f".tmp-{path.name}")  # so that there is never half a store under its name
+        store = DrawStore(tmp, chains, chunk, fields)
+        if problem := _problem(store):
+            raise CheckpointError(f"{path} cannot be created: {problem}.")
+        with disk_errors(path):
+            group = zarr.create_group(tmp, zarr_format=3, overwrite=True)
+            for name, (shape, dtype) in fields.items():
+                group.create_array(
+                    name,
+                    shape=(chains, 0, *shape),
+                    chunks=(chains, chunk, *shape),
+                    dtype=dtype,
+                    filters=None,
+                    compressors=[Crc32cCodec()],
+                    chunk_key_encoding={"name": "default", "separator": "."},  # one folder a field
+                    dimension_names=("chain", "draw", *(f"{name}_dim_{i}" for i in range(len(shape)))),
+                )
+            store._commit(0)
+            os.rename(tmp, path)
+            sync(path.parent)
+        return replace(store, path=path)
+
+    @staticmethod
+    def open(path: str | Path) -> "DrawStore":
+        """The store in a folder, its description checked against its checksum and its arrays.
+
+        Raises:
+            CheckpointError: if there is none, or the description is damaged. Draws are checked on read.
+        """
+        about = _description(Path(path))
+        try:
+            fields = {name: (tuple(shape), dtype) for name, (shape, dtype) in about["fields"].items()}
+            store = DrawStore(Path(path), about["chains"], about["chunk"], fields)
+            problem = _problem(store) or (about["count"] < 0 and "a negative number of draws")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # sealed, but not by create
+            problem = repr(error)
+        if problem:
+            raise CheckpointError(f"Expected {path} to describe draws, got: {problem}. Check the path.")
+        for name in store.fields:
+            store._array(name)
+        return store
+
+    @property
+    def count(self) -> int:
+        """Draws a chain that are safely on disk."""
+        return _description(self.path)["count"]
+
+    def append(self, draws: Mapping[str, np.ndarray]) -> None:
+        """Add n draws: for every field an array (chain, n, ...) of the field's dtype.
+
+        Raises:
+            CheckpointError: if an array does not fit, the last chunk is damaged, or the disk is full;
+                ``count`` is then as it was.
+        """
+        start = self.count
+        stop = start + self._length(draws)
+        with disk_errors(self.path):
+            for name, block in draws.items():
+                array = self._array(name)
+                self.read(name, start - start % self.chunk, start)  # is about to be merged with new draws
+                self._resize(array, name, start)  # drops what a killed append left
+                self._resize(array, name, stop)
+                array[:, start:] = block
+                folder = self.path / name
+                for path in (*self._files(array, name, start, stop), folder / "zarr.json", folder):
+                    sync(path)
+            self._commit(stop)
+
+    def truncate(self, count: int) -> None:
+        """Drop all draws after the first ``count``, for a run that resumes from there."""
+        if not 0 <= count <= self.count:
+            raise CheckpointError(
+                f"{self.path} holds {self.count} draws a chain and cannot be cut to {count}. Checkpoint and "
+                "draws belong to different runs, or draws were lost: start again in an empty folder."
+            )
+        with disk_errors(self.path):
+            self._commit(count)
+            for name in self.fields:
+                self._resize(self._array(name), name, count)
+            for leftover in self.path.rglob("*.partial"):  # zarr's, from a write that was killed
+                leftover.unlink(missing_ok=True)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Draws start ≤ i < stop of one field, shape (chain, stop − start, ...).
+
+        Raises:
+            CheckpointError: if a chunk is missing, of the wrong length, or fails its CRC; names the file.
+        """
+        count = self.count
+        stop = count if stop is None else stop
+        if name not in self.fields or not 0 <= start <= stop <= count:
+            raise CheckpointError(
+                f"{self.path} holds draws 0 to {count} of {sorted(self.fields)}; got {start} to {stop} of "
+                f"{name!r}. Ask for some of these."
+            )
+        array, (shape, dtype) = self._array(name), self.fields[name]
+        expected = self.chains * self.chunk * math.prod(shape) * np.dtype(dtype).itemsize + 4
+        # Before memory is claimed; and zarr would read a missing file as zeros.
+        for file in self._files(array, name, start, stop):
+            found = file.stat().st_size if file.is_file() else "no file"
+            if found != expected:
+                raise self._damaged(file, name, f"expected {expected} bytes, found {found}")
+        draws = np.empty((self.chains, stop - start, *shape), dtype)
+        for k, file in enumerate(self._files(array, name, start, stop), start // self.chunk):
+            low, high = max(start, k * self.chunk), min(stop, (k + 1) * self.chunk)
+            try:
+                draws[:, low - start : high - start] = array[:, low:high]
+            except ValueError as error:
+                raise self._damaged(file, name, "its CRC32C does not hold") from error
+        return draws
+
+    def _array(self, name: str) -> zarr.Array:
+        """The zarr array of a field, its metadata held against the sealed description."""
+        shape, dtype = self.fields[name]
+        # Without write_empty_chunks a chunk of zeros would have no file, as a lost one has none.
+        try:
+            with zarr.config.set({"array.write_empty_chunks": True}):
+                array = zarr.open_array(self.path / name, mode="r+")
+            codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
+        except Exception as error:  # whatever zarr makes of a damaged file
+            raise self._damaged(self.path / name / "zarr.json", name, str(error)) from error
+        found = (array.shape[0], *array.shape[2:], *array.chunks, array.dtype.str, codecs)
+        wanted = (self.chains, *shape, self.chains, self.chunk, *shape, dtype, [BytesCodec, Crc32cCodec])
+        if found != wanted or array.shape[1] < self.count:
+            raise self._damaged(self.path / name / "zarr.json", name, f"it describes another array: {found}")
+        return array
+
+    def _files(self, array: zarr.Array, name: str, start: int, stop: int) -> Iterator[Path]:
+        """The files of the chunks with draws start ≤ i < stop; lazily, as a forged count may be huge."""
+        chunks = range(start // self.chunk, -(-stop // self.chunk)) if start < stop else ()
+        rest = (0,) * (array.ndim - 2)
+        return (self.path / name / array.metadata.encode_chunk_key((0, k, *rest)) for k in chunks)
+
+    def _resize(self, array: zarr.Array, name: str, length: int) -> None:
+        if array.shape[1] != length:  # shrinking deletes the files past the end
+            array.resize((self.chains, length, *self.fields[name][0]))
+
+    def _length(self, draws: Mapping[str, np.ndarray]) -> int:
+        lengths = {block.shape[1] for block in draws.values() if block.ndim > 1}
+        wanted = {k: (self.chains, *lengths, *shape, np.dtype(t)) for k, (shape, t) in self.fields.items()}
+        found = {name: (*block.shape, block.dtype) for name, block in draws.items()}
+        if len(lengths) != 1 or found != wanted:
+            raise CheckpointError(f"Expected draws {wanted} with one number of draws; got {found}.")
+        return lengths.pop()
+
+    def _commit(self, count: int) -> None:
+        """Make ``count`` draws the truth, in the group's metadata file as the zarr v3 format has it."""
+        about = {"chains": self.chains, "chunk": self.chunk, "fields": dict(self.fields), "count": count}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": sealed(about)}
+        write_atomically(self.path / "zarr.json", json.dumps(group, indent=1).encode())
+
+    def _damaged(self, file: Path, name: str, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{file}, array '{name}', is damaged ({reason}). Restore it from a copy, or truncate the draws "
+            "to before it and resume from an earlier checkpoint."
+        )
+
+
+def _description(path: Path) -> dict:
+    file = path / "zarr.json"
+    if not file.is_file():
+        raise CheckpointError(f"Expected a folder of draws in {path}, found none. Check the path.")
+    try:
+        return unsealed(json.loads(file.read_bytes())["attributes"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}). Restore it from a copy.") from error
+
+
+def _problem(store: DrawStore) -> str | None:
+    """What is wrong with a description; names become folders, so they may not point elsewhere."""
+    if not (store.chains >= 1 and store.chunk >= 1 and store.fields):
+        return f"needs chains >= 1, chunk >= 1 and a field; got {store}"
+    for name, (shape, dtype) in store.fields.items():
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            return f"a field's name is letters, digits, '_', '.', '-'; got {name!r}"
+        if np.dtype(dtype).kind not in "biufc" or np.dtype(dtype).isbuiltin != 1 or min(shape, default=1) < 1:
+            return f"field {name!r} needs numbers in numpy's own dtypes and sides >= 1; got {dtype}, {shape}"
+    return None

@@ -1,0 +1,76 @@
+"""Small helpers on pytrees of arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PyTree = Any
+
+
+def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
+    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length.
+
+    One call of the generator for the whole tree, split into leaves afterwards: for small states
+    the call costs more than the numbers.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
+    dtype = jnp.result_type(*leaves)
+    flat = jax.random.normal(key, (count, sum(sizes)), dtype)
+    pieces = jnp.split(flat, np.cumsum(sizes)[:-1], axis=1) if len(leaves) > 1 else [flat]
+    return jax.tree.unflatten(
+        treedef,
+        [
+            piece.reshape((count, *leaf.shape)).astype(leaf.dtype)
+            for piece, leaf in zip(pieces, leaves, strict=True)
+        ],
+    )
+
+
+def size(tree: PyTree) -> int:
+    """How many numbers a pytree of arrays holds."""
+    return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+def dot(a: PyTree, b: PyTree) -> jax.Array:
+    """Inner product of two pytrees of one structure."""
+    return sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def all_finite(tree: PyTree) -> jax.Array:
+    """Whether every floating-point number in the tree is finite."""
+    checks = [
+        jnp.all(jnp.isfinite(leaf))
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    return jnp.all(jnp.stack(checks)) if checks else jnp.array(True)
+
+
+def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
+    """``a`` where the scalar condition holds, else ``b``, leaf by leaf; typed keys included."""
+    return jax.tree.map(lambda x, y: jax.lax.select(condition, x, y), a, b)
+
+
+def names(tree: PyTree) -> list[str]:
+    """One name a number: ``w[0, 1]``, in the order in which ``ravel_pytree`` lays them out."""
+    out = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        shape = jnp.shape(leaf)
+        out += (
+            [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
+        )
+    return out
+
+
+def batched(function: Callable, size: int) -> Callable:
+    """``vmap(function)`` over the leading axis, ``size`` rows at a time, so memory stays bounded."""
+
+    def mapped(tree: PyTree) -> PyTree:
+        return jax.lax.map(function, tree, batch_size=size)
+
+    return mapped

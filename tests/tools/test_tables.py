@@ -1,0 +1,302 @@
+"""Tables to arrays and back, and every fault's sentence."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tractable.tools import tables
+from tractable.tools.errors import DataError, TractableWarning
+
+
+def table():
+    return pd.DataFrame(
+        {
+            "age": [20, 30, 40, 50],
+            "weight": [60.5, 70.0, 80.25, 90.0],
+            "smoker": [True, False, False, True],
+            "town": ["Bern", "Arles", "Bern", "Cadiz"],
+            "ill": ["yes", "no", "no", "yes"],
+        }
+    )
+
+
+def test_encode():
+    encoder = tables.fit_encoder(table(), "ill")
+    assert encoder.features == ["age", "weight", "smoker", "town=Arles", "town=Bern", "town=Cadiz"]
+    assert encoder.target == tables.Target("ill", "bernoulli", classes=("no", "yes"))
+    x, y = tables.encode(encoder, table())
+    np.testing.assert_allclose(x[:, :2].mean(0), 0, atol=1e-15)
+    np.testing.assert_allclose(x[:, :2].std(0), 1)
+    assert x[:, 2].tolist() == [1, 0, 0, 1]
+    assert x[:, 3:].tolist() == [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert y.dtype == np.int64 and y.tolist() == [1, 0, 0, 1]
+    assert tables.decode(encoder, y).tolist() == table()["ill"].tolist()
+
+
+def test_training_moments_are_used_later():
+    encoder = tables.fit_encoder(table(), "ill")
+    x, y = tables.encode(encoder, table().drop(columns="ill").iloc[:1])
+    assert y is None
+    np.testing.assert_allclose(x[0, 0], (20 - 35) / math.sqrt(125))
+
+
+def test_columns_may_come_in_another_order_with_others():
+    encoder = tables.fit_encoder(table(), "ill")
+    other = table()[["ill", "town", "smoker", "weight", "age"]].assign(more="x")
+    np.testing.assert_array_equal(tables.encode(encoder, other).x, tables.encode(encoder, table()).x)
+
+
+@pytest.mark.parametrize("target", ["ill", "age", "smoker", "weight"])
+def test_encoder_survives_json(target):
+    encoder = tables.fit_encoder(table(), target)
+    assert tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+
+
+@pytest.mark.parametrize(
+    ("values", "family", "classes"),
+    [
+        (np.arange(30), "normal", ()),
+        (np.arange(30) % 11, "normal", ()),
+        (np.arange(30) % 10, "categorical", tuple(range(10))),
+        (np.arange(30) % 3 * 1.0, "categorical", (0, 1, 2)),
+        (np.arange(30) % 3 + 0.5, "normal", ()),
+        (np.arange(30) % 2 * 1.0, "bernoulli", (0, 1)),
+        (np.arange(30) % 2 + 0.5, "bernoulli", (0.5, 1.5)),
+        (np.arange(30) % 2 == 0, "bernoulli", (False, True)),
+        (np.array(["b", "c", "a"] * 10), "categorical", ("a", "b", "c")),
+        (pd.Categorical(["b", "a"] * 15), "bernoulli", ("a", "b")),
+        (pd.Categorical([2, 10] * 15), "bernoulli", ("10", "2")),
+        (pd.array([1, 2, 3] * 10, dtype="Int64"), "categorical", (1, 2, 3)),
+    ],
+)
+def test_target(values, family, classes):
+    frame = pd.DataFrame({"x": np.arange(30.0), "y": values})
+    encoder = tables.fit_encoder(frame, "y")
+    assert (encoder.target.family, encoder.target.classes) == (family, classes)
+    json.dumps(encoder.to_dict())
+    _, y = tables.encode(encoder, frame)
+    decoded = tables.decode(encoder, y)
+    if family == "normal":
+        np.testing.assert_allclose([y.mean(), y.std()], [0, 1], atol=1e-12)
+        np.testing.assert_allclose(decoded, np.asarray(values, float), atol=1e-12)
+        np.testing.assert_allclose(tables.decode_sd(encoder, 1.0), np.std(np.asarray(values, float)))
+    else:
+        assert list(map(str, decoded)) == [str(classes[code]) for code in y]
+        assert list(decoded) == [type(classes[0])(value) for value in values]
+
+
+def test_family_overrules():
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]})
+    assert tables.fit_encoder(frame, "y").target.family == "categorical"
+    assert tables.fit_encoder(frame, "y", family="normal").target.family == "normal"
+
+
+def test_decode_takes_any_shape():
+    encoder = tables.fit_encoder(table(), "ill")
+    assert tables.decode(encoder, [[0, 1], [1, 1]]).tolist() == [["no", "yes"], ["yes", "yes"]]
+
+
+def test_nullable_and_object_columns():
+    frame = table()
+    frame["age"] = frame["age"].astype("Int64")
+    frame["smoker"] = frame["smoker"].astype("boolean")
+    frame["town"] = frame["town"].astype(object)
+    frame["weight"] = frame["weight"].astype("Float64")
+    encoder = tables.fit_encoder(table(), "ill")
+    assert tables.fit_encoder(frame, "ill") == encoder
+    np.testing.assert_array_equal(tables.encode(encoder, frame).x, tables.encode(encoder, table()).x)
+
+
+def test_missing_rows_are_dropped():
+    frame = table().astype({"smoker": object})
+    frame.loc[1, "weight"] = np.nan
+    frame.loc[2, "smoker"] = None
+    frame = pd.concat([frame, table()], ignore_index=True)
+    encoder = tables.fit_encoder(frame, "ill", missing="drop")
+    kept = tables.complete(encoder, frame)
+    assert kept.tolist() == [True, False, False, True, True, True, True, True]
+    x, y = tables.encode(encoder, frame)
+    assert len(x) == len(y) == 6
+    np.testing.assert_array_equal(x, tables.encode(encoder, frame[kept]).x)
+
+
+def test_rows_to_predict_for_are_never_dropped():
+    encoder = tables.fit_encoder(table(), "ill", missing="drop")
+    frame = table().drop(columns="ill")
+    frame.loc[2, "weight"] = np.inf
+    with pytest.raises(DataError, match="'weight' has 1 value missing or not finite, the first in row 2"):
+        tables.encode(encoder, frame)
+
+
+def test_constant_column_is_left_out():
+    with pytest.warns(TractableWarning, match="'year' is 1999 in every row; it is left out"):
+        encoder = tables.fit_encoder(table().assign(year=1999), "ill")
+    assert encoder == tables.fit_encoder(table(), "ill")
+
+
+def test_unknown_level():
+    encoder = tables.fit_encoder(table(), "ill")
+    frame = table().assign(town=["Bern", "Delft", "Delft", "Arles"])
+    with pytest.warns(TractableWarning, match="'town' has values never seen in training, 'Delft': .*'Arles'"):
+        x, _ = tables.encode(encoder, frame)
+    assert x[:, 3:].tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]]
+
+
+def test_whole_numbers_as_levels_are_written_alike():
+    frame = table().assign(town=pd.Categorical([1, 2, 1, 3]))
+    encoder = tables.fit_encoder(frame, "ill")
+    later = table().assign(town=[1.0, 2.0, 1.0, 3.0])
+    np.testing.assert_array_equal(tables.encode(encoder, later).x, tables.encode(encoder, frame).x)
+
+
+def _with(**columns):
+    return table().assign(**columns)
+
+
+FAULTS = {
+    "no target": (lambda: tables.fit_encoder(table(), "sick"), "'sick' is not a column.*'age', 'weight'"),
+    "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column but the target 'ill'"),
+    "no rows": (lambda: tables.fit_encoder(table().iloc[:0], "ill"), "holds no rows"),
+    "missing=": (lambda: tables.fit_encoder(table(), "ill", "mean"), "'raise' or 'drop'; got 'mean'"),
+    "family=": (lambda: tables.fit_encoder(table(), "ill", family="t"), "got 't'"),
+    "constant target": (lambda: tables.fit_encoder(_with(ill="no"), "ill"), "'ill' is 'no' in every row"),
+    "text as normal": (
+        lambda: tables.fit_encoder(table(), "ill", family="normal"),
+        "'ill' is text; family='normal' expects numbers",
+    ),
+    "three as bernoulli": (
+        lambda: tables.fit_encoder(table(), "town", family="bernoulli"),
+        "expects two classes; the target 'town' has 3",
+    ),
+    "NaN": (
+        lambda: tables.fit_encoder(_with(weight=[1.0, np.nan, np.inf, 2.0], age=[1, 2, 3, np.nan]), "ill"),
+        "'age' has 1 value missing or not finite, the first in row 3.*; 1 more column likewise.*='drop'",
+    ),
+    "NaN in target": (
+        lambda: tables.fit_encoder(_with(ill=["yes", None, None, "no"]), "ill"),
+        "'ill' has 2 values missing or not finite, the first in row 1",
+    ),
+    "none left": (
+        lambda: tables.fit_encoder(_with(age=np.nan), "ill", missing="drop"),
+        "No row is left.*'age' lacks the most, 4 of 4",
+    ),
+    "dates": (
+        lambda: tables.fit_encoder(_with(age=pd.date_range("2020", periods=4)), "ill"),
+        "'age' holds datetime64.*Turn dates into numbers",
+    ),
+    "lists": (lambda: tables.fit_encoder(_with(age=[[1], [2], [3], [4]]), "ill"), "'age' holds mixed"),
+    "complex": (lambda: tables.fit_encoder(_with(age=[1j, 2j, 3j, 4j]), "ill"), "'age' holds complex128"),
+    "stray text": (
+        lambda: tables.fit_encoder(_with(age=["20", "30", "?", "40"]), "ill"),
+        r"'age' is text, but 3 of its 4 values are numbers; the first that is not is '\?', in row 2",
+    ),
+    "stray text in target": (
+        lambda: tables.fit_encoder(_with(ill=["1.5", "2.5", "-", "3.5"]), "ill"),
+        "'ill' is text, but 3 of its 4 values are numbers",
+    ),
+    "too large": (lambda: tables.fit_encoder(_with(age=[1e308, -1e308, 1e308, 0]), "ill"), "'age' cannot be"),
+    "same names": (
+        lambda: tables.fit_encoder(table().rename(columns={"weight": "age"}), "ill"),
+        "more than one column named 'age'",
+    ),
+    "column gone": (
+        lambda: tables.encode(tables.fit_encoder(table(), "ill"), table()[["age", "ill"]]),
+        "lacks 'weight', 'smoker', 'town'; expected the columns 'age', 'weight'.*got 'age', 'ill'",
+    ),
+    "number turned text": (
+        lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(age=["a", "b", "c", "d"])),
+        "'age' was number in training and is text here",
+    ),
+    "boolean turned number": (
+        lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(smoker=[0, 1, 2, 0])),
+        "'smoker' was True/False in training; got 2 here",
+    ),
+    "number target turned text": (
+        lambda: tables.encode(
+            tables.fit_encoder(table(), "weight"), _with(weight=["light", "light", "heavy", "heavy"])
+        ),
+        "'weight' was a number in training and is text here",
+    ),
+    "unknown class": (
+        lambda: tables.encode(tables.fit_encoder(table(), "ill"), _with(ill=["yes", "no", "maybe", "no"])),
+        "'ill' has classes never seen in training, 'maybe'; expected 'no', 'yes'",
+    ),
+    "code out of range": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0, 2]), "numbers in 0"),
+    "code not whole": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0.5]), "whole numbers"),
+    "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' is a set of"),
+    "old version": (lambda: tables.Encoder.from_dict({"version": 0}), "version 0; expected 1"),
+    "damaged": (lambda: tables.Encoder.from_dict({"version": 1, "columns": []}), "not a saved encoder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "sentence"), FAULTS.values(), ids=FAULTS)
+def test_faults(make, sentence):
+    with pytest.raises(DataError, match=sentence):
+        make()
+
+
+def test_many_levels_and_classes():
+    names = [f"n{i}" for i in range(101)]
+    frame = pd.DataFrame({"x": np.arange(101.0), "name": names})
+    with pytest.raises(DataError, match="'name' is text with 101 distinct values in 101 rows"):
+        tables.fit_encoder(frame, "x")
+    with pytest.raises(DataError, match="'name' has 101 classes; at most 100"):
+        tables.fit_encoder(frame, "name")
+
+
+def test_all_columns_constant():
+    frame = pd.DataFrame({"x": [1.0, 1.0], "y": [0, 1]})
+    with pytest.warns(TractableWarning), pytest.raises(DataError, match="Every input column is the same"):
+        tables.fit_encoder(frame, "y")
+
+
+def test_a_row_keeps_its_number_when_others_are_dropped():
+    frame = _with(age=[None, "20", "30", "?"], town=["a", "b", "c", "d"])
+    with pytest.raises(DataError, match=r"is '\?', in row 3"):
+        tables.fit_encoder(frame, "ill", missing="drop")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_read(tmp_path, name):
+    path = tmp_path / name
+    table().to_parquet(path) if name.endswith("parquet") else table().to_csv(path, index=False)
+    frame = tables.read_table(path)
+    assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
+
+
+def test_read_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n", encoding="utf-8-sig")
+    assert tables.read_table(tmp_path / "t.csv").columns.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("t.xlsx", b"", "are .csv or .parquet files; got t.xlsx"),
+        ("t.csv", b"", "is empty; expected a header and rows"),
+        ("t.csv", b"a,b\n", "holds no rows under its header"),
+        ("t.csv", b"a;b\n1;2\n", "seems to be separated by ';'; expected commas"),
+        ("t.csv", b"a,a\n1,2\n", "more than one column named 'a'"),
+        ("t.csv", b",a\n0,2\n", "column without a name in position 0"),
+        ("t.csv", b"a,b\n1,2,3\n", "cannot be read as CSV"),
+        ("t.csv", b"a,b\n1,2\n1,2,3,4\n", "cannot be read as CSV"),
+        ("t.csv", b'a,b\n1,"2\n', "cannot be read as CSV"),
+        ("t.csv", b"a,b\n\xff\xfe,2\n", "is not text in UTF-8"),
+        ("t.csv.gz", b"a,b\n1,2\n", "cannot be read as CSV"),
+        ("t.parquet", b"a,b\n1,2\n", "is not a Parquet file, or is damaged"),
+    ],
+)
+def test_unreadable(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        tables.read_table(tmp_path / name)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(DataError, match=r"none\.csv does not exist. Expected a \.csv or \.parquet file"):
+        tables.read_table(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="is a folder"):
+        tables.read_table(tmp_path)
