@@ -43,9 +43,7 @@ def check_kernel(
 def plain(tree: Any) -> Any:
     """Keys as numbers, so that trees can be compared; copies on the host."""
     return jax.tree.map(
-        lambda x: np.array(
-            jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x
-        ),
+        lambda x: np.array(jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x),
         tree,
     )
 
@@ -71,9 +69,7 @@ def _check_draw(kernel: Kernel, position: Any, batch: Batch | None) -> None:
     assert_close(noise, kernel.draw(jax.random.key(1), 5, other, batch), 0)
     if any(leaf.size for leaf in jax.tree.leaves(noise)):
         different = jax.tree.leaves(plain(kernel.draw(jax.random.key(2), 5, state, batch)))
-        assert any(
-            np.any(a != b) for a, b in zip(jax.tree.leaves(plain(noise)), different, strict=True) if a.size
-        )
+        assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(plain(noise)), different, strict=True) if a.size)
 
 
 def _check_step(kernel: Kernel, position: Any, batch: Batch | None, tolerance: float) -> None:

@@ -107,9 +107,7 @@ def replicate(
             key_noise, key_batch = jax.random.split(key)
             return kernel(key_noise, state, None if batches is None else batches(key_batch))
 
-        info = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one, key, state)[1]
-        )
+        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one, key, state)[1])
 
         def body(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
             state, total = carry

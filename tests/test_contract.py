@@ -87,9 +87,7 @@ STOCHASTIC = {
     ),
     "sgld control variates": on_trees(kernels.sgld(log_posterior, 0.1, gradient=anchored)),
     "sghmc": on_trees(kernels.sghmc(log_posterior, 0.1, 0.2)),
-    "sghmc matrix": with_matrix(
-        lambda s: kernels.sghmc(log_posterior, 0.1, 0.2, preconditioner=kernels.fixed(s))
-    ),
+    "sghmc matrix": with_matrix(lambda s: kernels.sghmc(log_posterior, 0.1, 0.2, preconditioner=kernels.fixed(s))),
 }
 EXACT = {
     "hmc": lambda dtype: (

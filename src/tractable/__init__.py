@@ -3,12 +3,13 @@
 from tractable import gradients, kernels, models, objectives
 from tractable.compare import Comparison, compare
 from tractable.core import Batch, Data, Kernel, Model, log_density, log_posterior
-from tractable.infer import VERSION as __version__
-from tractable.infer import infer, load
+from tractable.infer import infer
 from tractable.methods import HMC, MALA, MAP, MLE, NUTS, SGHMC, SGLD, Method, RandomWalk, Rejection
 from tractable.posterior import Posterior
 from tractable.predict import Prediction
 from tractable.report import Report
+from tractable.saving import VERSION as __version__
+from tractable.saving import load
 from tractable.tools import schedules
 
 __all__ = [

@@ -173,7 +173,7 @@ def evaluations(posterior: Posterior) -> tuple[float, float]:
         return float(np.sum(info["gradients"], dtype=np.float64) * posterior.thin), 0.0
     if "tries" in info:
         return 0.0, float(np.sum(info["tries"], dtype=np.float64))
-    steps = posterior.chains * (posterior.count * posterior.thin + method.warmup)
+    steps = posterior.chains * (posterior.count * posterior.thin + getattr(method, "warmup", 0))
     if plan is not None:
         # Control variates look at every batch twice: here, and at their anchor.
         looks = 2 if getattr(method, "gradient", "") == "control_variates" else 1
@@ -235,10 +235,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     }  # fmt: skip
     kept = table.dropna(axis=1, how="all")
     return pd.DataFrame(
-        {
-            name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]]
-            for name in kept.columns
-        },
+        {name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]] for name in kept.columns},
         index=kept.index,
         dtype=object,
     )
@@ -249,10 +246,10 @@ def stopwatch() -> Iterator[dict[str, float]]:
     """Fills in "seconds" and "compiling", which do not overlap."""
     spans: list[tuple[float, float]] = []
 
-    def heard(event: str, seconds: float, **_: Any) -> None:
+    def heard(event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
             now = time.perf_counter()
-            spans.append((now - seconds, now))
+            spans.append((now - duration_secs, now))
 
     clock: dict[str, float] = {}
     jax.monitoring.register_event_duration_secs_listener(heard)
@@ -313,9 +310,7 @@ def figure(comparison: Comparison) -> Any:
     axes = np.atleast_1d(drawn.subplots(rows, columns)).ravel()
     for axis in axes[len(chosen) :]:
         axis.set_visible(False)
-    others = {
-        label: p for label, p in posteriors.items() if reference is None or p is not reference.posterior
-    }
+    others = {label: p for label, p in posteriors.items() if reference is None or p is not reference.posterior}
     for axis, index in zip(axes, chosen, strict=False):
         low, high = _window(list(posteriors.values()), reference, index)
         grid = np.linspace(low, high, 400)

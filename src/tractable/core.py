@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import Distribution, biject_to, constraints
 
@@ -20,7 +21,8 @@ __all__ = ["Batch", "Data", "Kernel", "Model", "as_data", "log_density", "log_po
 PyTree = Any
 
 
-class Kernel(NamedTuple):
+@dataclass(frozen=True)
+class Kernel:
     """A way to move, as three pure functions. Randomness is a value.
 
     Attributes:
@@ -143,9 +145,9 @@ class Model:
     @functools.cached_property
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""
+        shapes = jax.eval_shape(lambda key: self.unconstrain(self.example(key)), jax.random.key(0))
         with jax.ensure_compile_time_eval():
-            example = self.unconstrain(self.example(jax.random.key(0)))
-            example = jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), example)
+            example = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
             flat, unravel = ravel_pytree(example)
         return Space(flat.size, tree.names(example), lambda u: ravel_pytree(u)[0], unravel)
 
@@ -187,39 +189,36 @@ class Model:
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
         """log |∂params/∂unconstrained|, summed over parameters."""
         terms = self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
-        return sum(jax.tree.leaves(terms))
+        return tree.total(terms)
 
     def log_prior(self, params: PyTree) -> jax.Array:
         """log p(θ) of the user's parameters, a scalar."""
         if self.prior_is_callable:
             return self.prior(params)
-        terms = jax.tree.map(
-            lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=_is_distribution
-        )
-        return sum(jax.tree.leaves(terms))
+        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=_is_distribution)
+        return tree.total(terms)
 
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
         """The distribution of one datum, given its input if there is one."""
-        assert_likelihood(self)
-        return self.likelihood(params) if x is None else self.likelihood(params, x)
+        likelihood = needed_likelihood(self)
+        return likelihood(params) if x is None else likelihood(params, x)
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
         """log p(y_n | x_n, θ) of every row, (n,)."""
 
         def one(row: tuple[PyTree, PyTree]) -> jax.Array:
             y, x = row
-            terms = jax.tree.map(
-                lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=_is_distribution
-            )
-            return sum(jax.tree.leaves(terms))
+            terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=_is_distribution)
+            return tree.total(terms)
 
         return jax.vmap(one)(rows)
 
 
-def assert_likelihood(model: Model) -> None:
-    """Raise a sentence where a model without a likelihood is asked about data."""
+def needed_likelihood(model: Model) -> Callable:
+    """The likelihood, or a sentence where a model without one is asked about data."""
     if model.likelihood is None:
         raise ModelError("This model has no likelihood, so it says nothing about data: pass data=None.")
+    return model.likelihood
 
 
 def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) -> Callable:
@@ -279,7 +278,7 @@ def _check_parameters(name: str, distribution: Distribution) -> None:
     """numpyro checks its arguments only on request, and then without saying which prior is meant."""
     for argument, constraint in distribution.arg_constraints.items():
         value = distribution.__dict__.get(argument)
-        if value is None or isinstance(value, jax.core.Tracer) or getattr(constraint, "is_discrete", False):
+        if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):
             continue
         try:
             valid = bool(np.all(np.asarray(constraint(value))))

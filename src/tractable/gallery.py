@@ -70,9 +70,7 @@ def coin(alpha: conjugate.Real, beta: conjugate.Real) -> Model:
 def normal_mean(noise_sd: conjugate.Real, prior_mean: conjugate.Real, prior_sd: conjugate.Real) -> Model:
     """μ ~ N(m, s²), y ~ N(μ, σ²); its exact posterior is ``conjugate.normal_mean``."""
     conjugate.positive(noise_sd=noise_sd, prior_sd=prior_sd)
-    return Model(
-        {"mu": dist.Normal(prior_mean, prior_sd)}, lambda params: dist.Normal(params["mu"], noise_sd)
-    )
+    return Model({"mu": dist.Normal(prior_mean, prior_sd)}, lambda params: dist.Normal(params["mu"], noise_sd))
 
 
 def flips() -> np.ndarray:

@@ -1,10 +1,6 @@
-"""``infer`` runs a method on a model and data; ``save`` and ``load`` keep what it found."""
+"""``infer`` runs a method on a model and data."""
 
-import hashlib
-import json
 import pathlib
-import re
-import tomllib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,24 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import psutil
-import tomli_w
 
-from tractable import methods as method_names
 from tractable import preflight
 from tractable import run as loop
-from tractable.core import Data, Model, as_data, log_posterior
-from tractable.checks.convergence import Check
-from tractable.methods.method import Method, Program, Session, Standing
+from tractable.core import Model, as_data
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Method, Session
 from tractable.posterior import Posterior
-from tractable.report import Report
-from tractable.tools import checkpoint as files
-from tractable.tools.errors import CheckpointError, RunError, SettingsError, TractableWarning
+from tractable.saving import Saver
+from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.progress import Progress, progress_of
 from tractable.tools.sharding import over_devices
-from tractable.tools.store import DrawStore
 
 PyTree = Any
-VERSION = "0.1.0"
 MEMORY_SHARE = 0.5  # of the memory available that kept draws may take
 
 
@@ -79,7 +70,7 @@ def infer(
     with progress_of(progress) as bar, loop.interruptible() as stop:
         saver = None
         folder = checkpoint if checkpoint is not None else draws if draws not in (None, "moments") else None
-        if folder is not None and method.label not in ("map", "mle"):
+        if folder is not None and isinstance(method, Drawing):
             saver = Saver(pathlib.Path(folder), model, data, method, seed, resumable=checkpoint is not None)
         session = _session(model, data, jax.random.key(seed), stop, bar, saver, draws == "moments", devices)
         outcome = method.learn(session)
@@ -88,7 +79,7 @@ def infer(
         saver.finish(posterior)
     if posterior.interrupted:
         warnings.warn(
-            f"The run was interrupted: {posterior.count} of {getattr(method, 'draws', 0)} draws a chain are there.",
+            f"The run was interrupted: {posterior.count} of {getattr(method, 'draws', 1)} draws a chain are there.",
             TractableWarning,
             stacklevel=2,
         )
@@ -97,13 +88,17 @@ def infer(
 
 def extend(posterior: Posterior, draws: int, *, progress: bool | Callable | None = None) -> Posterior:
     """The posterior with ``draws`` more kept draws a chain, as if they had been asked for at once."""
-    if posterior.standing is None or posterior.unconstrained is None:
-        raise RunError("Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes.")
+    method, standing = posterior.method, posterior.standing
+    if not isinstance(method, Drawing) or standing is None or posterior.unconstrained is None:
+        raise RunError(
+            "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
+        )
     if draws < 1:
         raise SettingsError(f"extend(draws) expects at least 1; got {draws}.")
-    method, standing = posterior.method, posterior.standing
     with progress_of(progress) as bar, loop.interruptible() as stop:
-        session = _session(posterior.model, posterior.data, jax.random.key(posterior.seed), stop, bar, None, False, None)
+        session = _session(
+            posterior.model, posterior.data, jax.random.key(posterior.seed or 0), stop, bar, None, False, None
+        )
         outcome = method.go_on(session, standing, posterior.count + draws)
     before = posterior.info | {"position": posterior.unconstrained}
     now = dict(outcome.info) | ({} if outcome.draws is None else {"position": outcome.draws})
@@ -125,207 +120,13 @@ def _session(model, data, key, stop, bar: Progress, saver, moments: bool, device
 
 
 def _check_memory(model: Model, method: Method, elsewhere: Any) -> None:
-    if elsewhere is not None or not hasattr(method, "draws"):
+    if elsewhere is not None or not isinstance(method, Drawing):
         return
     needed = method.chains * method.draws * model.space.size * jnp.zeros(()).dtype.itemsize
     available = psutil.virtual_memory().available
     if needed > MEMORY_SHARE * available:
         raise SettingsError(
-            f"{method.chains} chains of {method.draws} draws of {model.space.size} numbers need {needed / 2**30:.1f} GiB; "
-            f"{available / 2**30:.1f} GiB are free. Use thin=, fewer draws, draws='moments', or draws=FOLDER to stream them."
+            f"{method.chains} chains of {method.draws} draws of {model.space.size} numbers need "
+            f"{needed / 2**30:.1f} GiB; {available / 2**30:.1f} GiB are free. Use thin=, fewer draws, "
+            "draws='moments', or draws=FOLDER to stream them."
         )
-
-
-class Saver:
-    """Writes a run to a folder as it goes: draws to zarr, and where it stands to a checkpoint."""
-
-    def __init__(
-        self, folder: pathlib.Path, model: Model, data: Data | None, method: Method, seed: int, *, resumable: bool
-    ):
-        self.folder, self.model, self.method, self.resumable = folder, model, method, resumable
-        self.store: DrawStore | None = None
-        self.standing: Standing | None = None
-        self.manifest = identity(model, data, method, seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        saved = files.load(folder / "checkpoint")
-        if saved is None:
-            if (folder / "draws.zarr").exists():
-                self._clear()
-            return
-        if not resumable:
-            raise CheckpointError(f"{folder} holds the checkpoint of a run; pass it as checkpoint=, or choose another folder.")
-        _, arrays, manifest = saved
-        different = files.differences(manifest["identity"], self.manifest)
-        if different:
-            raise CheckpointError(
-                f"{folder} holds another run, which cannot be gone on with: " + "; ".join(different)
-                + ". Choose another folder, or ask for what it was."
-            )
-        self.standing = self._restored(arrays, manifest, data)
-        self.store = DrawStore.open(folder / "draws.zarr")
-        self.store.truncate(manifest["draws"])
-
-    def _clear(self) -> None:
-        """Draws that no checkpoint vouches for: a run killed before its first save."""
-        import shutil
-
-        shutil.rmtree(self.folder / "draws.zarr")
-
-    def save(self, draws: np.ndarray, info: dict[str, np.ndarray], standing: Standing) -> None:
-        """One segment."""
-        arrays = {"position": draws} | {f"info.{name}": values for name, values in info.items()}
-        if self.store is None:
-            fields = {name: (a.shape[2:], a.dtype.name) for name, a in arrays.items()}
-            chunk = max(draws.shape[1], 1)
-            self.store = DrawStore.create(self.folder / "draws.zarr", fields, chains=len(draws), chunk=chunk)
-        self.store.append(arrays)
-        if self.resumable:
-            self._checkpoint(standing)
-
-    def _checkpoint(self, standing: Standing) -> None:
-        leaves = jax.tree.leaves(standing.states)
-        arrays = {"keys": np.asarray(jax.random.key_data(standing.keys))}
-        arrays |= {f"states.{i:03d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        arrays |= {f"tuned.{name}": np.asarray(value) for name, value in standing.tuned.items()}
-        found = {k: v for k, v in standing.found.items() if isinstance(v, int | float | str)}
-        manifest = {
-            "identity": self.manifest, "draws": self.store.count, "thin": standing.thin, "block": standing.block, "found": found,
-        }  # fmt: skip
-        files.save(self.folder / "checkpoint", arrays, manifest, step=standing.groups)
-        self.groups = standing.groups
-
-    def _restored(self, arrays: dict[str, np.ndarray], manifest: dict, data: Data | None) -> Standing:
-        keys = jax.random.wrap_key_data(jnp.asarray(arrays["keys"]))
-        tuned = {
-            name.removeprefix("tuned."): jnp.asarray(value) for name, value in arrays.items() if name.startswith("tuned.")
-        }
-        program = Program(self.model, self.method)
-        position = jax.ShapeDtypeStruct((len(keys), self.model.space.size), jnp.result_type(float))
-        rows = None if data is None or self.method.minibatch else jax.eval_shape(data.arrays)
-        like = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
-        states = jax.tree.unflatten(
-            jax.tree.structure(like), [jnp.asarray(arrays[n]) for n in sorted(arrays) if n.startswith("states.")]
-        )
-        groups = manifest["draws"] * manifest["thin"] // max(manifest["thin"], manifest["block"])
-        return Standing(groups, keys, states, tuned, manifest["thin"], manifest["block"], None, manifest["found"])
-
-    def finish(self, posterior: Posterior) -> None:
-        """Hand the draws on disk to the posterior and write its summary beside them."""
-        if self.store is None:
-            return
-        posterior.unconstrained = self.store.read("position")
-        posterior.info = {
-            name.removeprefix("info."): self.store.read(name) for name in self.store.fields if name.startswith("info.")
-        }
-        posterior.trim(self.method.draws)
-        describe(posterior, self.folder)
-
-
-def identity(model: Model, data: Data | None, method: Method, seed: int) -> dict[str, Any]:
-    """What a run is: two runs with the same identity are the same run."""
-    return {
-        "tractable": VERSION,
-        "jax": jax.__version__,
-        "partitionable keys": bool(jax.config.jax_threefry_partitionable),
-        "dtype": jnp.result_type(float).name,
-        "seed": seed,
-        "data": "none" if data is None else data.fingerprint,
-        "model": model_fingerprint(model, data),
-        "method": method.settings(),
-    }
-
-
-def model_fingerprint(model: Model, data: Data | None) -> str:
-    """SHA-256 of the log posterior as JAX sees it, constants included."""
-    batch = None
-    if data is not None:
-        from tractable.core import whole
-
-        batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    jaxpr = jax.make_jaxpr(log_posterior(model, flat=True))(jnp.zeros(model.space.size), batch)
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
-    for constant in jaxpr.consts:
-        digest.update(np.asarray(constant).tobytes())
-    return digest.hexdigest()
-
-
-def describe(posterior: Posterior, folder: pathlib.Path) -> None:
-    """Settings, summary and verdict beside the draws."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = {k: v for k, v in posterior.settings.items() if v is not None}
-    files.write_atomically(folder / "settings.toml", tomli_w.dumps(plain).encode())
-    files.write_atomically(folder / "summary.csv", posterior.summary().to_csv().encode())
-    report = posterior.report()
-    about = {
-        "tractable": VERSION,
-        "names": posterior.names,
-        "title": report.title,
-        "verdict": report.verdict,
-        "checks": [c._asdict() | {"value": float(c.value)} for c in report.checks],
-        "seconds": posterior.seconds,
-        "interrupted": posterior.interrupted,
-        "found": {k: v for k, v in posterior.found.items() if isinstance(v, int | float | str)},
-        "thin": posterior.thin,
-        "model": model_fingerprint(posterior.model, posterior.data),
-    }
-    files.write_atomically(folder / "posterior.json", json.dumps(about, indent=1).encode())
-
-
-def save(posterior: Posterior, path: str | pathlib.Path) -> None:
-    """Write a posterior to a folder; no pickles."""
-    folder = pathlib.Path(path)
-    if (folder / "draws.zarr").exists():
-        raise CheckpointError(f"{folder} already holds draws; choose another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    positions = posterior.point[None, None] if posterior.is_point else posterior.unconstrained
-    arrays = {"position": np.asarray(positions)}
-    arrays |= {f"info.{name}": np.asarray(v) for name, v in posterior.info.items() if not posterior.is_point}
-    if posterior.is_point and "covariance" in posterior.found:
-        arrays["covariance"] = np.asarray(posterior.found["covariance"])[None, None]
-    fields = {name: (a.shape[2:], a.dtype.name) for name, a in arrays.items()}
-    store = DrawStore.create(
-        folder / "draws.zarr", fields, chains=len(arrays["position"]), chunk=max(1, arrays["position"].shape[1])
-    )
-    store.append(arrays)
-    describe(posterior, folder)
-
-
-def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
-    """A posterior that was saved, with the model it was of.
-
-    Functions are not written to disk, so the model is given again; a model whose log density differs is an error.
-
-    Args:
-        path: a folder from ``posterior.save``, or of ``infer(..., checkpoint=)`` or ``draws=``.
-        model: the model the posterior is of.
-        data: its data, for the checks that look at them.
-    """
-    folder = pathlib.Path(path)
-    if not (folder / "posterior.json").exists():
-        raise CheckpointError(f"{folder} holds no posterior: expected posterior.json, settings.toml and draws.zarr in it.")
-    data = None if data is None else as_data(data)
-    about = json.loads((folder / "posterior.json").read_text())
-    if data is not None and model_fingerprint(model, data) != about["model"]:
-        raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
-    if model.names != about["names"]:
-        raise CheckpointError(f"{folder} has parameters {about['names'][:6]}; the model given has {model.names[:6]}.")
-    settings = tomllib.loads((folder / "settings.toml").read_text())
-    seed = settings.pop("seed", None)
-    method = method_names.from_settings(settings)
-    store = DrawStore.open(folder / "draws.zarr")
-    positions = store.read("position")
-    found = dict(about["found"])
-    if "covariance" in store.fields:
-        found["covariance"] = store.read("covariance")[0, 0]
-    info = {n.removeprefix("info."): store.read(n) for n in store.fields if n.startswith("info.")}
-    is_point = method.label in ("map", "mle")
-    checks = tuple(Check(**check) for check in about["checks"])
-    return Posterior(
-        model, data, method, seed,
-        None if is_point else positions,
-        positions[0, 0] if is_point else None,
-        info,
-        None if is_point else method.weigh(info),
-        found, about["seconds"], about["interrupted"],
-        judged=Report(about["verdict"], checks, about["title"]),
-    )  # fmt: skip

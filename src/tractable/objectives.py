@@ -31,7 +31,7 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
 
     def value(noise: Any, params: PyTree, batch: Batch | None) -> jax.Array:
         del noise
-        if prior:
+        if prior or batch is None:
             return posterior(params, batch)
         theta = model.constrain(model.space.unravel(params) if flat else params)
         terms = model.log_likelihoods(theta, batch.data)

@@ -3,13 +3,9 @@
 Each figure is small, so that a page can lay them side by side or, on a phone, under one another.
 """
 
-import io
-import re
 import warnings
-from html import escape
 from typing import Any
 
-import matplotlib
 import numpy as np
 from arviz_stats.base import array_stats
 from matplotlib.figure import Figure
@@ -18,29 +14,14 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy import stats
 
-# Colours that nobody draws with, each replaced by the page's own of that name: one figure serves light and dark.
-NAMES = ["ink", "muted", "line", "paper", "trust", "caution", "reject", *(f"c{i}" for i in range(8))]
-STAND_IN = {name: f"#0a0b{i + 16:02x}" for i, name in enumerate(NAMES)}
-INK, MUTED, LINE, PAPER = (STAND_IN[n] for n in NAMES[:4])
-BAD = STAND_IN["reject"]
-COLOURS = [STAND_IN[f"c{i}"] for i in range(8)]
+from tractable.markup import BAD, COLOURS, INK, LINE, MUTED, PAPER, svg
+
 PANEL = (3.7, 1.85)  # inches
 POINTS = 400  # of a trace, at most
 DOTS = 700  # of a scatter plot, at most
-STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "tractable", "font.family": "sans-serif", "font.size": 8.5,
-    "text.color": INK, "axes.edgecolor": LINE, "axes.linewidth": 0.8, "axes.labelcolor": MUTED,
-    "axes.spines.top": False, "axes.spines.right": False, "xtick.color": LINE, "ytick.color": LINE,
-    "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "xtick.major.size": 3, "ytick.major.size": 0,
-    "xtick.major.width": 0.8, "lines.linewidth": 1.2, "lines.solid_capstyle": "round",
-    "axes.formatter.limits": (-4, 5), "axes.formatter.useoffset": False, "text.parse_math": False,
-    "axes.formatter.use_mathtext": False,
-}  # fmt: skip
 
 
-def marginal(
-    values: np.ndarray, mean: float, bounds: tuple[float, float], corrected: np.ndarray | None = None
-) -> str:
+def marginal(values: np.ndarray, mean: float, bounds: tuple[float, float], corrected: np.ndarray | None = None) -> str:
     """The density of draws (n,), their mean and interval; dashed, the density with a predicted bias taken off."""
 
     def draw(figure: Figure) -> None:
@@ -48,15 +29,18 @@ def marginal(
         x, height = density(values)
         axes.fill_between(x, height, color=COLOURS[0], alpha=0.16, linewidth=0)
         axes.plot(x, height, color=COLOURS[0])
+        top = height.max()
         if corrected is not None:
-            axes.plot(*density(corrected), color=COLOURS[1], dashes=(4, 2), linewidth=1)
-        base = -0.07 * height.max()
+            beside, narrower = density(corrected)
+            axes.plot(beside, narrower, color=INK, dashes=(4, 3), linewidth=0.9)
+            top = max(top, narrower.max())
+        base = -0.07 * top
         axes.plot(bounds, [base, base], color=INK, linewidth=2)
         axes.plot([mean], [base], "o", color=INK, markerfacecolor=PAPER, markersize=5)
-        axes.set_ylim(2 * base, 1.06 * height.max())
+        axes.set_ylim(2 * base, 1.06 * top)
         bare(axes)
 
-    return svg(draw, PANEL, "Marginal density")
+    return svg(draw, PANEL, "Marginal density", 2)
 
 
 def trace(chains: np.ndarray, diverged: np.ndarray | None = None) -> str:
@@ -73,11 +57,11 @@ def trace(chains: np.ndarray, diverged: np.ndarray | None = None) -> str:
             low = axes.get_ylim()[0]
             axes.plot(where, np.full(len(where), low), "|", color=BAD, markersize=7, clip_on=False)
         axes.set_xlim(0, max(count - 1, 1))
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.spines["left"].set_visible(False)
 
-    return svg(draw, PANEL, "Trace of the draws of every chain")
+    return svg(draw, PANEL, "Trace of the draws of every chain", 34)
 
 
 def ranks(chains: np.ndarray, effective: float) -> str:
@@ -103,7 +87,7 @@ def ranks(chains: np.ndarray, effective: float) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(3, symmetric=True))
         axes.spines["left"].set_visible(False)
 
-    return svg(draw, PANEL, "Ranks of every chain among all draws")
+    return svg(draw, PANEL, "Ranks of every chain among all draws", 34)
 
 
 def autocorrelation(chain: np.ndarray) -> str:
@@ -119,7 +103,7 @@ def autocorrelation(chain: np.ndarray) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.spines["left"].set_visible(False)
 
-    return svg(draw, PANEL, "Autocorrelation of the chain")
+    return svg(draw, PANEL, "Autocorrelation of the chain", 34)
 
 
 def pairs(values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> str:
@@ -181,9 +165,11 @@ def inflation(labels: list[str], shares: np.ndarray, tolerance: float) -> str:
         axes.axvspan(-tolerance, tolerance, color=MUTED, alpha=0.13, linewidth=0)
         axes.axvline(0, color=LINE, linewidth=0.8)
         axes.barh(at, np.nan_to_num(known), height=0.55, color=np.where(within, COLOURS[0], COLOURS[1]))
-        reach = 1.15 * max(tolerance, np.max(np.abs(np.nan_to_num(known))))
-        axes.set_xlim(min(-1.3 * tolerance, 1.15 * np.min(np.nan_to_num(known))), reach)
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        reach = 1.12 * max(tolerance, np.max(np.nan_to_num(known)))
+        axes.set_xlim(min(-0.12 * tolerance, 1.12 * np.min(np.nan_to_num(known))), reach)
+        for row in np.flatnonzero(~np.isfinite(shares)):
+            axes.text(0, row, " unstable", va="center", color=BAD)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.3g} %".replace("-", "−"))
         rows(axes, labels)
 
     return svg(draw, (7.2, 0.55 + 0.2 * len(labels)), "Predicted inflation of every marginal sd")
@@ -222,9 +208,10 @@ def pit(values: np.ndarray) -> str:
         axes = figure.subplots()
         bins = 10 if len(values) < 500 else 20
         low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
-        axes.axhspan(low, high, color=MUTED, alpha=0.13, linewidth=0)
-        axes.axhline(len(values) / bins, color=MUTED, linewidth=0.8, dashes=(4, 3))
-        axes.hist(values, np.linspace(0, 1, bins + 1), color=COLOURS[0], alpha=0.75, rwidth=0.9)
+        axes.hist(values, np.linspace(0, 1, bins + 1), color=COLOURS[0], alpha=0.5, rwidth=0.92)
+        axes.axhline(len(values) / bins, color=INK, linewidth=0.9)
+        for edge in (low, high):
+            axes.axhline(edge, color=INK, linewidth=0.7, dashes=(4, 3))
         axes.set_xlim(0, 1)
         axes.set_xlabel("share of the prediction below what was seen")
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -284,9 +271,7 @@ def dots(axes: Any, x: np.ndarray, y: np.ndarray, colour: str, size: float, alph
     ends[1::2, 0] += 1e-4 * (np.ptp(ends[:, 0]) if len(ends) else 1)
     path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2))
     path.should_simplify = False
-    axes.add_patch(
-        PathPatch(path, fill=False, edgecolor=colour, linewidth=size, alpha=alpha, capstyle="round")
-    )
+    axes.add_patch(PathPatch(path, fill=False, edgecolor=colour, linewidth=size, alpha=alpha, capstyle="round"))
     axes.autoscale_view()
 
 
@@ -304,30 +289,3 @@ def rows(axes: Any, labels: list[str]) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
     axes.set_axisbelow(True)
-
-
-def svg(draw: Any, size: tuple[float, float], title: str) -> str:
-    """``draw(figure)`` as an SVG element without links, ids of its own or fixed colours."""
-    out = io.StringIO()
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # glyphs that matplotlib's font lacks, the page's may have
-        figure = Figure(figsize=size, layout="constrained")
-        figure.set_facecolor("none")
-        draw(figure)
-        for axes in figure.axes:
-            axes.set_facecolor("none")
-        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.S)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)
-    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", text)
-    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font: \1 var(--sans)", text)
-    text = re.sub(r'xlink:href="', 'href="', text)
-    for name, colour in STAND_IN.items():
-        text = text.replace(colour, f"var(--{name})")
-    box = re.search(r'viewBox="([^"]*)"', text)
-    head = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(title)}">'
-    return head + re.sub(r"\s*\n\s*", " ", text[text.index(">") + 1 :])

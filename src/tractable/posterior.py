@@ -13,6 +13,7 @@ from tractable import predict as prediction
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.core import Data, Model, as_data
+from tractable.methods.langevin import SGLD
 from tractable.methods.method import Method, Outcome, Standing
 from tractable.methods.rejection import evidence
 from tractable.report import Report, judge
@@ -55,7 +56,13 @@ class Posterior:
 
     @classmethod
     def of(
-        cls, model: Model, data: Data | None, method: Method, seed: int | None, outcome: Outcome, draws: int | None = None
+        cls,
+        model: Model,
+        data: Data | None,
+        method: Method,
+        seed: int | None,
+        outcome: Outcome,
+        draws: int | None = None,
     ) -> "Posterior":
         """A posterior from what a method learnt; draws past those asked for wait in ``surplus`` for ``extend``."""
         posterior = cls(
@@ -91,7 +98,9 @@ class Posterior:
 
     @property
     def chains(self) -> int:
-        return 1 if self.is_point else len(self.standing.keys) if self.standing else len(self.unconstrained)
+        if self.unconstrained is not None:
+            return len(self.unconstrained)
+        return len(self.standing.keys) if self.standing else 1
 
     @property
     def count(self) -> int:
@@ -114,7 +123,7 @@ class Posterior:
     @functools.cached_property
     def values(self) -> np.ndarray:
         """(chain, draw, k) the parameters laid out flat; a point is one draw of one chain."""
-        flat = self.point[None, None] if self.is_point else self.unconstrained
+        flat = self.unconstrained if self.point is None else self.point[None, None]
         if flat is None:
             raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
         return _values(self.model, np.asarray(flat))
@@ -148,7 +157,7 @@ class Posterior:
             covariance = self.found.get("covariance")
             unknown = np.full(len(self.names), np.nan)
             return self.values[0, 0], unknown if covariance is None else np.sqrt(np.diag(covariance))
-        if self.unconstrained is None:
+        if self.standing is not None and self.standing.moments is not None:
             return pooled_moments(self.standing.moments)
         flat = self.values.reshape(-1, len(self.names)).astype(np.float64)
         weights = None if self.weights is None else self.weights.ravel()
@@ -213,7 +222,9 @@ class Posterior:
 
         H and V are measured anew, averaged over draws of this run.
         """
-        if not hasattr(self.method, "predicted") or self.standing is None or self.unconstrained is None:
+        if not isinstance(self.method, SGLD) or self.data is None:
+            return None
+        if self.standing is None or self.unconstrained is None:
             return None
         flat = self.unconstrained.reshape(-1, self.unconstrained.shape[-1])
         index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
@@ -259,7 +270,7 @@ class Posterior:
 
     def save(self, path: Any) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
-        from tractable.infer import save
+        from tractable.saving import save
 
         save(self, path)
 
@@ -294,5 +305,3 @@ def _values(model: Model, flat: np.ndarray) -> np.ndarray:
 @functools.partial(jax.jit, static_argnames="model")
 def _constrained(model: Model, flat: jax.Array) -> jax.Array:
     return jax.vmap(model.values)(flat)
-
-

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
-from tractable.core import Data, Model, assert_likelihood
+from tractable.core import Data, Model, needed_likelihood
 from tractable.tools.errors import DataError, SettingsError
 
 PyTree = Any
 ROWS = 256  # inputs predicted at once
+SAMPLES = 1000  # data drawn for an interval, at least
 
 
 class Prediction(NamedTuple):
@@ -38,7 +39,7 @@ def predict(
 
     Total variance = aleatoric + epistemic (the law of total variance).
     """
-    assert_likelihood(model)
+    needed_likelihood(model)
     if not 0 < level < 1:
         raise SettingsError(f"predict(level=...) expects a number in (0, 1); got {level}.")
     first = jax.tree.map(lambda a: a[0], params)
@@ -51,13 +52,15 @@ def predict(
         "binary" if "Bernoulli" in type(example).__name__ else "number"
     )  # fmt: skip
     key = jax.random.key(seed)
-    params = jax.tree.map(jnp.asarray, params)
-    weights = jnp.asarray(weights, jnp.result_type(float))
+    # An interval is of drawn data: a point, or a few draws, give several each.
+    each = -(-SAMPLES // len(weights)) if kind == "number" else 1
+    params = jax.tree.map(lambda a: jnp.repeat(jnp.asarray(a), each, axis=0), params)
+    share = jnp.repeat(jnp.asarray(weights, jnp.result_type(float)), each) / each
     if rows is None:
         rows = jnp.zeros((1, 0))
-        out = _predict(model, kind, False, params, weights, rows, level, key)
+        out = _predict(model, kind, False, params, share, rows, level, key)
     else:
-        out = _predict(model, kind, True, params, weights, rows, level, key)
+        out = _predict(model, kind, True, params, share, rows, level, key)
     mean, aleatoric, epistemic, lower, upper = (np.asarray(a) for a in out)
     probabilities = None
     if kind == "classes":
@@ -105,7 +108,7 @@ def _predict(model, kind, given, params, weights, rows, level, key) -> tuple:
 
 def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data) -> np.ndarray:
     """log Σ_s w_s p(y_n|θ_s) of every row, (n,); one draw at a time, so memory is O(n)."""
-    assert_likelihood(model)
+    needed_likelihood(model)
     params = jax.tree.map(jnp.asarray, params)
     rows = jax.tree.map(jnp.asarray, data.rows)
     return np.asarray(_log_predictive(model, params, jnp.log(jnp.asarray(weights, jnp.result_type(float))), rows))

@@ -105,8 +105,8 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
 
 
 def _check_support(model: Model, data: Data) -> None:
-    """Every row lies in the support that the likelihood has at one draw of the parameters."""
-    params = model.example(jax.random.key(1))
+    """Every row lies in the support that the likelihood has at the middle of the parameters' space."""
+    params = model.constrain(model.space.unravel(jnp.zeros(model.space.size)))
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
         inside = np.asarray(_inside(model, params, rows))
@@ -141,9 +141,9 @@ def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
 
 def _fixed(distribution: Distribution) -> bool:
     """Whether the support is the same whatever the parameters: others are checked by their density."""
-    return not distribution.is_discrete or type(distribution).__name__ in (
+    return not distribution.is_discrete or (type(distribution).__name__ in (
         "BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits",
-    ) and not _uniform(distribution)  # fmt: skip
+    ) and not _uniform(distribution))  # fmt: skip
 
 
 def _uniform(distribution: Distribution) -> bool:
@@ -171,9 +171,9 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
         bad = np.flatnonzero(~np.isfinite(terms))
         if len(bad):
             return start + (
-                f"There the log likelihood of {len(bad)} of {len(terms)} rows is not finite, the first ({terms[bad[0]]}) "
-                f"that of row {bad[0]}: is this datum possible under the model? Work with log-densities, never "
-                "with the log of a density."
+                f"There the log likelihood of {len(bad)} of {len(terms)} rows is not finite, the first "
+                f"({terms[bad[0]]}) that of row {bad[0]}: is this datum possible under the model? Work with "
+                "log-densities, never with the log of a density."
             )
     value, slope = value_and_slope(model, position, None if data is None else whole(data.rows))
     return start + f"There the log density is {float(value):.6g} and its gradient {np.asarray(slope)[:4]}."

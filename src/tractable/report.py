@@ -34,7 +34,9 @@ def judge(posterior: Any) -> Report:
     checks = moment_checks(posterior) if posterior.unconstrained is None and not posterior.is_point else []
     checks = checks or list(posterior.method.checks(posterior))
     if posterior.interrupted:
-        checks.append(Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped"))
+        checks.append(
+            Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")
+        )
     verdict = max((c.verdict for c in checks), key=ORDER.index, default="caution")
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(verdict, tuple(checks), f"{type(posterior.method).__name__} on {numbers}")

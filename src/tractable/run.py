@@ -78,23 +78,19 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
     not begin as a shorter one does.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
-    if thin <= target:
-        block = thin * (target // thin)
-    else:
-        block = max(k for k in range(1, target + 1) if thin % k == 0)
+    divisors = [k for k in range(1, target + 1) if thin % k == 0]
+    block = thin * (target // thin) if thin <= target else divisors[-1]
     group = max(thin, block)
     bytes_a_group = 4 * chains * size * (group // thin)
     groups = -(-draws * thin // group)
     return Shape(thin, block, max(1, min(groups, BUFFER_BYTES // max(bytes_a_group, 1))), moments)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("program", "loop", "plan"), donate_argnames=("buffer", "moments")
-)
+@functools.partial(jax.jit, static_argnames=("program", "loop", "plan"), donate_argnames=("buffer", "moments"))
 def advance(
     program: Callable,
     loop: Shape,
-    plan: Plan | None,
+    plan: Any,
     tuned: PyTree,
     rows: PyTree,
     keys: jax.Array,
@@ -139,7 +135,7 @@ def advance(
             if loop.thin > loop.block:
                 state, info = jax.lax.scan(step, state, now)
                 return state, (program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info))
-            split = jax.tree.map(lambda x: x.reshape(-1, loop.thin, *x.shape[1:]), now)
+            split = jax.tree.map(lambda x: x.reshape(x.shape[0] // loop.thin, loop.thin, *x.shape[1:]), now)
             return jax.lax.scan(emission, state, split)
 
         state, (positions, info) = jax.lax.scan(block, state, jnp.arange(loop.group // loop.block))
@@ -175,7 +171,7 @@ def advance(
     return states, buffer, moments, g, fine
 
 
-def block_keys(key: jax.Array, g: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
     """Keys of a block's noise, and of the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
@@ -208,8 +204,8 @@ def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, posit
 def run(
     program: Callable,
     loop: Shape,
-    data: Data | None,
-    plan: Plan | None,
+    data: Any,
+    plan: Any,
     tuned: PyTree,
     keys: jax.Array,
     states: PyTree,
@@ -225,10 +221,11 @@ def run(
     """Groups ``done`` to ``groups`` of a run, in segments of about half a second.
 
     Args:
-        program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw keeps,
-            ``program.values((d,)) -> (k,)`` what moments are of, ``program.streams`` whether batches are read from file.
+        program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw
+            keeps, ``program.values((d,)) -> (k,)`` what moments are of, ``program.streams`` whether batches are read
+            from file.
         loop: the loop's shape.
-        data, plan: the rows, and how they are visited; no plan hands the program all rows.
+        data, plan: Data and Plan, the rows and how they are visited, or None; no plan hands the program all rows.
         tuned: arrays that the program was tuned to in warm-up.
         keys: (chain,) typed keys.
         states: leading axis (chain,).
@@ -270,9 +267,7 @@ def run(
         count = (reached - g) * loop.kept
         # A copy, because the buffer is given back to the device for the next segment.
         draws = np.array(buffer[0][:count]).swapaxes(0, 1)
-        seen = {
-            name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()
-        }
+        seen = {name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()}
         if keep:
             pieces.append(draws)
         infos.append(seen)

@@ -41,9 +41,7 @@ CHOLESKY = jnp.array([[1.0, 0.0], [0.4, 0.8]])
 
 
 def gaussian_mean() -> Model:
-    return Model(
-        {"theta": dist.Normal(0.0, 1 / math.sqrt(N))}, lambda params: dist.Normal(params["theta"], 1.0)
-    )
+    return Model({"theta": dist.Normal(0.0, 1 / math.sqrt(N))}, lambda params: dist.Normal(params["theta"], 1.0))
 
 
 def recursion(steps: Any, variance: float, noise: float) -> tuple[float, float]:
@@ -75,7 +73,8 @@ def drift(make: Callable[..., Kernel]) -> Scores:
 
     here = jnp.array([0.3, -1.2])
     gradient = np.asarray(jax.grad(log_posterior)(here, batch))
-    for name, scale in {"number": 0.7, "vector": jnp.array([0.5, 2.0]), "matrix": CHOLESKY}.items():
+    scales = {"number": 0.7, "vector": jnp.array([0.5, 2.0]), "matrix": CHOLESKY}
+    for name, scale in {**scales, "NumPy matrix": np.asarray(CHOLESKY)}.items():
         kernel = make(log_posterior, eps, preconditioner=fixed(scale))
         new, _ = kernel.step(jnp.zeros(2), kernel.init(jax.random.key(0), here), batch)
         lower = np.asarray(scale) if np.ndim(scale) == 2 else np.diag(np.broadcast_to(scale, 2))
@@ -125,9 +124,7 @@ def stationary(make: Callable[..., Kernel], count: int = C, arms: Any = ARMS) ->
 def subsets(estimate: Callable, rows: int, tolerance: float = 1e-10) -> Scores:
     """The average of ĝ over all C(6, n) minibatches is ∇log p(θ|D), the prior counted once."""
     y = jnp.asarray(np.random.default_rng(3).normal(0.5, 1.0, 6))
-    model = Model(
-        {"m": dist.Normal(0.3, 0.5), "s": dist.HalfNormal(2.0)}, lambda p: dist.Normal(p["m"], p["s"])
-    )
+    model = Model({"m": dist.Normal(0.3, 0.5), "s": dist.HalfNormal(2.0)}, lambda p: dist.Normal(p["m"], p["s"]))
     here = {"m": jnp.array(0.7), "s": jnp.array(-0.4)}
     g = estimate(core.log_posterior(model))
 

@@ -28,9 +28,7 @@ def logistic(x: jax.Array) -> jax.Array:
     return jnp.sum(-x - 2 * jax.nn.softplus(-x))
 
 
-def invariance(
-    make: Callable[..., Kernel], step_size: float, steps: int, count: int = C, seed: int = 0
-) -> Scores:
+def invariance(make: Callable[..., Kernel], step_size: float, steps: int, count: int = C, seed: int = 0) -> Scores:
     """θ ~ π and θ' one or more steps on: θ' ~ π. π is a product of two logistics, with cdf σ."""
     key_start, key = jax.random.split(jax.random.key(seed))
     start = jax.random.logistic(key_start, (count, 2))
@@ -157,9 +155,7 @@ def exact_rank(make: Callable[[Callable], Kernel], count: int = 20_000, seed: in
 
     ranks = np.asarray(jax.jit(jax.vmap(replicate_of))(jax.random.split(jax.random.key(seed), count)))
     names = ["mean", "log scale", "mean²", "log scale²", "log likelihood"]
-    return {
-        name: uniform_counts(np.bincount(ranks[:, i], minlength=length + 1)) for i, name in enumerate(names)
-    }
+    return {name: uniform_counts(np.bincount(ranks[:, i], minlength=length + 1)) for i, name in enumerate(names)}
 
 
 def test_detailed_balance():
@@ -245,9 +241,7 @@ def test_float32_keeps_its_digits():
     @jax.jit
     def ratios(x: jax.Array, move: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         here, there = (Point(p, terms(p, y), ()) for p in (x, x + move))
-        return module.log_accept_ratio(proposal, move, here, there), jnp.sum(there.terms) - jnp.sum(
-            here.terms
-        )
+        return module.log_accept_ratio(proposal, move, here, there), jnp.sum(there.terms) - jnp.sum(here.terms)
 
     differences, naive = [], []
     rng = np.random.default_rng(1)

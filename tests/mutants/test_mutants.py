@@ -192,9 +192,7 @@ FACTORIES = {
     "bound ignored": (nothing, lambda: rejection_laws.posterior(bound_ignored, 5, 2, COUNT)),
 }
 POSTERIORS = {
-    f"{name}: {law.__name__}": (patch, law)
-    for name, patch in WRONG_POSTERIORS.items()
-    for law in (subsets, stationary)
+    f"{name}: {law.__name__}": (patch, law) for name, patch in WRONG_POSTERIORS.items() for law in (subsets, stationary)
 }
 DETERMINANTS = {
     f"{name}: {law_name}": (patch, law)
@@ -215,7 +213,10 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in MUTANTS if "stationary" in name]
+
+
+@pytest.mark.parametrize("name", [*(name for name in MUTANTS if "stationary" not in name), *SLOW])
 def test_mutant_is_killed(monkeypatch, name):
     """The law raises the alarm."""
     patch, law = MUTANTS[name]

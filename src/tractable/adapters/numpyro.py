@@ -33,14 +33,12 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
     """
     trace = handlers.trace(handlers.seed(model, jax.random.key(seed))).get_trace(*args, **kwargs)
     for name, site in trace.items():
-        if site["type"] == "plate" and site["args"][0] > site["args"][1]:
+        if site["type"] == "plate" and site["args"][0] > (site["args"][1] or site["args"][0]):
             raise ModelError(
                 f"The plate {name!r} subsamples {site['args'][1]} of {site['args'][0]} rows, which would make every "
                 "density a noisy one. Drop subsample_size, or write the model as tr.Model for minibatch methods."
             )
-    sites = {
-        name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]
-    }
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
     if not sites:
         raise ModelError("This NumPyro model has no latent site: nothing is unknown. Did all of them get obs=?")
     for name, site in sites.items():
@@ -51,7 +49,7 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
             )
 
     def joint(params: PyTree) -> jax.Array:
-        return log_density(model, args, kwargs, params)[0]
+        return jnp.asarray(log_density(model, args, kwargs, params)[0])
 
     position = {name: jnp.asarray(site["value"]) for name, site in sites.items()}
     return Model.from_log_density(joint, position, {name: site["fn"].support for name, site in sites.items()})

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Batch, Model, log_posterior
-from tractable.tools.data import Data, Plan, window, windowed
+from tractable.tools.data import Data, Plan, windowed
 
 PyTree = Any
 DENSE = 400  # parameters up to which H and V are measured as matrices
@@ -151,17 +151,17 @@ def _memory(a: np.ndarray, b: np.ndarray, epoch: int | None) -> np.ndarray:
     if epoch == 1:
         return np.zeros_like(a * b)
 
-    def within(p: float) -> np.ndarray:
+    def within(p: float | int) -> np.ndarray:
         both = (1 - (a * b) ** p) / (1 - a * b)
         each = _geometric(a, p) * _geometric(b, p)
         return (epoch * both - each) / (epoch - 1)
 
     carried = within(epoch) / (1 - (a * b) ** epoch)
-    phases = np.unique(np.linspace(1, epoch, PHASES).astype(int))
-    return np.mean([within(p) + (a * b) ** p * carried for p in phases], axis=0)
+    phases = np.unique(np.linspace(1, epoch, PHASES).astype(int)).tolist()
+    return np.mean([within(p) + (a * b) ** p * carried for p in phases.tolist()], axis=0)
 
 
-def _geometric(a: np.ndarray, p: float) -> np.ndarray:
+def _geometric(a: np.ndarray, p: float | int) -> np.ndarray:
     return (1 - a**p) / (1 - a)
 
 
@@ -218,19 +218,19 @@ def measure(
         estimator: hashable ``(model, tuned) -> (position, batch) -> gradient``; the plain minibatch one by default.
         tuned: its arrays.
     """
-    positions = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
+    where = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
     dense = model.space.size <= DENSE
     count = min(WINDOWS, max(16, plan.size))
     starts = jax.random.randint(key, (count,), 0, plan.size)
     if plan.size <= WINDOWS:
         starts = jnp.arange(plan.size)
     if data.resident:
-        batches = lambda start: window(data.windows(plan.width), plan, start, jnp.array(plan.width), 0)  # noqa: E731
-        stacked = jax.vmap(batches)(starts).data
+        every = starts[:, None] + jnp.arange(plan.width)
+        stacked = jax.tree.map(lambda a: a[every], data.windows(plan.width))
     else:
         stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), plan.width))
     noises, curvatures = [], []
-    for position in positions:
+    for position in where:
         gradients = np.asarray(_gradients(model, plan, estimator, tuned, position, stacked), np.float64)
         centred = gradients - gradients.mean(0)
         freedom = max(len(centred) - (plan.size > WINDOWS), 1)

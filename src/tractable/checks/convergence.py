@@ -4,7 +4,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
+from arviz_stats.base.array import array_stats
 
 
 class Check(NamedTuple):
@@ -40,11 +40,11 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
         return Diagnosed(nothing, np.zeros_like(nothing), np.zeros_like(nothing), nothing, nothing, 0)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        over = {"chain_axis": 0, "draw_axis": 1}
+        over: dict[str, Any] = {"chain_axis": 0, "draw_axis": 1}
         rhat = array_stats.rhat(draws, **over)
         bulk = array_stats.ess(draws, method="bulk", **over)
         tail = array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **over)
-        mean, sd = (array_stats.mcse(draws, method=m, **over) for m in ("mean", "sd"))
+        mean, sd = (np.asarray(array_stats.mcse(draws, method=m, **over)) for m in ("mean", "sd"))
     stuck = constant.any(0)
     return Diagnosed(
         np.where(stuck, np.inf, rhat), np.where(stuck, 0.0, bulk), np.where(stuck, 0.0, tail),
@@ -63,7 +63,9 @@ def chain_checks(posterior: Any) -> list[Check]:
         verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
         out.append(Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree"))
     else:
-        out.append(Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; draw at least 4"))
+        out.append(
+            Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; draw at least 4")
+        )
     for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
         least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
         value = float(values[least])
@@ -77,7 +79,7 @@ def chain_checks(posterior: Any) -> list[Check]:
     return out
 
 
-def check_share(name: str, value: float, low: float, high: float, sentence: str) -> Check:
+def check_share(name: str, value: float | int, low: float | int, high: float | int, sentence: str) -> Check:
     """A share that should lie in [low, high]."""
     verdict = "trust" if low <= value <= high else "caution"
     return Check(name, value, verdict, f"{sentence}; usual between {low} and {high}")

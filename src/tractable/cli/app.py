@@ -143,7 +143,10 @@ def fit(
     else:
         problem = problem_from(table, example, target, held_out, drop_missing, family)
     if saved and method is None and config is None and not set_:
-        chosen, kept_seed = made({k: v for k, v in saved["method"].items() if v is not None} | nones(saved)), saved["seed"]
+        chosen, kept_seed = (
+            made({k: v for k, v in saved["method"].items() if v is not None} | nones(saved)),
+            saved["seed"],
+        )
     else:
         chosen, kept_seed = method_of(method or saved.get("method", {}).get("method"), config, set_ or [])
     seed = seed if seed is not None else kept_seed if kept_seed is not None else saved.get("seed", 0)
@@ -164,7 +167,8 @@ def fit(
 
 def learn(problem: "Problem", method: "Method", seed: int, folder: Path, quiet: bool) -> "Posterior":
     """The posterior, which is then in the folder too."""
-    from tractable.infer import infer, load
+    from tractable.infer import infer
+    from tractable.saving import load
 
     points = method.label in ("map", "mle")
     if points and (folder / "posterior.json").exists():
@@ -183,7 +187,7 @@ def conclude(posterior: "Posterior", problem: "Problem", folder: Path, quiet: bo
     """Page, tables and exit code of a fit."""
     from tractable.cli import show
     from tractable.cli.problem import scores
-    from tractable.page import write_page
+    from tractable.page import named, write_page
     from tractable.run import interruptible
 
     title = f"{problem.name} by {type(posterior.method).__name__}"
@@ -193,7 +197,8 @@ def conclude(posterior: "Posterior", problem: "Problem", folder: Path, quiet: bo
         typer.echo(folder)
     else:
         console = show.console()
-        console.print(show.parameters(posterior.summary()))
+        summary = posterior.summary()
+        console.print(show.parameters(summary.set_axis(named(posterior.names, problem.encoder), axis=0)))
         if problem.held_out is not None:
             console.print(show.held_out(scores(posterior, problem)))
         console.print(show.verdict(report.verdict, [c._asdict() for c in report.checks]))
@@ -215,7 +220,9 @@ def compare(
         typer.Option("--set", metavar="[METHOD.]FIELD=VALUE", help="A field of one method, or of all which have it."),
     ] = None,
     seed: Seed = None,
-    out: Annotated[Path | None, typer.Option(help="A folder.  [default: runs/NAME-compare]", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder.  [default: runs/NAME-compare]", show_default=False)
+    ] = None,
     held_out: HeldOut = 0.2,
     family: Family = None,
     drop_missing: Drop = False,
@@ -289,7 +296,9 @@ def report(run: Folder) -> None:
         console.print(show.verdict(about["verdict"], about["checks"]))
         console.print(f"{show.seconds(about['seconds'])}.")
     else:
-        raise CheckpointError(f"The run in {run} has not come to a result yet; go on with tractable fit --resume --out {run}.")
+        raise CheckpointError(
+            f"The run in {run} has not come to a result yet; go on with tractable fit --resume --out {run}."
+        )
     page = run / "report.html"
     console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)
 
@@ -307,7 +316,7 @@ def predict(
     interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's.
     """
     from tractable.cli.problem import model_of, predictions, read_run
-    from tractable.infer import load
+    from tractable.saving import load
     from tractable.tools.errors import DataError
     from tractable.tools.tables import Encoder, encode, read_table
 
@@ -319,7 +328,9 @@ def predict(
     encoder = Encoder.from_dict(spec["encoder"])
     posterior = load(run, model_of(encoder))
     frame = read_table(new)
-    found = predictions(encoder, posterior.predict(encode(encoder, frame.drop(columns=encoder.target.name, errors="ignore")).x, level))
+    found = predictions(
+        encoder, posterior.predict(encode(encoder, frame.drop(columns=encoder.target.name, errors="ignore")).x, level)
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".csv":
         found.to_csv(out, index=False)

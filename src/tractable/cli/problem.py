@@ -70,7 +70,7 @@ def from_table(
             every = tables.fit_encoder(frame, target, missing, family)
     except DataError as error:
         raise DataError(str(error).replace("missing='drop' when fitting", "--drop-missing")) from None
-    frame = frame[~frame.isin([np.inf, -np.inf]).any(axis=1)].dropna() if drop else frame
+    frame = frame.replace([np.inf, -np.inf], np.nan).dropna() if drop else frame
     kept, rest = split(frame, target, every.target.family, held_out)
     encoder = tables.fit_encoder(kept, target, missing, every.target.family)
     spec = {
@@ -78,7 +78,8 @@ def from_table(
         "encoder": encoder.to_dict(),
     }  # fmt: skip
     name = path.name.split(".")[0] or "table"
-    return Problem(name, model_of(encoder), as_rows(encoder, kept), as_rows(encoder, rest), spec, encoder)
+    held = as_rows(encoder, rest) if len(rest) else None
+    return Problem(name, model_of(encoder), as_rows(encoder, kept), held, spec, encoder)
 
 
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -90,7 +91,7 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
         labels = frame[target].astype(str).to_numpy()
         unseen = ~np.isin(labels, labels[~chosen])
         chosen &= ~unseen
-    return frame[~chosen], frame[chosen]
+    return frame.loc[~chosen], frame.loc[chosen]
 
 
 def model_of(encoder: tables.Encoder) -> Model:
@@ -100,10 +101,8 @@ def model_of(encoder: tables.Encoder) -> Model:
     return linear.generalised_linear(len(encoder.features), family, classes)
 
 
-def as_rows(encoder: tables.Encoder, frame: pd.DataFrame) -> Data | None:
-    """The rows of a table as Data; None where there are none."""
-    if not len(frame):
-        return None
+def as_rows(encoder: tables.Encoder, frame: pd.DataFrame) -> Data:
+    """The rows of a table as Data."""
     x, y = tables.encode(encoder, frame)
     return Data(y, x)
 

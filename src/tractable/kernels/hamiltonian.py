@@ -24,9 +24,7 @@ class Info(NamedTuple):
     saturated: jax.Array  # () 1 where the tree reached its largest depth
 
 
-def hmc(
-    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10
-) -> Kernel:
+def hmc(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10) -> Kernel:
     """HMC with a fixed number of leapfrog steps.
 
     Args:
@@ -46,9 +44,7 @@ def hmc(
     return _kernel(blackjax.hmc.init, move, log_density)
 
 
-def nuts(
-    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10
-) -> Kernel:
+def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, max_depth: int = 10) -> Kernel:
     """The No-U-Turn sampler with multinomial trajectories.
 
     Args:
@@ -102,8 +98,10 @@ def warm_up(
     max_depth: int = 10,
 ) -> tuple[PyTree, jax.Array, jax.Array]:
     """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix)."""
-    extra = {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
-    adaptation = blackjax.window_adaptation(
+    extra: dict[str, Any] = (
+        {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
+    )
+    adaptation: Any = blackjax.window_adaptation(
         getattr(blackjax, algorithm),
         log_density,
         is_mass_matrix_diagonal=not dense,
@@ -111,5 +109,5 @@ def warm_up(
         adaptation_info_fn=lambda *_: (),
         **extra,
     )
-    (state, parameters), _ = adaptation.run(key, position, num_steps=steps)
+    (state, parameters), _ = adaptation.run(key, position, steps)
     return state.position, parameters["step_size"], parameters["inverse_mass_matrix"]

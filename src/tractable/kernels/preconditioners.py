@@ -25,6 +25,9 @@ def fixed(scale: PyTree = 1.0) -> Preconditioner:
     return Preconditioner(lambda position: (), lambda state, gradient, batch: state, lambda state: scale)
 
 
+IDENTITY = fixed()
+
+
 def rmsprop(decay: float = 0.99, damping: float = 1e-5) -> Preconditioner:
     """P = 1/(λ + √v), v a running mean of (g/N)² (pSGLD, Li et al. 2016, eqs. 4–5).
 

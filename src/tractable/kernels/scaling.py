@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 PyTree = Any
 
 
 def is_matrix(scale: PyTree) -> bool:
     """Whether the scale is a matrix, which acts on flat vectors."""
-    return isinstance(scale, jax.Array) and scale.ndim == 2
+    return isinstance(scale, jax.Array | np.ndarray) and scale.ndim == 2
 
 
 def multiply(scale: PyTree, x: PyTree) -> PyTree:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from tractable.core import Batch, Kernel
 from tractable.gradients import minibatch
 from tractable.kernels import scaling
-from tractable.kernels.preconditioners import Preconditioner, fixed
+from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.kernels.sgld import Info, as_schedule
 from tractable.tools import schedules, tree
 
@@ -36,7 +36,7 @@ def sghmc(
     friction: float | jax.Array = 0.1,
     *,
     temperature: float | jax.Array | Callable = 1.0,
-    preconditioner: Preconditioner = fixed(),
+    preconditioner: Preconditioner = IDENTITY,
     gradient: Callable = minibatch,
 ) -> Kernel:
     """The SGHMC kernel.
@@ -52,9 +52,7 @@ def sghmc(
 
     def init(key: jax.Array, position: PyTree) -> State:
         del key
-        return State(
-            position, jax.tree.map(jnp.zeros_like, position), jnp.array(0), preconditioner.init(position)
-        )
+        return State(position, jax.tree.map(jnp.zeros_like, position), jnp.array(0), preconditioner.init(position))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         del batch

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from tractable.core import Batch, Kernel
 from tractable.gradients import minibatch
 from tractable.kernels import scaling
-from tractable.kernels.preconditioners import Preconditioner, fixed
+from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.tools import schedules, tree
 
 PyTree = Any
@@ -42,7 +42,7 @@ def sgld(
     step_size: float | jax.Array | schedules.Schedule,
     *,
     temperature: float | jax.Array | Callable = 1.0,
-    preconditioner: Preconditioner = fixed(),
+    preconditioner: Preconditioner = IDENTITY,
     gradient: Callable = minibatch,
     noise_scale: PyTree = None,
 ) -> Kernel:

@@ -48,10 +48,6 @@ class Drawing(Method):
         """(positions, tuned, found, thin) to begin the main run with."""
         raise NotImplementedError
 
-    def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Weights of draws that do not count alike."""
-        return None
-
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         """Looks at every segment; raises what cannot go on."""
 
@@ -106,8 +102,14 @@ class Drawing(Method):
             "compiling": result.compile_seconds,
         }
         return Outcome(
-            result.draws, None, result.info, self.weigh(result.info), standing, standing.found,
-            result.interrupted, seconds,
+            result.draws,
+            None,
+            result.info,
+            self.weigh(result.info),
+            standing,
+            standing.found,
+            result.interrupted,
+            seconds,
         )
 
 
@@ -116,8 +118,13 @@ def capacity(shape: loop.Shape, session: Session, program: Program, chains: int)
     if not program.streams:
         return shape.capacity
     data = session.data
-    bytes_a_group = chains * shape.group * program.method.batch_size * data.nbytes // data.size
+    bytes_a_group = chains * shape.group * _width(program.method, data) * data.nbytes // data.size
     return max(1, min(shape.capacity, loop.BUFFER_BYTES // max(bytes_a_group, 1)))
+
+
+def _width(method: Method, data: Data) -> int:
+    plan = method.plan(data)
+    return data.size if plan is None else plan.width
 
 
 def chain_keys(key: jax.Array, chains: int) -> jax.Array:

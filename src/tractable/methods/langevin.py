@@ -81,8 +81,8 @@ class SGLD(Drawing):
             self.check_positive("step_size")
         if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
             raise SettingsError(
-                f"{type(self).__name__}(correct=True) needs a constant step and a preconditioner that stays as measured; "
-                "got a schedule, cycles or rmsprop."
+                f"{type(self).__name__}(correct=True) needs a constant step and a preconditioner that stays as "
+                "measured; got a schedule, cycles or rmsprop."
             )
 
     @property
@@ -133,7 +133,9 @@ class SGLD(Drawing):
         if self.start == "mode":
             climbed = modes(session, positions)
             if not np.all(np.isfinite(climbed)):
-                raise RunError("The climb to a mode left the finite numbers: is the posterior proper? Or start='random'.")
+                raise RunError(
+                    "The climb to a mode left the finite numbers: is the posterior proper? Or start='random'."
+                )
             positions = jnp.asarray(climbed, dtype)
         values = [float(_value(model, data, p)) for p in positions]
         best = positions[int(np.argmax(values))]

@@ -24,7 +24,7 @@ class Session(NamedTuple):
     """What ``infer`` hands a method: the problem, the key, and the host's hooks."""
 
     model: Model
-    data: Data | None
+    data: Any  # Data, or None
     key: jax.Array
     stop: Callable[[], bool]
     say: Callable[[str, int, int], None]  # (phase, done, of)
@@ -123,24 +123,26 @@ class Method:
         """What is looked at before the result is trusted."""
         return []
 
-    def check(self, good: bool, field: str, expected: str) -> None:
+    def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Weights of draws, where they do not count alike."""
+        return None
+
+    def check(self, good: Any, field: str, expected: str) -> None:
         """Raise the sentence of a field that is out of range."""
         if not good:
-            raise SettingsError(
-                f"{type(self).__name__}({field}=...) expects {expected}; got {getattr(self, field)!r}."
-            )
+            raise SettingsError(f"{type(self).__name__}({field}=...) expects {expected}; got {getattr(self, field)!r}.")
 
     def check_whole(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        self.check(whole and value >= least, field, f"a whole number ≥ {least}")
+        self.check(bool(whole and value >= least), field, f"a whole number ≥ {least}")
 
     def check_positive(self, field: str) -> None:
         value = getattr(self, field)
         good = isinstance(value, int | float) and math.isfinite(value) and value > 0
         self.check(good, field, "a positive finite number")
 
-    def check_between(self, field: str, low: float, high: float) -> None:
+    def check_between(self, field: str, low: float | int, high: float | int) -> None:
         value = getattr(self, field)
         self.check(isinstance(value, int | float) and low < value < high, field, f"a number in ({low}, {high})")
 
@@ -149,12 +151,9 @@ def plan_batches(method: Any, data: Data | None, batch_size: int, independent: b
     """A plan, after the sentences about batches that cannot be."""
     name = type(method).__name__
     if data is None:
-        raise SettingsError(
-            f"{name} takes minibatches of data, and there are none; use MALA or NUTS on a log density."
-        )
+        raise SettingsError(f"{name} takes minibatches of data, and there are none; use MALA or NUTS on a log density.")
     if batch_size > data.size:
         raise SettingsError(
-            f"{name}(batch_size={batch_size}) is more than the {data.size} rows there are; "
-            f"use at most {data.size}."
+            f"{name}(batch_size={batch_size}) is more than the {data.size} rows there are; use at most {data.size}."
         )
     return Plan(data.size, batch_size, independent)

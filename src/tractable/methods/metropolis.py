@@ -32,7 +32,9 @@ class Metropolis(Drawing):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(
-            self.preconditioner in (None, "auto", "diagonal", "dense"), "preconditioner", "None, 'auto', 'diagonal' or 'dense'"
+            self.preconditioner in (None, "auto", "diagonal", "dense"),
+            "preconditioner",
+            "None, 'auto', 'diagonal' or 'dense'",
         )
         if self.target is not None:
             self.check_between("target", 0, 1)
@@ -57,7 +59,7 @@ class Metropolis(Drawing):
         Acceptance and covariance are pooled over chains; the kernel itself never adapts, so warm-up and main run
         are one compiled program.
         """
-        model, size = session.model, session.model.space.size
+        size = session.model.space.size
         dtype = jnp.result_type(float)
         dense = self.preconditioner == "dense" or (self.preconditioner == "auto" and size <= DENSE)
         positions, laplace = self._start(session, positions)
@@ -76,10 +78,19 @@ class Metropolis(Drawing):
         acceptance, searching = float("nan"), True
         for round_ in range(rounds if self.warmup else 0):
             result = loop.run(
-                program, shape, session.data, None, tuned, keys, states, groups=round_ + 1, done=round_, stop=session.stop
+                program,
+                shape,
+                session.data,
+                None,
+                tuned,
+                keys,
+                states,
+                groups=round_ + 1,
+                done=round_,
+                stop=session.stop,
             )
             states = result.states
-            seen.append(result.draws)
+            seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
             # A chain left behind in a tail sets the step until it is out; an average would leave it there.
             acceptance = float(by_chain.min() if by_chain.min() < 0.25 * by_chain.mean() else by_chain.mean())
@@ -116,7 +127,9 @@ class Metropolis(Drawing):
         if root is None:
             return positions, None
         jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
-        return jnp.asarray(climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype), root
+        return jnp.asarray(
+            climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype
+        ), root
 
     def checks(self, posterior: Any) -> list[Check]:
         rate = float(np.mean(posterior.info["acceptance"]))
@@ -133,7 +146,9 @@ class Metropolis(Drawing):
 class Averaging:
     """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update a block of steps."""
 
-    def __init__(self, centre: float, gap: float = 0.0, weighted: float = 0.0, time: int = 0, step: float | None = None):
+    def __init__(
+        self, centre: float, gap: float = 0.0, weighted: float = 0.0, time: int = 0, step: float | None = None
+    ):
         self.centre, self.gap, self.weighted, self.time = centre, gap, weighted, time
         self.step = centre if step is None else step
 

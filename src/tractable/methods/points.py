@@ -87,7 +87,9 @@ class MAP(Method):
         if self.batch_size is None:
             value, batch = objective.value, None if rows is None else whole(rows)
             objective = objective._replace(value=lambda noise, params, _: value(noise, params, batch))
-        optimizer = optax.adam(optax.cosine_decay_schedule(0.05, self.steps)) if self.optimizer == "adam" else self.optimizer
+        optimizer = (
+            optax.adam(optax.cosine_decay_schedule(0.05, self.steps)) if self.optimizer == "adam" else self.optimizer
+        )
         return ascend(objective, optimizer)
 
     def learn(self, session: Session) -> Outcome:
@@ -141,9 +143,7 @@ class MAP(Method):
         if jnp.result_type(float) == jnp.float32:
             tolerance = max(tolerance, 1e-5)
         verdict = "trust" if slope <= tolerance else "caution" if slope <= 1e3 * tolerance else "reject"
-        out = [
-            Check("gradient", slope, verdict, "largest component of the gradient a datum; 0 at a maximum")
-        ]
+        out = [Check("gradient", slope, verdict, "largest component of the gradient a datum; 0 at a maximum")]
         if "eigenvalue" in found:
             positive = found["eigenvalue"] > 0
             out.append(
@@ -275,14 +275,14 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
     batch = None if data is None else whole_of(data)
-    position = jnp.asarray(position, jnp.result_type(float))
-    information = np.asarray(_curvature(model, position, batch, prior, False), np.float64)
+    where = jnp.asarray(position, jnp.result_type(float))
+    information = np.asarray(_curvature(model, where, batch, prior, False), np.float64)
     if not np.all(np.isfinite(information)):
         return {"eigenvalue": float("nan")}
     eigenvalue = float(np.linalg.eigvalsh(information).min())
-    out = {"eigenvalue": eigenvalue}
+    out: dict[str, Any] = {"eigenvalue": eigenvalue}
     if eigenvalue > 0:
-        slope = np.asarray(_constrain_jacobian(model, position), np.float64)  # (k, d)
+        slope = np.asarray(_constrain_jacobian(model, where), np.float64)  # (k, d)
         out["covariance"] = slope @ np.linalg.inv(information) @ slope.T
         out["information"] = information
     else:
@@ -333,16 +333,16 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     if model.prior_is_callable:
         return np.zeros(model.space.size), np.zeros(model.space.size)
     is_leaf = lambda d: isinstance(d, dist.Distribution)  # noqa: E731
-    example = model.unconstrain(model.example(jax.random.key(0)))
+    example = model.space.unravel(jnp.zeros(model.space.size))
 
     def spread(pick: str):
         def leaf(d: Any, like: jax.Array) -> jax.Array:
-            inner = d
+            inner: Any = d
             while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
                 inner = inner.base_dist
             if not isinstance(inner, dist.Laplace):
                 return jnp.zeros_like(like)
-            value = 1 / inner.scale if pick == "rate" else inner.loc
+            value = 1 / jnp.asarray(inner.scale) if pick == "rate" else jnp.asarray(inner.loc)
             return jnp.broadcast_to(value, jnp.shape(like))
 
         tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_leaf)
@@ -360,9 +360,7 @@ def _total(model: Model, position: jax.Array, batch: Batch | None, prior: bool =
 def _curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
     """−∇² of the objective."""
     gradient = jax.grad(_objective(model, batch, prior, jacobian))
-    columns = jax.lax.map(
-        lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16
-    )
+    columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16)
     return -(columns + columns.T) / 2
 
 
@@ -379,5 +377,3 @@ def _constrain_jacobian(model: Model, position: jax.Array) -> jax.Array:
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
 
     return jax.jacobian(constrained)(position)
-
-

@@ -135,5 +135,3 @@ def _exceeded(model: Model, position: jax.Array, excess: float) -> str:
         f"The bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
         "would not follow the posterior. Raise log_bound by at least that, or leave it out to have it searched."
     )
-
-

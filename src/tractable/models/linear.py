@@ -91,9 +91,7 @@ def generalised_linear(
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
         return Model(prior, lambda params, x: dist.Categorical(logits=predictor(params, x)))
     if classes is not None:
-        raise ModelError(
-            f"classes= is for family='categorical'; leave it out for {family!r} (got {classes})."
-        )
+        raise ModelError(f"classes= is for family='categorical'; leave it out for {family!r} (got {classes}).")
     prior = {"intercept": dist.Normal(0.0, intercept_scale), "weights": _normals(features, weight_scale)}
     if family == "bernoulli":
         return Model(prior, lambda params, x: dist.Bernoulli(logits=predictor(params, x)))

@@ -31,9 +31,7 @@ _PIECE = 2**22  # bytes hashed or read at a time
 _SLACK = 2**20  # bytes for the manifest, the headers and the folder's own entry
 
 
-def save(
-    folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2
-) -> Path:
+def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2) -> Path:
     """Write ``folder/step-<step>/`` and delete all but the newest ``keep`` checkpoints.
 
     Checkpoints of later steps are deleted too: they belong to a branch that was given up (damaged, or

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
     data: PyTree
     mask: jax.Array
-    size: int
+    size: Any  # an int, or traced
     index: jax.Array | int = 0
     count: int = 1
 
@@ -152,9 +152,7 @@ class Data:
         rows = (_arrays(y, "y"), None if given is None else _arrays(given, "given"))
         self.size = _common_length(rows)
         if self.size == 0 and not allow_empty:
-            raise DataError(
-                "Data holds no rows: expected at least one. Pass allow_empty=True to sample the prior."
-            )
+            raise DataError("Data holds no rows: expected at least one. Pass allow_empty=True to sample the prior.")
         if self.size >= 1 << 30:
             raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
         bad = _not_finite(rows, self.size)
@@ -246,13 +244,13 @@ class Data:
         return self._fingerprint
 
 
-def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array) -> Batch:
+def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The batch that ``place`` put at ``start``, as a slice of ``Data.windows``."""
     data = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, plan.width), windows)
     return Batch(data, _mask(plan, rows), plan.size, index, plan.count)
 
 
-def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array) -> Batch:
+def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The same from rows that ``Data.read`` has already cut out."""
     return Batch(data, _mask(plan, rows), plan.size, index, plan.count)
 
@@ -272,7 +270,7 @@ def _arrays(source: Any, role: str) -> PyTree:
     elif hasattr(source, "to_numpy") and hasattr(source, "columns"):  # a frame is a dict of columns
         out = {str(name): np.asarray(source[name]) for name in source.columns}
     else:
-        if isinstance(source, list) and all(np.isscalar(item) for item in source):
+        if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
             source = np.asarray(source)
         out = jax.tree.map(lambda a: a if isinstance(a, np.ndarray) else np.asarray(a), source)
     if not jax.tree.leaves(out):

@@ -105,17 +105,13 @@ class Encoder:
             DataError: another version, or fields missing or unknown.
         """
         if saved.get("version") != VERSION:
-            raise DataError(
-                f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew."
-            )
+            raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
             columns = tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in saved["columns"])
             target = Target(**{**saved["target"], "classes": tuple(saved["target"]["classes"])})
             return cls(columns, target, saved["missing"])
         except (KeyError, TypeError) as error:
-            raise DataError(
-                f"This is not a saved encoder, or it is damaged: {error}. Fit it anew."
-            ) from error
+            raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
 
 
 class Encoded(NamedTuple):
@@ -231,9 +227,7 @@ def decode(encoder: Encoder, y: Any) -> np.ndarray:
         return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
     codes = np.asarray(y)
     if codes.dtype.kind not in "iub" or np.any((codes < 0) | (codes >= len(target.classes))):
-        raise DataError(
-            f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}."
-        )
+        raise DataError(f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}.")
     return np.asarray(_labels(target)[codes.astype(np.int64)])
 
 
@@ -400,9 +394,7 @@ def _fit_target(values: Values, family: str | None) -> Target:
     if family not in (None, "normal", "bernoulli", "categorical"):
         raise DataError(f"family is 'normal', 'bernoulli' or 'categorical'; got {family!r}.")
     if len(distinct) == 1:
-        raise DataError(
-            f"The target {name!r} is {distinct[0]!r} in every row, so there is nothing to explain."
-        )
+        raise DataError(f"The target {name!r} is {distinct[0]!r} in every row, so there is nothing to explain.")
     if family is None:
         whole = kind != "number" or all(float(value).is_integer() for value in distinct)
         if len(distinct) == 2:

@@ -1,5 +1,6 @@
 """Small helpers on pytrees of arrays."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +24,7 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
     pieces = jnp.split(flat, np.cumsum(sizes)[:-1], axis=1) if len(leaves) > 1 else [flat]
     return jax.tree.unflatten(
         treedef,
-        [
-            piece.reshape((count, *leaf.shape)).astype(leaf.dtype)
-            for piece, leaf in zip(pieces, leaves, strict=True)
-        ],
+        [piece.reshape((count, *leaf.shape)).astype(leaf.dtype) for piece, leaf in zip(pieces, leaves, strict=True)],
     )
 
 
@@ -35,18 +33,19 @@ def size(tree: PyTree) -> int:
     return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
 
 
+def total(tree: PyTree) -> jax.Array:
+    """The sum of a pytree's leaves."""
+    return functools.reduce(jnp.add, jax.tree.leaves(tree))
+
+
 def dot(a: PyTree, b: PyTree) -> jax.Array:
     """Inner product of two pytrees of one structure."""
-    return sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    return total(jax.tree.map(jnp.vdot, a, b))
 
 
 def all_finite(tree: PyTree) -> jax.Array:
     """Whether every floating-point number in the tree is finite."""
-    checks = [
-        jnp.all(jnp.isfinite(leaf))
-        for leaf in jax.tree.leaves(tree)
-        if jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
+    checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.stack(checks)) if checks else jnp.array(True)
 
 
@@ -61,9 +60,7 @@ def names(tree: PyTree) -> list[str]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
         shape = jnp.shape(leaf)
-        out += (
-            [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
-        )
+        out += [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
     return out
 
 

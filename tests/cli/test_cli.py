@@ -1,0 +1,284 @@
+"""The commands as a user types them: what they leave, what they print, and how they fail."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from tractable import NUTS, load
+from tractable.cli import settings
+from tractable.cli.app import app
+from tractable.cli.problem import from_table, model_of, problem_of, read_run, split
+from tractable.gallery import EXAMPLES
+from tractable.tools.errors import SettingsError
+from tractable.tools.tables import Encoder
+
+FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
+LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "report.html"}
+
+
+def run(*words: object) -> Result:
+    """A command, in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fault(*words: object) -> str:
+    """The sentence of a command that must fail with one."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    """A folder with a table for each kind of target, and rows to predict."""
+    folder = tmp_path_factory.mktemp("tables")
+    generator = np.random.default_rng(0)
+    x, colour = generator.normal(10, 3, 80), generator.choice(["blue", "green", "red"], 80)
+    price = 100 + 2 * x + 5 * (colour == "red") + generator.normal(0, 1.5, 80)
+    bought = np.where(generator.random(80) < 1 / (1 + np.exp(10 - x)), "yes", "no")
+    frame = pd.DataFrame({"x": x, "colour": colour})
+    frame.assign(price=price).to_csv(folder / "prices.csv", index=False)
+    frame.assign(bought=bought).to_parquet(folder / "sales.parquet", index=False)
+    frame.head(5).to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+def test_examples_lists_every_one():
+    result = run("examples")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in EXAMPLES)
+
+
+def test_fit_leaves_every_file_and_a_posterior(tmp_path):
+    out = tmp_path / "coin"
+    result = run("fit", "--example", "beta-bernoulli", "--method", "nuts", *FEW, "--seed", 3, "--out", out)
+    assert result.exit_code in (0, 3), result.output
+    assert {path.name for path in out.iterdir()} >= LEFT
+    verdict = json.loads((out / "posterior.json").read_text())["verdict"]
+    assert result.exit_code == (3 if verdict == "reject" else 0)
+    assert verdict in result.stdout and "theta" in result.stdout and "R-hat" in result.stdout
+    assert result.stderr.strip().count("\n") == 0  # one line where there is no terminal
+
+    problem = problem_of(read_run(out)["problem"])
+    posterior = load(out, problem.model, problem.data)
+    assert posterior.method == NUTS(draws=64, warmup=64, chains=2)
+    assert posterior.seed == 3
+    mean, sd = EXAMPLES["beta-bernoulli"].exact()["theta"]
+    assert abs(posterior.mean()["theta"] - mean) < 6 * sd / np.sqrt(posterior.diagnosed.bulk[0])
+
+    again = run("report", out)
+    assert again.exit_code == 0
+    assert verdict in again.stdout and "report.html" in again.stdout
+
+    assert "already holds a run" in fault("fit", "--example", "beta-bernoulli", "--out", out)
+    assert "is of the example 'beta-bernoulli'" in fault("predict", out, tmp_path / "new.csv")
+
+
+def test_quiet_prints_the_folder_alone(tmp_path):
+    out = tmp_path / "coin"
+    result = run("fit", "--example", "beta-bernoulli", "--method", "map", "--out", out, "--quiet")
+    assert (result.exit_code, result.stdout.strip(), result.stderr) == (0, str(out), "")
+    assert {path.name for path in out.iterdir()} >= LEFT
+
+
+def test_names_of_folders_are_readable_and_new(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("beta-bernoulli-map", "beta-bernoulli-map-2"):
+        assert run("fit", "--example", "beta-bernoulli", "--method", "map", "--quiet").exit_code == 0
+        assert (tmp_path / "runs" / name / "report.html").exists()
+
+
+def test_regression_of_a_table(tables, tmp_path):
+    out, predicted = tmp_path / "prices", tmp_path / "deep" / "predictions.csv"
+    result = run("fit", tables / "prices.csv", "--target", "price", "--method", "nuts", *FEW, "--out", out)
+    assert result.exit_code in (0, 3), result.output
+    assert "RMSE" in result.stdout and "log predictive" in result.stdout
+    assert run("predict", out, tables / "new.csv", "--out", predicted).exit_code == 0
+    found = pd.read_csv(predicted)
+    assert list(found) == ["mean", "sd", "aleatoric", "epistemic", "lower", "upper"]
+
+    # The same from the draws and the table's own columns, without the encoder's code.
+    encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
+    problem = from_table(tables / "prices.csv", "price")
+    assert problem.encoder == encoder
+    draws = load(out, model_of(encoder)).draws
+    weights, intercept, noise = (
+        draws[name].reshape(-1, *draws[name].shape[2:]) for name in ("weights", "intercept", "noise")
+    )
+    new, kept = pd.read_csv(tables / "new.csv"), kept_rows(tables / "prices.csv", "price")
+    x = np.column_stack(
+        [(new.x - kept.x.mean()) / kept.x.std(ddof=0), *(new.colour == c for c in ("blue", "green", "red"))]
+    )
+    centre, unit = kept.price.mean(), kept.price.std(ddof=0)
+    means = (intercept + x @ weights.T) * unit + centre  # (row, draw)
+    np.testing.assert_allclose(found["mean"], means.mean(1), rtol=1e-4)
+    np.testing.assert_allclose(found["epistemic"], means.std(1), rtol=2e-2)
+    np.testing.assert_allclose(found["aleatoric"], unit * np.sqrt(np.mean(noise**2)), rtol=1e-3)
+    np.testing.assert_allclose(found["sd"], np.hypot(found["aleatoric"], found["epistemic"]), rtol=1e-6)
+    width = (found["upper"] - found["lower"]) / (2 * 1.645 * found["sd"])
+    assert ((width > 0.7) & (width < 1.3)).all()
+    assert np.abs(found["mean"] - (100 + 2 * new.x + 5 * (new.colour == "red"))).max() < 2
+
+
+def kept_rows(path: Path, target: str) -> pd.DataFrame:
+    """The rows of a table that are fitted."""
+    return split(pd.read_csv(path), target, "normal", 0.2)[0]
+
+
+def test_classification_of_a_table(tables, tmp_path):
+    out, predicted = tmp_path / "sales", tmp_path / "predictions.parquet"
+    result = run("fit", tables / "sales.parquet", "--target", "bought", "--method", "map", "--out", out)
+    assert result.exit_code in (0, 3), result.output
+    assert "accuracy" in result.stdout
+    assert run("predict", out, tables / "new.csv", "--out", predicted).exit_code == 0
+    found = pd.read_parquet(predicted)
+    assert list(found) == ["bought", "p(no)", "p(yes)", "epistemic"]
+
+    encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
+    point = load(out, model_of(encoder)).mean()
+    new, column = pd.read_csv(tables / "new.csv"), encoder.columns[0]
+    x = np.column_stack([(new.x - column.mean) / column.sd, *(new.colour == c for c in ("blue", "green", "red"))])
+    chance = 1 / (1 + np.exp(-(point["intercept"] + x @ point["weights"])))
+    np.testing.assert_allclose(found["p(yes)"], chance, atol=1e-5)
+    np.testing.assert_allclose(found["p(no)"], 1 - chance, atol=1e-5)
+    assert (found["bought"] == np.where(chance > 0.5, "yes", "no")).all()
+    np.testing.assert_allclose(found["epistemic"], 0, atol=1e-6)  # a point does not know what it does not know
+
+    new.assign(colour="violet").to_csv(tmp_path / "violet.csv", index=False)
+    result = run("predict", out, tmp_path / "violet.csv", "--out", predicted)
+    assert result.exit_code == 0 and "never seen in training, 'violet'" in result.stderr
+    new.drop(columns="x").to_csv(tmp_path / "less.csv", index=False)
+    assert "lacks 'x'" in fault("predict", out, tmp_path / "less.csv", "--out", predicted)
+    assert "--out expects a .parquet or .csv file" in fault("predict", out, tables / "new.csv", "--out", "x.txt")
+
+
+def test_every_class_is_fitted_however_rare():
+    frame = pd.DataFrame({"x": np.arange(20.0), "kind": ["a"] * 9 + ["b"] * 10 + ["c"]})
+    for share in (0.2, 0.5, 0.99):
+        kept, rest = split(frame, "kind", "categorical", share)
+        assert set(kept["kind"]) == {"a", "b", "c"}
+        assert len(kept) + len(rest) == 20
+
+
+COIN = ["--example", "beta-bernoulli"]
+PRICES = ["prices.csv", "--target", "price"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "either a table with --target, or --example; got neither"),
+        (["--example", "coin"], "There is no example 'coin'; expected one of beta-bernoulli"),
+        (["missing.csv", "--target", "y"], "missing.csv does not exist"),
+        (["prices.csv"], "--target is missing"),
+        (["prices.csv", "--target", "cost"], "'cost' is not a column of the table; got 'x', 'colour', 'price'"),
+        ([*PRICES, "--held-out", "1.5"], "--held-out expects a share of the rows in [0, 1); got 1.5"),
+        ([*PRICES, "--family", "poisson"], "family is 'normal', 'bernoulli' or 'categorical'"),
+        (["holes.csv", "--target", "price"], "Column 'x' has 1 value missing or not finite, the first in row 3"),
+        ([*COIN, "--method", "gibbs"], "There is no method 'gibbs'; there are mle, map"),
+        ([*COIN, "--set", "drawss=5"], "NUTS has no field drawss; it has chains"),
+        ([*COIN, "--set", "draws=-5"], "NUTS(draws=...) expects a whole number ≥ 1; got -5"),
+        ([*COIN, "--set", "target=1.5"], "NUTS(target=...) expects a number in (0, 1); got 1.5"),
+        ([*COIN, "--set", "draws"], "--set expects field=value, such as draws=500; got 'draws'"),
+        ([*COIN, "--config", "no.toml"], "There is no file no.toml"),
+        ([*COIN, "--method", "sgld", "--set", "batch_size=101"], "more than the 100 rows there are"),
+        ([*COIN, "--method", "metropolis", "--set", "proposal=x"], "a command line cannot hold it"),
+        ([*COIN, "--resume"], "--resume expects --out"),
+        (["--resume", "--out", "nothing"], "nothing is no run: expected run.json in it"),
+    ],
+)
+def test_faults_are_sentences_and_leave_nothing(words, sentence, tables, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("prices.csv",):
+        (tmp_path / name).write_bytes((tables / name).read_bytes())
+    frame = pd.read_csv(tables / "prices.csv")
+    frame.loc[3, "x"] = np.nan
+    frame.to_csv(tmp_path / "holes.csv", index=False)
+    assert sentence in fault("fit", *words)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_missing_values_are_left_out_when_asked(tables, tmp_path):
+    frame = pd.read_csv(tables / "prices.csv")
+    frame.loc[3, "x"], frame.loc[5, "price"] = np.nan, np.inf
+    frame.to_csv(tmp_path / "holes.csv", index=False)
+    assert "--drop-missing" in fault("fit", tmp_path / "holes.csv", "--target", "price")
+    problem = from_table(tmp_path / "holes.csv", "price", drop=True)
+    assert problem.data.size + problem.held_out.size == 78
+
+
+def test_settings_come_from_file_name_and_assignments(tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text('method = "nuts"\ndraws = 50\ntarget = 0.9\nseed = 7\n')
+    assert settings.method_of(None, path, ["draws=60"]) == (NUTS(draws=60, target=0.9), 7)
+    other, seed = settings.method_of("sgld", path, ["step-size=0.001", "preconditioner=none"])
+    assert (other.label, other.step_size, other.preconditioner, other.draws, seed) == ("sgld", 0.001, None, 1000, 7)
+    several = settings.methods_of("map, nuts,mala", ["draws=9", "nuts.target=0.7"])
+    assert [m.settings().get("draws") for m in several] == [None, 9, 9]
+    assert several[1].target == 0.7 and several[2].target is None
+    with pytest.raises(SettingsError, match="none of them has that field"):
+        settings.methods_of("map,mle", ["draws=9"])
+
+
+def test_resume_needs_nothing_but_the_folder(tmp_path):
+    out = tmp_path / "coin"
+    words = ["--example", "beta-bernoulli", "--method", "sgld", *FEW, "--set", "preconditioner=none"]
+    assert run("fit", *words, "--out", out, "--quiet").exit_code in (0, 3)
+    before = (out / "summary.csv").read_text()
+    assert run("fit", "--resume", "--out", out, "--quiet").exit_code in (0, 3)
+    assert (out / "summary.csv").read_text() == before
+    assert "holds another run" in fault("fit", "--resume", "--out", out, "--seed", 1)
+
+
+def test_comparison(tmp_path):
+    out = tmp_path / "both"
+    words = ["compare", "--example", "beta-bernoulli", "--out", out, "--methods"]
+    result = run(*words, "map,metropolis,sgld", *FEW, "--set", "sgld.batch_size=1000")
+    assert result.exit_code == 0, result.output
+    assert "mean error" in result.stdout and "sgld failed" in result.stderr
+    assert {"run.json", "comparison.csv", "marginals.png", "report.html"} <= {p.name for p in out.iterdir()}
+    table = pd.read_csv(out / "comparison.csv", index_col=0)
+    assert list(table.index) == ["map", "random-walk", "sgld"]
+    assert (table.loc[["map", "random-walk"], "mean error"] < 0.5).all()
+    again = run("report", out)
+    assert again.exit_code == 0 and "random-walk" in again.stdout
+    assert "There is no method 'gibbs'" in fault(*words, "map,gibbs")
+    assert "cannot be gone on with" in fault("fit", "--resume", "--out", out)
+    assert run(*words, "sgld", "--set", "batch_size=1000").exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_path):
+    out = tmp_path / "coin"
+    words = [sys.executable, "-c", "from tractable.cli import main; main()", "fit", "--quiet", "--out", str(out)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+    began = subprocess.Popen(
+        [*words, "--example", "beta-bernoulli", "--method", "mala", "--set", "warmup=64", "--set", "draws=100000",
+         "--set", "thin=64"],
+        env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(out.glob("checkpoint/step-*")) and began.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    began.send_signal(number)
+    _, said = began.communicate(timeout=120)
+    assert began.returncode == 128 + number, said
+    assert "The run was interrupted" in said and "Traceback" not in said
+    problem = problem_of(read_run(out)["problem"])
+    about = json.loads((out / "posterior.json").read_text())
+    posterior = load(out, problem.model)
+    assert about["interrupted"] and posterior.interrupted
+    assert 0 < posterior.count < 100_000
+    assert (out / "report.html").exists()

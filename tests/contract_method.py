@@ -1,0 +1,196 @@
+"""What every method promises, whatever it learns and however.
+
+Groups are made of ten steps and segments of one group, so that tiny runs are cut, killed, resumed and extended.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tractable as tr
+from tractable import methods
+from tractable import run as loop
+from tractable.tools.errors import SettingsError
+
+CLOSE = 1e-6  # of rounding carried through a warm-up
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(24, 2))
+Y = X @ [1.0, -1.0] + 0.5 + _rng.normal(size=24)
+
+
+class Raised(dist.Normal):
+    """A normal whose log density is 2.5 too high."""
+
+    def log_prob(self, value: Any) -> jax.Array:
+        return super().log_prob(value) + 2.5
+
+
+def regression(likelihood: Callable = dist.Normal) -> tr.Model:
+    """y ~ N(a + w·x, 1): a scalar and a vector."""
+    prior = {"a": dist.Normal(0.0, 2.0), "w": dist.Normal(jnp.zeros(2), 1.0).to_event(1)}
+    return tr.Model(prior, lambda params, x: likelihood(params["a"] + x @ params["w"], 1.0))
+
+
+MODEL, RAISED = regression(), regression(Raised)  # shared, so that they are compiled once
+
+
+class Killed(Exception):
+    """Stands for kill -9: nothing after it is run."""
+
+
+def check_method(method: Any) -> None:
+    """Hold a method to the contract: tiny runs of a regression with a scalar and a vector parameter."""
+    with small_groups():
+        data = tr.Data(Y, X)
+        first = tr.infer(MODEL, data, method, seed=3)
+        check_face(first, data)
+        check_settings(method)
+        check_again(first, method)
+        check_invariance(first, method)
+        check_precision(method)
+        with tempfile.TemporaryDirectory() as folder:
+            check_files(first, method, Path(folder))
+            if not first.is_point:
+                check_kill(first, method, Path(folder) / "run")
+        if not first.is_point and not getattr(method, "cycles", 0):  # a cycle's length follows from draws
+            check_extend(first, method)
+
+
+@contextmanager
+def small_groups() -> Iterator[None]:
+    """Groups of about ten steps, segments of one group."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "BLOCK", 10)
+        patch.setattr(loop, "BUFFER_BYTES", 1)
+        yield
+
+
+def numbers(posterior: tr.Posterior) -> np.ndarray:
+    return np.asarray(posterior.point if posterior.is_point else posterior.unconstrained)
+
+
+def check_face(posterior: tr.Posterior, data: tr.Data) -> None:
+    """Summaries, predictions and verdict are there, finite and of the right shapes."""
+    table = posterior.summary()
+    assert list(table.index) == ["a", "w[0]", "w[1]"]
+    for tree in (posterior.mean(), posterior.sd()):
+        assert {k: np.shape(v) for k, v in tree.items()} == {"a": (), "w": (2,)}
+        assert all(np.all(np.isfinite(v)) for v in tree.values())
+    drawn = posterior.sample(0, 7)
+    assert drawn["a"].shape == (7,) and drawn["w"].shape == (7, 2)
+    prediction = posterior.predict(X[:5], draws=50)
+    assert prediction.mean.shape == (5,) and np.all(prediction.lower < prediction.upper)
+    np.testing.assert_allclose(
+        prediction.sd, np.hypot(prediction.aleatoric, prediction.epistemic), rtol=1e-9
+    )
+    scores = posterior.log_predictive(data, draws=50)
+    assert scores.shape == (24,) and np.all(np.isfinite(scores))
+    report = posterior.report()
+    assert report.checks and report.verdict in ("trust", "caution", "reject") and report.verdict in str(report)
+    assert all(check.name and check.sentence for check in report.checks)
+    draws = posterior.to_arviz()["posterior"]
+    assert draws["w"].shape == (posterior.chains, max(posterior.count, 1), 2)
+    np.testing.assert_array_equal(np.asarray(draws["a"]), posterior.draws["a"])
+    if not posterior.is_point:
+        assert numbers(posterior).shape == (posterior.chains, posterior.method.draws, 3)
+        assert all(trace.shape == numbers(posterior).shape[:2] for trace in posterior.info.values())
+
+
+def check_settings(method: Any) -> None:
+    """``from_settings`` gives the method back; functions are refused, with a sentence."""
+    if callable(getattr(method, "step_size", None)):
+        with pytest.raises(SettingsError, match="function"):
+            methods.from_settings(method.settings())
+    else:
+        assert methods.from_settings(method.settings()) == method
+
+
+def check_again(first: tr.Posterior, method: Any) -> None:
+    """The same seed gives the same bits and compiles nothing; another seed does not; data stay as they were."""
+    y, x = Y.copy(), X.copy()
+    before = loop.traces
+    again = tr.infer(MODEL, tr.Data(y, x), method, seed=3)
+    assert loop.traces == before
+    np.testing.assert_array_equal(numbers(again), numbers(first))
+    for name, trace in first.info.items():
+        np.testing.assert_array_equal(again.info[name], trace)
+    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(x, X)
+    if not first.is_point:
+        assert np.any(numbers(tr.infer(MODEL, tr.Data(y, x), method, seed=4)) != numbers(first))
+
+
+def check_invariance(first: tr.Posterior, method: Any) -> None:
+    """A constant added to the log density, or another order of all the rows, changes nothing but rounding."""
+    raised = tr.infer(RAISED, tr.Data(Y, X), method, seed=3)
+    np.testing.assert_allclose(numbers(raised), numbers(first), atol=CLOSE)
+    if not method.minibatch:
+        order = np.random.default_rng(1).permutation(len(Y))
+        permuted = tr.infer(MODEL, tr.Data(Y[order], X[order]), method, seed=3)
+        np.testing.assert_allclose(numbers(permuted), numbers(first), atol=CLOSE)
+
+
+def check_precision(method: Any) -> None:
+    """In float32 everything is float32."""
+    with jax.enable_x64(False):
+        posterior = tr.infer(regression(), tr.Data(Y.astype(np.float32), X.astype(np.float32)), method, seed=3)
+        assert posterior.values.dtype == np.float32
+        if not posterior.is_point:
+            assert numbers(posterior).dtype == np.float32
+            floats = [leaf for leaf in jax.tree.leaves(posterior.standing.states) if leaf.dtype.kind == "f"]
+            assert floats and all(leaf.dtype == np.float32 for leaf in floats)
+        assert np.all(np.isfinite(numbers(posterior)))
+
+
+def check_files(first: tr.Posterior, method: Any, folder: Path) -> None:
+    """Saved and loaded, a posterior says the same; nothing on disk is a pickle."""
+    first.save(folder / "saved")
+    files = [path for path in (folder / "saved").rglob("*") if path.is_file()]
+    assert files and not [path for path in files if path.suffix in (".pkl", ".pickle", ".npy")]
+    if callable(getattr(method, "step_size", None)):
+        return  # a schedule cannot be written down
+    loaded = tr.load(folder / "saved", MODEL, tr.Data(Y, X))
+    np.testing.assert_array_equal(numbers(loaded), numbers(first))
+    assert loaded.method == method and loaded.seed == 3
+    assert loaded.summary().equals(first.summary())
+
+
+def check_kill(first: tr.Posterior, method: Any, folder: Path) -> None:
+    """Killed half-way and resumed, a run is the one that was not, bit for bit."""
+
+    def progress(phase: str, done: int, of: int) -> None:
+        if phase == "drawing" and 2 * done >= of:
+            raise Killed
+
+    with pytest.raises(Killed):
+        tr.infer(MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder, progress=progress)
+    seen: list[int] = []
+    resumed = tr.infer(
+        MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder, progress=lambda phase, done, of: seen.append(done)
+    )
+    assert len(seen) and len(seen) < 12, seen  # it went on, and did not start again
+    np.testing.assert_array_equal(numbers(resumed), numbers(first))
+    for name, trace in first.info.items():
+        np.testing.assert_array_equal(resumed.info[name], trace)
+    finished = tr.infer(MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder)  # nothing is left to do
+    np.testing.assert_array_equal(numbers(finished), numbers(first))
+
+
+def check_extend(first: tr.Posterior, method: Any) -> None:
+    """``extend(n)`` is what would have been drawn at once."""
+    at_once = tr.infer(MODEL, tr.Data(Y, X), dataclasses.replace(method, draws=method.draws + 13), seed=3)
+    extended = first.extend(6).extend(7)
+    assert extended.count == at_once.count == method.draws + 13
+    np.testing.assert_array_equal(numbers(extended), numbers(at_once))
+    np.testing.assert_array_equal(numbers(extended)[:, : first.count], numbers(first))
+    for name, trace in at_once.info.items():
+        np.testing.assert_array_equal(extended.info[name], trace)

@@ -1,0 +1,171 @@
+"""Methods side by side: against an exact answer, against NUTS, and with one which fails."""
+
+import sys
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, RandomWalk, Rejection, compare
+from tractable.compare import COLUMNS, as_reference, evaluations, interesting, labels, stopwatch
+from tractable.gallery import example
+from tractable.infer import infer
+from tractable.models import linear
+from tractable.tools.errors import SettingsError
+
+
+@pytest.fixture(scope="module")
+def coin():
+    model, data, _ = example("beta-bernoulli").build()
+    return model, data, example("beta-bernoulli").exact()
+
+
+@pytest.fixture(scope="module")
+def against_exact(coin):
+    model, data, exact = coin
+    few = {"chains": 4, "draws": 400, "warmup": 400}
+    methods = [MAP(), RandomWalk(**few), MALA(**few), NUTS(**few), SGLD(**few), SGLD(batch_size=101)]
+    return compare(model, data, methods, held_out=data, reference=exact)
+
+
+def test_table_has_a_row_a_method(against_exact):
+    table = against_exact.table
+    assert list(table.columns) == list(COLUMNS)
+    assert list(table.index) == ["map", "random-walk", "mala", "nuts", "sgld", "sgld-2"]
+    good = table.drop(index="sgld-2")
+    assert (good[["seconds", "compiling"]].to_numpy(float) >= 0).all()
+    assert np.isnan(table.loc["map", "ess"])
+    assert (good["ess"].iloc[1:] > 100).all()
+    assert good["verdict"].isin(["trust", "caution", "reject"]).all()
+    assert set(against_exact.posteriors) == set(good.index)
+
+
+def test_distances_to_the_exact_answer_are_their_monte_carlo_errors(against_exact):
+    table = against_exact.table
+    for label in ("random-walk", "mala", "nuts"):
+        error, ratio, ess = (float(table.loc[label, c]) for c in ("mean error", "sd ratio", "ess"))
+        assert error < 4 / np.sqrt(ess)
+        assert abs(np.log(ratio)) < 4 / np.sqrt(ess)
+    assert float(table.loc["sgld", "mean error"]) < 0.3
+    assert abs(np.log(float(table.loc["sgld", "sd ratio"]))) < 0.3
+    # Of Beta(a, b): the mode, and the observed information there.
+    a_minus_1, b_minus_1 = 4 + np.sum(example("beta-bernoulli").build()[1].y), 0
+    b_minus_1 = 108 - a_minus_1
+    mode = a_minus_1 / 108
+    mean, sd = example("beta-bernoulli").exact()["theta"]
+    width = np.sqrt(mode**2 * (1 - mode) ** 2 / (a_minus_1 * (1 - mode) ** 2 + b_minus_1 * mode**2))
+    np.testing.assert_allclose(table.loc["map", "mean error"], abs(mode - mean) / sd, rtol=1e-5)
+    np.testing.assert_allclose(table.loc["map", "sd ratio"], width / sd, rtol=1e-5)
+
+
+def test_evaluations_are_counted(against_exact):
+    table = against_exact.table
+    steps = 4 * (400 + 400)
+    assert table.loc["mala", ["gradients", "densities"]].tolist() == [steps, 0]
+    assert table.loc["random-walk", ["gradients", "densities"]].tolist() == [0, steps]
+    sgld = against_exact.posteriors["sgld"]
+    assert table.loc["sgld", "gradients"] == 4 * (400 * sgld.thin + 400)  # a batch is all hundred rows
+    assert table.loc["nuts", "gradients"] == against_exact.posteriors["nuts"].info["gradients"].sum() >= 4 * 400
+    assert table.loc["map", "gradients"] == against_exact.posteriors["map"].found["evaluations"]
+
+
+def test_minibatches_count_by_their_share(coin):
+    model, data, _ = coin
+    method = SGLD(chains=2, draws=20, warmup=10, thin=3, batch_size=30)
+    assert evaluations(infer(model, data, method)) == (2 * (20 * 3 + 10) * 25 / 100, 0)  # four blocks of 25 rows
+    twice = SGLD(chains=2, draws=20, warmup=10, thin=3, batch_size=30, gradient="control_variates")
+    assert evaluations(infer(model, data, twice))[0] == 2 * 35
+    rejection = infer(model, data, Rejection(chains=2, draws=20))
+    assert evaluations(rejection) == (0, rejection.info["tries"].sum())
+
+
+def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
+    _, data, exact = coin
+    mean = float(exact["theta"][0])  # of a Bernoulli, the predictive probability is the posterior mean
+    expected = np.mean(np.where(np.asarray(data.y) == 1, np.log(mean), np.log(1 - mean)))
+    found = against_exact.table["held-out"].drop(index="sgld-2").astype(float)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_method_that_fails_has_its_sentence_and_the_others_go_on(against_exact):
+    assert against_exact.table.loc["sgld-2", "verdict"] == "failed"
+    assert "more than the 100 rows" in against_exact.failures["sgld-2"]
+    printed = str(against_exact)
+    assert "sgld-2 failed: SGLD(batch_size=101)" in printed and "mean error" in printed
+    assert "nan" not in printed.lower()
+
+
+def test_plot(against_exact, tmp_path):
+    against_exact.plot(tmp_path / "marginals.png")
+    assert (tmp_path / "marginals.png").stat().st_size > 10_000
+
+
+def test_without_a_reference_nuts_is_run(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 5))
+    data = Data(x @ np.arange(5.0) / 5 + 0.3 * generator.normal(size=60), x)
+    model = linear.bayesian_linear(5, 0.3, 1.0)
+    found = compare(model, data, [MAP(), MLE()])
+    assert list(found.table.index) == ["reference", "map", "mle"]
+    assert np.isnan(found.table.loc["reference", "mean error"])
+    assert found.reference.posterior is found.posteriors["reference"]
+    assert 0 <= found.table.loc["map", "mean error"] < 0.15
+    assert abs(found.table.loc["map", "sd ratio"] - 1) < 0.1
+    assert "held-out" not in str(found)
+    assert len(interesting(found)) == 4
+    found.plot(tmp_path / "marginals.svg")
+    assert (tmp_path / "marginals.svg").exists()
+
+
+def test_a_log_density_without_data():
+    model = Model.from_log_density(lambda p: -0.5 * (p["a"] ** 2).sum(), {"a": np.zeros(2)})
+    few = {"chains": 2, "draws": 100, "warmup": 100}
+    found = compare(model, None, [MALA(**few), SGLD(**few)], reference={"a": (np.zeros(2), np.ones(2))})
+    assert found.table.loc["mala", "mean error"] < 0.8
+    assert found.table.loc["sgld", "verdict"] == "failed"
+
+
+def test_interrupted_comparison_stops(coin, monkeypatch):
+    model, data, exact = coin
+    seen = []
+
+    def stopped(*args, **kwargs):
+        posterior = infer(*args, **kwargs)
+        posterior.interrupted = True
+        seen.append(posterior)
+        return posterior
+
+    monkeypatch.setattr(sys.modules["tractable.compare"], "infer", stopped)
+    found = compare(model, data, [MAP(), MLE()], reference=exact)
+    assert found.interrupted and len(seen) == 1 and list(found.table.index) == ["map"]
+
+
+def test_references():
+    model = Model({"w": dist.Normal(np.zeros(2), 1.0), "a": dist.Normal(0.0, 1.0)})
+    by_shape = as_reference(model, {"w": ([1.0, 2.0], [0.1, 0.2]), "a": (3.0, 0.3, np.sin)})
+    by_name = as_reference(model, {"w[1]": (2.0, 0.2), "w[0]": (1.0, 0.1), "a": (3.0, 0.3)})
+    assert by_shape.names == ["a", "w[0]", "w[1]"]
+    for found in (by_shape, by_name):
+        np.testing.assert_array_equal(found.mean, [3, 1, 2])
+        np.testing.assert_array_equal(found.sd, [0.3, 0.1, 0.2])
+    assert by_shape.densities == (np.sin, None, None)
+    with pytest.raises(SettingsError, match=r"The reference expects a, w\[0\], w\[1\]; got a"):
+        as_reference(model, {"a": (0.0, 1.0)})
+    with pytest.raises(SettingsError, match="positive sd of one shape"):
+        as_reference(model, {"a": (0.0, 0.0), "w": ([0.0, 0.0], [1.0, 1.0])})
+
+
+def test_faults(coin):
+    model, data, _ = coin
+    with pytest.raises(SettingsError, match=r"expects a list of methods .* got none"):
+        compare(model, data, [])
+    with pytest.raises(SettingsError, match="got 'nuts'"):
+        compare.__wrapped__(model, data, ["nuts"])  # as without the test bed's type checks
+
+
+def test_labels_and_stopwatch():
+    assert labels([MAP(), NUTS(), MAP(), MAP(starts=2)]) == ["map", "nuts", "map-2", "map-3"]
+    with stopwatch() as clock:
+        jax.jit(lambda x: jax.numpy.sin(x) * 3.21)(1.0).block_until_ready()
+    assert clock["compiling"] > 0 and clock["seconds"] >= 0

@@ -1,0 +1,153 @@
+"""The loop: the same draws however it is cut, thinned, streamed or spread."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tractable as tr
+from tractable import run as loop
+from tractable.tools.data import SHUFFLE
+
+RNG = np.random.default_rng(2)
+Y = 0.7 + RNG.normal(size=50)
+
+
+def make() -> tr.Model:
+    return tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(params["mu"], 1.0))
+
+
+MODEL = make()
+WALK = tr.RandomWalk(chains=2, draws=150, warmup=0, preconditioner=None)
+NOISY = tr.SGLD(chains=2, draws=150, warmup=20, thin=1, batch_size=7, step_size=0.01, start="random")
+
+
+def drawn(method, data=None, **options) -> np.ndarray:
+    return tr.infer(MODEL, tr.Data(Y) if data is None else data, method, **options).unconstrained
+
+
+@pytest.mark.parametrize("method", [WALK, NOISY], ids=["walk", "sgld"])
+@pytest.mark.parametrize("seconds, most", [(1e-9, 64 << 20), (1e9, 64 << 20), (0.5, 1), (0.5, 2500)])
+def test_cuts_change_nothing(method, seconds, most, monkeypatch):
+    """Long segments or short, a large buffer or a small one."""
+    before = drawn(method)
+    monkeypatch.setattr(loop, "SEGMENT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "BUFFER_BYTES", most)
+    np.testing.assert_array_equal(drawn(method), before)
+
+
+def test_thinning_is_leaving_out(monkeypatch):
+    """Every k-th draw of the run that is not thinned, whether k divides a block, or a block k, or neither."""
+    monkeypatch.setattr(loop, "BLOCK", 12)
+    whole = drawn(dataclasses.replace(WALK, draws=240))
+    for thin in (2, 3, 12, 24):  # a block stays 12 steps
+        assert loop.shape(10, thin, 1, 2).block == 12
+        thinned = drawn(dataclasses.replace(WALK, draws=240 // thin, thin=thin))
+        if thin <= 12:
+            np.testing.assert_array_equal(thinned, whole[:, thin - 1 :: thin])
+        else:  # a group is then two blocks, whose keys differ: the law is the same, the numbers are not
+            assert thinned.shape == (2, 10, 1) and np.all(np.isfinite(thinned))
+
+
+def test_info_is_averaged_over_the_steps_since_the_last_draw(monkeypatch):
+    monkeypatch.setattr(loop, "BLOCK", 12)
+    data = tr.Data(Y)
+    whole = tr.infer(MODEL, data, dataclasses.replace(WALK, draws=240)).info["acceptance"]
+    thinned = tr.infer(MODEL, data, dataclasses.replace(WALK, draws=80, thin=3)).info["acceptance"]
+    np.testing.assert_allclose(thinned, whole.reshape(2, 80, 3).mean(-1), atol=1e-12)
+
+
+def test_moments_are_those_of_the_draws():
+    method = dataclasses.replace(WALK, draws=150)
+    kept = tr.infer(MODEL, tr.Data(Y), method)
+    moments = tr.infer(MODEL, tr.Data(Y), method, draws="moments")
+    assert moments.unconstrained is None
+    np.testing.assert_allclose(moments.mean()["mu"], kept.values.mean(), rtol=1e-9)
+    np.testing.assert_allclose(moments.sd()["mu"], kept.values.std(), rtol=1e-9)
+    assert list(moments.summary().columns) == ["mean", "sd"]
+    assert moments.report().verdict in ("trust", "caution", "reject")
+
+
+def test_streamed_batches_are_the_resident_ones(tmp_path):
+    """From a file in the shuffled order, batch by batch, the same bits as from memory."""
+    order = np.random.default_rng(SHUFFLE).permutation(len(Y))
+    np.save(tmp_path / "y.npy", Y[order])
+    streamed = drawn(NOISY, tr.Data(tmp_path / "y.npy", resident=False))
+    np.testing.assert_array_equal(streamed, drawn(NOISY, tr.Data(Y)))
+
+
+def test_streaming_is_refused_where_all_rows_are_looked_at(tmp_path):
+    np.save(tmp_path / "y.npy", Y)
+    with pytest.raises(tr.tools.errors.DataError, match="minibatches"):
+        drawn(WALK, tr.Data(tmp_path / "y.npy", resident=False))
+
+
+def test_one_trace_a_run():
+    model = make()
+    before = loop.traces
+    tr.infer(model, tr.Data(Y), WALK)
+    assert loop.traces == before + 1
+    tr.infer(model, tr.Data(Y + 1), WALK, seed=5)
+    assert loop.traces == before + 1
+
+
+def test_shape():
+    """Whole draws a group, whole blocks a group, a buffer that is bounded; and time that never depends on draws."""
+    for size in (1, 7, 1000, 30_000, 1 << 20):
+        for thin in (1, 2, 3, 7, 49, 50, 51, 97, 128, 256, 1000):
+            shapes = [loop.shape(draws, thin, size, chains=4) for draws in (1, 10, 999)]
+            assert len({(s.block, s.group, s.kept) for s in shapes}) == 1
+            for shape, draws in zip(shapes, (1, 10, 999), strict=True):
+                assert shape.group % shape.thin == 0 and shape.group % shape.block == 0
+                assert shape.block <= loop.BLOCK and shape.block * size <= max(loop.BLOCK_NUMBERS, size)
+                assert shape.kept == shape.group // thin and shape.kept >= 1
+                assert 1 <= shape.capacity <= max(1, -(-draws * thin // shape.group))
+                nbytes = 4 * 4 * size * shape.kept * shape.capacity
+                assert shape.capacity == 1 or nbytes <= loop.BUFFER_BYTES
+
+
+def test_chains_over_devices():
+    """Four devices draw what one does."""
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax
+jax.config.update("jax_enable_x64", True)
+import numpy as np
+from test_run import MODEL, Y, WALK, NOISY, dataclasses, tr
+assert len(jax.devices()) == 4
+for method in (dataclasses.replace(WALK, chains=4), dataclasses.replace(NOISY, chains=4)):
+    one = tr.infer(MODEL, tr.Data(Y), method)
+    four = tr.infer(MODEL, tr.Data(Y), method, devices=4)
+    assert len(four.standing.keys.sharding.device_set) == 4
+    np.testing.assert_allclose(four.unconstrained, one.unconstrained, atol=1e-6)
+try:
+    tr.infer(MODEL, tr.Data(Y), dataclasses.replace(WALK, chains=3), devices=4)
+except tr.tools.errors.SettingsError as error:
+    assert "evenly" in str(error)
+print("same")
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, os.path.dirname(__file__)],
+        env={**os.environ, **flags}, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert done.stdout.endswith("same\n"), done.stderr[-3000:]
+
+
+def test_too_many_devices():
+    with pytest.raises(tr.tools.errors.SettingsError, match="JAX sees"):
+        drawn(WALK, devices=len(jax.devices()) + 1)
+
+
+def test_progress_is_told_from_beginning_to_end():
+    said: list[tuple] = []
+    drawn(WALK, progress=lambda *now: said.append(now))
+    assert said[-1] == ("drawing", 150, 150) and [done for _, done, _ in said] == sorted(d for _, d, _ in said)
+    assert jnp.result_type(float) == jnp.float64
