@@ -1,11 +1,11 @@
 """Does choosing a batch cost more when there are more rows, and does memory grow with the number of steps?
 
-A step is timed at N = 1e4 to 1e7 rows of four numbers: choosing and slicing alone, and a whole SGLD step with a gradient
-that costs next to nothing; a gather of random rows stands beside it. Then the peak memory of fresh processes after 1e5
-and 1e6 steps, with draws thinned, reduced to moments, or streamed to a folder.
+A step is timed at N = 1e4 to 1e7 rows of four numbers: choosing and slicing alone, and a whole SGLD step with a
+gradient that costs next to nothing; a gather of random rows stands beside it. Then the peak memory of fresh
+processes after 1e5 and 1e6 steps, with draws thinned, reduced to moments, or streamed to a folder.
 
-Predicted: the cost of choosing does not depend on N (O(1) a step: a Feistel permutation of blocks; slicing touches the
-same number of cache lines); memory is flat in the number of steps, to 50 MB.
+Predicted: the cost of choosing does not depend on N (O(1) a step: a Feistel permutation of blocks; slicing touches
+the same number of cache lines); memory is flat in the number of steps, to 50 MB.
 
     python benchmarks/batch_selection.py [--quick] [--only time|memory]
 """
@@ -113,9 +113,7 @@ def times(quick: bool) -> None:
              each["step"] / first["step"], each["gather"], each["gather"] / first["gather"]]
         )  # fmt: skip
     print(f"### Microseconds a step, batches of {BATCH} rows of {COLUMNS} numbers\n")
-    table(
-        ["N", "choose", "choose + slice", f"÷ N={sizes[0]}", "SGLD step", "÷ ", "random gather", "÷  "], rows_of
-    )
+    table(["N", "choose", "choose + slice", f"÷ N={sizes[0]}", "SGLD step", "÷ ", "random gather", "÷  "], rows_of)
 
 
 MODES = {

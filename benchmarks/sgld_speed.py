@@ -3,13 +3,14 @@
 Logistic regression with a million rows and 50 columns, batches of 1000; and a 784-400-400-10 network, batches of 128.
 Ours runs through ``tractable.run`` (what ``infer`` calls between warm-up and report) and through ``infer`` itself.
 
-Predicted: at most 1.1 × a bare ``optax.sgd`` scan on contiguous batches and at least 5 × BlackJAX with the row gathers
-it is used with; for the network at most 1.3 × the SGD step. What costs is the gather, not the inference.
+Predicted: at most 1.1 × a bare ``optax.sgd`` scan on contiguous batches and at least 5 × BlackJAX with the row
+gathers it is used with; for the network at most 1.3 × the SGD step. What costs is the gather, not the inference.
 
     python benchmarks/sgld_speed.py [--quick] [--only logistic|network]
 """
 
 import functools
+import itertools
 
 import blackjax
 import jax
@@ -136,7 +137,10 @@ def logistic(quick: bool) -> None:
         "tractable, tractable.run": (ours(model, data, method, steps), steps),
         "BlackJAX sgld scan, contiguous batches": (peer(steps, gather=False), steps),
         "BlackJAX sgld scan, row gather": (peer(few, gather=True), few),
-        "BlackJAX sgld, Python loop, row gather": (blackjax_python(estimator, zero, rows, size, batch, few // 4), few // 4),
+        "BlackJAX sgld, Python loop, row gather": (
+            blackjax_python(estimator, zero, rows, size, batch, few // 4),
+            few // 4,
+        ),
     }
     seconds = medians({name: run for name, (run, _) in candidates.items()}, repeats)
     speed = {name: count / seconds[name] for name, (_, count) in candidates.items()}
@@ -161,7 +165,7 @@ def network(quick: bool) -> None:
         return x
 
     shapes = {}
-    for i, (a, b) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (a, b) in enumerate(itertools.pairwise(widths)):
         shapes |= {f"w{i}": (a, b), f"b{i}": (b,)}
     prior = {name: dist.Normal(jnp.zeros(shape), 0.1) for name, shape in shapes.items()}
     model = tr.Model(prior, lambda params, x: dist.Categorical(logits=apply(params, x)))

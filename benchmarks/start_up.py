@@ -19,7 +19,8 @@ import warnings
 from measuring import arguments, table
 
 PACKAGES = (
-    "jax", "optax", "equinox", "numpyro", "blackjax", "sklearn", "scipy.stats", "pandas", "pyarrow", "matplotlib.pyplot",
+    "jax", "optax", "equinox", "numpyro", "blackjax", "sklearn", "scipy.stats", "pandas", "pyarrow",
+    "matplotlib.pyplot",
     "arviz_base", "arviz_stats", "arviz_plots", "zarr", "typer", "rich",
 )  # fmt: skip
 METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
@@ -28,13 +29,17 @@ METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
 def fresh(code: str) -> float:
     """Wall time of ``code`` in a fresh interpreter, the interpreter's own start left out: it prints the seconds."""
     timed = f"import time; _t = time.perf_counter()\n{code}\nprint(time.perf_counter() - _t)"
-    return float(subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout.split()[-1])
+    return float(
+        subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout.split()[-1]
+    )
 
 
 def imported() -> set[str]:
     """Which of the packages ``import tractable`` brings in."""
     code = f"import tractable, sys, json; print(json.dumps([p for p in {PACKAGES!r} if p in sys.modules]))"
-    return set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout))
+    return set(
+        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    )
 
 
 def imports(repeats: int) -> None:
@@ -98,7 +103,18 @@ def answers(repeats: int) -> None:
         )
         _, _, counts, traces, verdict = runs[0]
         rows.append(
-            [method, imports_, first, imports_ + first, second, counts[0], counts[1], counts[2], traces[1] + traces[2], verdict]
+            [
+                method,
+                imports_,
+                first,
+                imports_ + first,
+                second,
+                counts[0],
+                counts[1],
+                counts[2],
+                traces[1] + traces[2],
+                verdict,
+            ]
         )
     print("### The coin example in a fresh process: seconds, and programs compiled\n")
     table(

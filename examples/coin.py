@@ -65,18 +65,18 @@ print(f"\nlog evidence by rejection {estimate:.4f} ± {error:.4f}, exact {exact.
 # The picture: the exact density behind each method's.
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False})
 figure, panels = plt.subplots(3, 3, figsize=(9, 6.6), sharex=True, sharey=True, layout="constrained")
-theta = np.linspace(0.48, 0.88, 400)
+theta = np.linspace(0.45, 0.8, 400)
 density = stats.beta(exact.alpha, exact.beta).pdf(theta)
 for panel, (name, posterior) in zip(panels.flat, posteriors.items(), strict=True):
     mean, sd = float(posterior.mean()["theta"]), float(posterior.sd()["theta"])
     panel.fill_between(theta, density, color="#c9d3df", linewidth=0, label="exact posterior")
     if posterior.is_point:
         panel.axvline(mean, color="#d1495b", linewidth=2, label="maximum")
-        panel.plot(theta, stats.norm(mean, sd).pdf(theta), "--", color="#d1495b", label="± its standard error")
+        panel.plot(theta, stats.norm(mean, sd).pdf(theta), "--", color="#d1495b", label="normal, of its standard error")
     else:
         draws, weights = posterior.values.ravel(), posterior.weights
         panel.hist(
-            draws, bins=50, range=(0.48, 0.88), density=True, weights=None if weights is None else weights.ravel(),
+            draws, bins=40, range=(0.45, 0.8), density=True, weights=None if weights is None else weights.ravel(),
             histtype="step", color="#1b5e8c", linewidth=1.4, label="draws",
         )  # fmt: skip
     panel.set_title(name, loc="left", fontweight="bold", fontsize=10)

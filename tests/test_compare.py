@@ -7,7 +7,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, RandomWalk, Rejection, compare
+from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
 from tractable.compare import COLUMNS, as_reference, evaluations, interesting, labels, stopwatch
 from tractable.gallery import example
 from tractable.infer import infer
@@ -72,12 +72,13 @@ def test_evaluations_are_counted(against_exact):
 
 def test_minibatches_count_by_their_share(coin):
     model, data, _ = coin
-    method = SGLD(chains=2, draws=20, warmup=10, thin=3, batch_size=30)
-    assert evaluations(infer(model, data, method)) == (2 * (20 * 3 + 10) * 25 / 100, 0)  # four blocks of 25 rows
-    twice = SGLD(chains=2, draws=20, warmup=10, thin=3, batch_size=30, gradient="control_variates")
-    assert evaluations(infer(model, data, twice))[0] == 2 * 35
-    rejection = infer(model, data, Rejection(chains=2, draws=20))
-    assert evaluations(rejection) == (0, rejection.info["tries"].sum())
+    drawn = np.zeros((2, 20, 1))
+    method = SGLD(chains=2, draws=20, warmup=10, thin=1, batch_size=30)
+    assert evaluations(Posterior(model, data, method, 0, drawn)) == (2 * (20 + 10) * 25 / 100, 0)  # four blocks of 25
+    twice = SGLD(chains=2, draws=20, warmup=10, thin=1, batch_size=30, gradient="control_variates")
+    assert evaluations(Posterior(model, data, twice, 0, drawn)) == (2 * 15, 0)
+    tries = {"tries": np.full((2, 20), 3.0)}
+    assert evaluations(Posterior(model, data, Rejection(chains=2, draws=20), 0, drawn, info=tries)) == (0, 120)
 
 
 def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
@@ -101,6 +102,7 @@ def test_plot(against_exact, tmp_path):
     assert (tmp_path / "marginals.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_without_a_reference_nuts_is_run(tmp_path):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 5))

@@ -18,6 +18,7 @@ FLOORS = {
         "posterior",
         "predict",
         "infer",
+        "saving",
         "compare",
         "report",
         "page",

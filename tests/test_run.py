@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from contract_method import quick_compilation
 
 import tractable as tr
 from tractable import run as loop
@@ -17,6 +18,13 @@ from tractable.tools.data import SHUFFLE
 
 RNG = np.random.default_rng(2)
 Y = 0.7 + RNG.normal(size=50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Programs here run for less than they compile."""
+    with quick_compilation():
+        yield
 
 
 def make() -> tr.Model:
@@ -119,6 +127,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import jax
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)
 import numpy as np
 from test_run import MODEL, Y, WALK, NOISY, dataclasses, tr
 assert len(jax.devices()) == 4

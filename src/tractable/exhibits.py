@@ -75,7 +75,7 @@ def chains_section(posterior: Any, labels: list[str]) -> str:
 
 def bias_section(posterior: Any) -> str:
     """The predicted inflation of every marginal sd of a stochastic-gradient sampler."""
-    predicted = posterior.predicted_bias
+    predicted = posterior.predicted_bias if posterior.count else None
     if predicted is None:
         return ""
     shares, tolerance = np.asarray(predicted.inflation, float), posterior.method.bias_tolerance
@@ -94,8 +94,8 @@ def bias_section(posterior: Any) -> str:
 
 def held_out_section(posterior: Any, data: Data, encoder: Encoder | None) -> str:
     """How predictions of data that inference did not see turned out."""
-    if posterior.unconstrained is None and not posterior.is_point:
-        return section("Held-out data", "", "Moments alone do not predict; keep draws.")
+    if posterior.count == 0 and not posterior.is_point:
+        return section("Held-out data", "", "Without kept draws there are no predictions.")
     target = None if encoder is None else encoder.target
     unit = target.sd if target is not None and target.family == "normal" else 1.0
     density = posterior.log_predictive(data) - math.log(unit)

@@ -16,13 +16,12 @@ from tractable.core import Model, as_data
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Method, Session
 from tractable.posterior import Posterior
-from tractable.saving import Saver
+from tractable.saving import MEMORY_SHARE, Saver
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.progress import Progress, progress_of
 from tractable.tools.sharding import over_devices
 
 PyTree = Any
-MEMORY_SHARE = 0.5  # of the memory available that kept draws may take
 
 
 def infer(

@@ -121,13 +121,13 @@ def decimals(sizes: np.ndarray) -> int:
     return int(np.clip(1 - math.floor(math.log10(np.quantile(sizes, 0.1) / 2)), 0, 6)) if len(sizes) else 3
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def svg(draw: Any, size: tuple[float, float], title: str, flush: float = 0) -> str:
+def svg(draw: Any, size: tuple[float, float], title: str, flush: int = 0) -> str:
     """``draw(figure)`` as an SVG element without links, ids of its own or fixed colours.
 
     ``flush`` is a left margin in points, the same for all panels of a column; without one it fits the labels.

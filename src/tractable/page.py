@@ -145,6 +145,8 @@ def settings_table(posterior: Any) -> str:
 
 
 def summary_table(posterior: Any, encoder: Encoder | None) -> str:
+    if posterior.unconstrained is not None and posterior.count == 0:
+        return "<p>The run was stopped before its first draw.</p>"
     table = posterior.summary()
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
     places, enough = decimals(np.abs(sizes)), 100 * posterior.chains

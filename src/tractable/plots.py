@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
+from arviz_stats.base.array import array_stats
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -114,7 +114,7 @@ def pairs(values: np.ndarray, labels: list[str], diverged: np.ndarray | None = N
         every = slice(None, None, -(-len(values) // DOTS))
         grid = figure.subplots(count, count, sharex="col", squeeze=False)
         for row, column in np.ndindex(count, count):
-            axes = grid[row, column]
+            axes: Any = grid[row, column]
             axes.xaxis.set_major_locator(MaxNLocator(3))
             axes.yaxis.set_major_locator(MaxNLocator(3))
             if column > row:
@@ -168,7 +168,7 @@ def inflation(labels: list[str], shares: np.ndarray, tolerance: float) -> str:
         reach = 1.12 * max(tolerance, np.max(np.nan_to_num(known)))
         axes.set_xlim(min(-0.12 * tolerance, 1.12 * np.min(np.nan_to_num(known))), reach)
         for row in np.flatnonzero(~np.isfinite(shares)):
-            axes.text(0, row, " unstable", va="center", color=BAD)
+            axes.text(0, float(row), " unstable", va="center", color=BAD)
         axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.3g} %".replace("-", "−"))
         rows(axes, labels)
 
@@ -208,7 +208,7 @@ def pit(values: np.ndarray) -> str:
         axes = figure.subplots()
         bins = 10 if len(values) < 500 else 20
         low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
-        axes.hist(values, np.linspace(0, 1, bins + 1), color=COLOURS[0], alpha=0.5, rwidth=0.92)
+        axes.hist(values, np.linspace(0, 1, bins + 1).tolist(), color=COLOURS[0], alpha=0.5, rwidth=0.92)
         axes.axhline(len(values) / bins, color=INK, linewidth=0.9)
         for edge in (low, high):
             axes.axhline(edge, color=INK, linewidth=0.7, dashes=(4, 3))

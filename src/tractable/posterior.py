@@ -109,7 +109,7 @@ class Posterior:
 
     @property
     def thin(self) -> int:
-        return self.standing.thin if self.standing else 1
+        return self.standing.thin if self.standing else self.found.get("thin", 1)
 
     @property
     def rows(self) -> int:
@@ -160,6 +160,8 @@ class Posterior:
         if self.standing is not None and self.standing.moments is not None:
             return pooled_moments(self.standing.moments)
         flat = self.values.reshape(-1, len(self.names)).astype(np.float64)
+        if not len(flat):
+            return np.full(len(self.names), np.nan), np.full(len(self.names), np.nan)
         weights = None if self.weights is None else self.weights.ravel()
         mean = np.average(flat, axis=0, weights=weights)
         return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
@@ -177,7 +179,7 @@ class Posterior:
     def summary(self, level: float = 0.9) -> pd.DataFrame:
         """A row for each number: mean, sd, an equal-tailed interval, and how well they are known."""
         mean, sd = self._moments
-        if self.is_point or self.unconstrained is None:
+        if self.unconstrained is None or not self.count:
             return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
         low, high = (1 - level) / 2, (1 + level) / 2
         flat = self.values.reshape(-1, len(self.names))
@@ -229,9 +231,7 @@ class Posterior:
         flat = self.unconstrained.reshape(-1, self.unconstrained.shape[-1])
         index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
         tuned, plan = self.standing.tuned, self.method.plan(self.data)
-        measured = bias.measure(
-            self.model, self.data, plan, flat[index], jax.random.key(0), self.method.estimator, tuned
-        )
+        measured = bias.measure(self.model, self.data, plan, flat[index], jax.random.key(0), self.method, tuned)
         step = float(np.average(self.info["step_size"], weights=self.weights))
         injected = tuned.get("noise_scale")
         injected = None if injected is None else np.asarray(injected, np.float64)

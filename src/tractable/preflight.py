@@ -5,12 +5,13 @@ its gradient is unbiased by construction (a law test enumerates it).
 """
 
 import functools
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
 from tractable.core import Model, log_posterior
 from tractable.tools import tree
@@ -141,13 +142,12 @@ def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
 
 def _fixed(distribution: Distribution) -> bool:
     """Whether the support is the same whatever the parameters: others are checked by their density."""
-    return not distribution.is_discrete or (type(distribution).__name__ in (
-        "BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits",
-    ) and not _uniform(distribution))  # fmt: skip
-
-
-def _uniform(distribution: Distribution) -> bool:
-    return "Uniform" in type(distribution).__name__
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    # numpyro computes a support that depends on the parameters by a property; these too, though theirs does not.
+    names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits")
+    support = inspect.getattr_static(type(distribution), "support", None)
+    return type(distribution).__name__ in names or not isinstance(support, property)
 
 
 def explain(model: Model, position: jax.Array, data: Data | None) -> str:

@@ -31,8 +31,12 @@ class Report(NamedTuple):
 
 def judge(posterior: Any) -> Report:
     """The report of a posterior: its method's checks, and whether it came to its end."""
-    checks = moment_checks(posterior) if posterior.unconstrained is None and not posterior.is_point else []
-    checks = checks or list(posterior.method.checks(posterior))
+    if posterior.is_point or posterior.count:
+        checks = list(posterior.method.checks(posterior))
+    elif posterior.unconstrained is None:
+        checks = moment_checks(posterior)
+    else:
+        checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
         checks.append(
             Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")

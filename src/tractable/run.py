@@ -214,6 +214,7 @@ def run(
     done: int = 0,
     moments: Moments | None = None,
     keep: bool = True,
+    trace: bool = True,
     on_segment: Callable | None = None,
     stop: Callable[[], bool] = lambda: False,
     every: int = 1,
@@ -231,6 +232,7 @@ def run(
         states: leading axis (chain,).
         moments: of the run so far, where ``loop.moments``.
         keep: collect draws; otherwise only ``on_segment`` sees them.
+        trace: collect the steps' info likewise.
         on_segment: ``(draws, info, states, groups done, moments)`` at every visit of the host.
         stop: asked at every visit; true ends the run, marked as interrupted.
         every: visit only after a multiple of so many groups.
@@ -240,7 +242,8 @@ def run(
     """
     rows = _rows(program, data, plan)
     chains = keys.shape[0]
-    observed, info = _outputs(program, tuned, rows if not program.streams else None, data, plan, keys, states)
+    cut = data.read(np.zeros((), int), plan.width) if program.streams else None
+    observed, info = _outputs.eval_shape(program, plan, tuned, rows, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
         zeros = (chains, *values.shape)
@@ -268,9 +271,8 @@ def run(
         # A copy, because the buffer is given back to the device for the next segment.
         draws = np.array(buffer[0][:count]).swapaxes(0, 1)
         seen = {name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()}
-        if keep:
-            pieces.append(draws)
-        infos.append(seen)
+        pieces += [draws] if keep else []
+        infos += [seen] if trace else []
         g = reached
         if on_segment is not None:
             on_segment(draws, seen, states, g, moments)
@@ -295,21 +297,18 @@ def _rows(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
     return data.arrays() if plan is None else data.windows(plan.width)
 
 
-def _outputs(program, tuned, rows, data, plan, keys, states) -> tuple:
-    """Shapes of what a step observes and says, without running one."""
-
-    def one(key: jax.Array, state: PyTree, rows: PyTree) -> tuple:
-        kernel = program(rows, tuned)
-        noise = jax.tree.map(lambda x: x[0], kernel.draw(key, 1, state, None))
-        batch = None
-        if plan is not None and rows is None:
-            batch = windowed(data.read(np.zeros((), int), plan.width), plan, jnp.array(plan.width), jnp.array(0))
-        elif plan is not None:
-            batch = window(rows, plan, jnp.array(0), jnp.array(plan.width), jnp.array(0))
-        state, info = kernel.step(noise, state, batch)
-        return program.observe(state), info
-
-    return jax.eval_shape(one, keys[0], jax.tree.map(lambda x: x[0], states), rows)
+@functools.partial(jax.jit, static_argnames=("program", "plan"))
+def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
+    """What a step observes and says. Never run: only its shapes are asked for, and jit remembers those."""
+    kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)
+    noise = jax.tree.map(lambda x: x[0], kernel.draw(keys[0], 1, state, None))
+    batch, first = None, jnp.array(0)
+    if plan is not None and cut is None:
+        batch = window(rows, plan, first, jnp.array(plan.width), first)
+    elif plan is not None:
+        batch = windowed(cut, plan, jnp.array(plan.width), first)
+    state, info = kernel.step(noise, state, batch)
+    return program.observe(state), info
 
 
 def _buffer(loop: Shape, chains: int, observed: Any, info: PyTree) -> tuple:

@@ -6,14 +6,17 @@ import pathlib
 import re
 import shutil
 import tomllib
+import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import tomli_w
 
 from tractable import methods as method_names
+from tractable.checks.bias import Predicted
 from tractable.checks.convergence import Check
 from tractable.core import Data, Model, as_data, log_posterior, whole
 from tractable.methods.drawing import Drawing
@@ -21,10 +24,11 @@ from tractable.methods.method import Method, Program, Standing
 from tractable.posterior import Posterior
 from tractable.report import Report
 from tractable.tools import checkpoint as files
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, TractableWarning
 from tractable.tools.store import DrawStore
 
 VERSION = "0.1.0"
+MEMORY_SHARE = 0.5  # of the memory available that draws may take
 
 
 class Saver:
@@ -40,6 +44,8 @@ class Saver:
         folder.mkdir(parents=True, exist_ok=True)
         saved = files.load(folder / "checkpoint")
         if saved is None:
+            if (folder / "posterior.json").exists():
+                raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
             if (folder / "draws.zarr").exists():
                 self._clear()
             return
@@ -107,12 +113,32 @@ class Saver:
         """Hand the draws on disk to the posterior and write its summary beside them."""
         if self.store is None:
             return
-        posterior.unconstrained = self.store.read("position")
-        posterior.info = {
-            name.removeprefix("info."): self.store.read(name) for name in self.store.fields if name.startswith("info.")
-        }
+        posterior.unconstrained, posterior.info = read_draws(self.store)
         posterior.trim(self.method.draws)
         describe(posterior, self.folder)
+
+
+def read_draws(store: DrawStore) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Positions and traces of a store, as many as memory allows: evenly spaced where that is not all of them."""
+    needed = store.chains * store.count * int(np.prod(store.fields["position"][0])) * 4
+    stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
+    if stride > 1:
+        warnings.warn(
+            f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than memory allows: "
+            f"every {stride}th is used here.",
+            TractableWarning,
+            stacklevel=3,
+        )
+
+    def read(name: str) -> np.ndarray:
+        if stride <= 1:
+            return store.read(name)
+        starts = range(0, store.count, store.chunk)
+        return np.concatenate(
+            [store.read(name, i, min(i + store.chunk, store.count))[:, -i % stride :: stride] for i in starts], 1
+        )
+
+    return read("position"), {n.removeprefix("info."): read(n) for n in store.fields if n.startswith("info.")}
 
 
 def identity(model: Model, data: Data | None, method: Method, seed: int) -> dict[str, Any]:
@@ -144,10 +170,10 @@ def model_fingerprint(model: Model, data: Data | None) -> str:
 def describe(posterior: Posterior, folder: pathlib.Path) -> None:
     """Settings, summary and verdict beside the draws."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {k: v for k, v in posterior.settings.items() if v is not None}
+    plain = {k: "none" if v is None else v for k, v in posterior.settings.items()}  # TOML has no null
     files.write_atomically(folder / "settings.toml", tomli_w.dumps(plain).encode())
     files.write_atomically(folder / "summary.csv", posterior.summary().to_csv().encode())
-    report = posterior.report()
+    report, predicted = posterior.report(), posterior.predicted_bias
     about = {
         "tractable": VERSION,
         "names": posterior.names,
@@ -158,6 +184,7 @@ def describe(posterior: Posterior, folder: pathlib.Path) -> None:
         "interrupted": posterior.interrupted,
         "found": {k: v for k, v in posterior.found.items() if isinstance(v, int | float | str)},
         "thin": posterior.thin,
+        "bias": None if predicted is None else {"inflation": predicted.inflation.tolist(), "worst": predicted.worst},
         "model": model_fingerprint(posterior.model, posterior.data),
     }
     files.write_atomically(folder / "posterior.json", json.dumps(about, indent=1).encode())
@@ -209,14 +236,13 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
     seed = settings.pop("seed", None)
     method = method_names.from_settings(settings)
     store = DrawStore.open(folder / "draws.zarr")
-    positions = store.read("position")
-    found = dict(about["found"])
+    positions, info = read_draws(store)
+    found = dict(about["found"]) | {"thin": about["thin"]}
     if "covariance" in store.fields:
         found["covariance"] = store.read("covariance")[0, 0]
-    info = {n.removeprefix("info."): store.read(n) for n in store.fields if n.startswith("info.")}
     is_point = not isinstance(method, Drawing)
     checks = tuple(Check(**check) for check in about["checks"])
-    return Posterior(
+    posterior = Posterior(
         model, data, method, seed,
         None if is_point else positions,
         positions[0, 0] if is_point else None,
@@ -225,3 +251,9 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
         found, about["seconds"], about["interrupted"],
         judged=Report(about["verdict"], checks, about["title"]),
     )  # fmt: skip
+    if about.get("bias") is not None:
+        nothing = np.zeros(0)
+        posterior.predicted_bias = Predicted(
+            nothing, nothing, np.asarray(about["bias"]["inflation"]), about["bias"]["worst"]
+        )
+    return posterior

@@ -15,7 +15,6 @@ the phases of an epoch. All in float64 numpy; d × d where matrices are given, O
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,9 @@ from tractable.tools.data import Data, Plan, windowed
 
 PyTree = Any
 DENSE = 400  # parameters up to which H and V are measured as matrices
-WINDOWS = 256  # batches from which V is measured
+ALL_WINDOWS = 1 << 21  # rows times batch size up to which V is that of all batches
+ROWS = 4096  # single rows from which it is measured otherwise
+FEW_ROWS = 256  # the same, where only diagonals are wanted
 PHASES = 64  # points of an epoch at which Σ is averaged
 
 
@@ -44,12 +45,8 @@ class Predicted(NamedTuple):
 
     covariance: np.ndarray  # Σ, (d, d) or its diagonal; inf where the recursion is unstable
     target: np.ndarray  # H⁻¹ at temperature T
-    inflation: np.ndarray  # (d,) sd over the target's sd, less 1
-
-    @property
-    def worst(self) -> float:
-        """The largest |inflation| of a marginal sd."""
-        return float(np.max(np.abs(self.inflation)))
+    inflation: np.ndarray  # (d,) marginal sd over the target's, less 1
+    worst: float  # the largest |inflation| of the sd of any linear combination of the parameters
 
 
 def stationary(
@@ -106,14 +103,15 @@ def stationary(
         covariance, target = squared * whitened, temperature * squared / values
         variances, wanted = covariance, target
     if not stable:
-        return Predicted(np.full_like(covariance, np.inf), target, np.full(len(values), np.inf))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
-    return Predicted(covariance, target, inflation)
+        return Predicted(np.full_like(covariance, np.inf), target, np.full(len(values), np.inf), np.inf)
+    inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
+    # Correlated parameters hide it: a stiff direction may be many times too wide while every marginal is right.
+    ratios = np.linalg.eigvalsh(whitened * np.sqrt(first * second) / temperature) if matrix else variances / wanted
+    return Predicted(covariance, target, inflation, float(np.abs(np.sqrt(np.maximum(ratios, 0)) - 1).max()))
 
 
 def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float, **settings: Any) -> float:
-    """The largest ε whose predicted worst inflation of a marginal sd is at most ``tolerance``."""
+    """The largest ε at which no linear combination's sd is predicted to be off by more than ``tolerance``."""
     h, _ = _whitened(measured, scale)
     top = max(np.linalg.eigvalsh(h).max() if h.ndim == 2 else h.max(), 1e-300)
     low, high = 1e-9 / top, 3.9 / top
@@ -158,7 +156,7 @@ def _memory(a: np.ndarray, b: np.ndarray, epoch: int | None) -> np.ndarray:
 
     carried = within(epoch) / (1 - (a * b) ** epoch)
     phases = np.unique(np.linspace(1, epoch, PHASES).astype(int)).tolist()
-    return np.mean([within(p) + (a * b) ** p * carried for p in phases.tolist()], axis=0)
+    return np.mean([within(p) + (a * b) ** p * carried for p in phases], axis=0)
 
 
 def _geometric(a: np.ndarray, p: float | int) -> np.ndarray:
@@ -205,49 +203,56 @@ def measure(
     plan: Plan,
     positions: np.ndarray,
     key: jax.Array,
-    estimator: Callable | None = None,
+    source: Any = None,
     tuned: PyTree = None,
 ) -> Measured:
     """H and V averaged over flat unconstrained positions, (k, d).
 
-    V is the covariance of the estimator over batches exactly as a run draws them: random windows of the shuffled
-    rows. Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the
-    prior's curvature plus the empirical Fisher information n/N · V/(1 − n/N), which is positive.
+    V is the covariance of the estimator over every batch a run can draw (windows of the shuffled rows) where those are
+    few, else that of single rows, V₁ (N − n)/(n (N − 1)): a covariance of few samples overstates its largest
+    direction. Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the
+    prior's curvature plus the empirical Fisher information V₁/(N − 1), which is positive.
 
     Args:
-        estimator: hashable ``(model, tuned) -> (position, batch) -> gradient``; the plain minibatch one by default.
+        source: hashable, with ``source.estimator(model, tuned)`` the stochastic gradient; the plain minibatch one by
+            default.
         tuned: its arrays.
     """
     where = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
     dense = model.space.size <= DENSE
-    count = min(WINDOWS, max(16, plan.size))
-    starts = jax.random.randint(key, (count,), 0, plan.size)
-    if plan.size <= WINDOWS:
-        starts = jnp.arange(plan.size)
+    n, size = plan.width, plan.size
+    every = size * n <= ALL_WINDOWS
+    seen = plan if every else Plan(size, 1)
+    count = size if every else min(size, ROWS if dense else FEW_ROWS)
+    starts = jnp.arange(size) if every else jax.random.randint(key, (count,), 0, size)
     if data.resident:
-        every = starts[:, None] + jnp.arange(plan.width)
-        stacked = jax.tree.map(lambda a: a[every], data.windows(plan.width))
+        rows = starts[:, None] + jnp.arange(seen.width)
+        stacked = jax.tree.map(lambda a: a[rows], data.windows(n))
     else:
-        stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), plan.width))
+        stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), seen.width))
+    rows = data.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
     noises, curvatures = [], []
     for position in where:
-        gradients = np.asarray(_gradients(model, plan, estimator, tuned, position, stacked), np.float64)
-        centred = gradients - gradients.mean(0)
-        freedom = max(len(centred) - (plan.size > WINDOWS), 1)
-        noises.append(centred.T @ centred / freedom if dense else np.square(centred).sum(0) / freedom)
+        noise = np.asarray(_noise(model, seen, source, dense, tuned, position, stacked), np.float64)
+        noise = noise / (size if every else count - 1)
         if dense:
-            rows = data.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
-            hessian = -np.asarray(_hessian(model, position, rows, data.size), np.float64)
+            hessian = -np.asarray(_hessian(model, position, rows, size), np.float64)
             curvatures.append((hessian + hessian.T) / 2)
         else:
-            fisher = noises[-1] * plan.width / plan.size / max(1 - plan.width / plan.size, 1e-3)
+            single = noise * n * (size - 1) / max(size - n, 1) if every else noise
             prior = -np.asarray(_prior_curvature(model, position), np.float64)
-            curvatures.append(fisher + np.maximum(prior, 0))
+            curvatures.append(single / max(size - 1, 1) + np.maximum(prior, 0))
+        noises.append(noise if every else noise * (size - n) / (n * (size - 1)))
     h, v = np.mean(curvatures, 0), np.mean(noises, 0)
     if plan.count == 1:
         v = np.zeros_like(v)
     stiffest = max(float(np.linalg.eigvalsh(c).max() if dense else c.max()) for c in curvatures)
     return Measured(_positive(h), v, stiffest)
+
+
+def inverse_root(h: np.ndarray) -> np.ndarray:
+    """Lower-triangular L with L Lᵀ = H⁻¹."""
+    return np.linalg.cholesky(np.linalg.inv(h))
 
 
 def _positive(h: np.ndarray) -> np.ndarray:
@@ -260,14 +265,27 @@ def _positive(h: np.ndarray) -> np.ndarray:
     return (basis * np.maximum(values, 1e-6 * max(values.max(), 1e-300))) @ basis.T
 
 
-@functools.partial(jax.jit, static_argnames=("model", "plan", "estimator"))
-def _gradients(model, plan, estimator, tuned, position, stacked) -> jax.Array:
-    estimate = jax.grad(log_posterior(model, flat=True)) if estimator is None else estimator(model, tuned)
+@functools.partial(jax.jit, static_argnames=("model", "plan", "source", "dense"))
+def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
+    """Σ (g − ḡ)(g − ḡ)ᵀ over batches, or its diagonal in O(d) memory."""
+    estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
 
-    def one(rows: PyTree) -> jax.Array:
+    def gradient(rows: PyTree) -> jax.Array:
         return estimate(position, windowed(rows, plan, jnp.array(plan.width), jnp.array(0)))
 
-    return jax.lax.map(one, stacked)
+    if dense:
+        gradients = jax.lax.map(gradient, stacked, batch_size=32)
+        centred = gradients - gradients.mean(0)
+        return centred.T @ centred
+
+    def add(carry: tuple, rows: PyTree) -> tuple:
+        count, mean, square = carry
+        new = gradient(rows)
+        moved = mean + (new - mean) / (count + 1)
+        return (count + 1, moved, square + (new - mean) * (new - moved)), None
+
+    nothing = (0.0, jnp.zeros_like(position), jnp.zeros_like(position))
+    return jax.lax.scan(add, nothing, stacked)[0][2]
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -35,13 +35,17 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
     """
     draws = np.asarray(draws, np.float64)
     constant = np.ptp(draws, axis=1) == 0 if draws.shape[1] else np.ones(draws[:, 0].shape, bool)  # (chain, k)
-    if draws.shape[1] < 4:
+    if draws.shape[1] < 8:
         nothing = np.full(draws.shape[2], np.nan)
         return Diagnosed(nothing, np.zeros_like(nothing), np.zeros_like(nothing), nothing, nothing, 0)
+    split = draws
+    if len(draws) == 1:  # R-hat then compares the halves of the one chain
+        half = draws.shape[1] // 2
+        split = np.concatenate([draws[:, :half], draws[:, -half:]])
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         over: dict[str, Any] = {"chain_axis": 0, "draw_axis": 1}
-        rhat = array_stats.rhat(draws, **over)
+        rhat = array_stats.rhat(split, **over)
         bulk = array_stats.ess(draws, method="bulk", **over)
         tail = array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **over)
         mean, sd = (np.asarray(array_stats.mcse(draws, method=m, **over)) for m in ("mean", "sd"))
@@ -64,7 +68,7 @@ def chain_checks(posterior: Any) -> list[Check]:
         out.append(Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree"))
     else:
         out.append(
-            Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; draw at least 4")
+            Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")
         )
     for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
         least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0

@@ -20,8 +20,8 @@ def remember_compilations() -> None:
     """Keep compiled programs between commands, in the user's cache folder; where there is none, do without."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is not None:
-        return
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return  # the user's own
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "tractable" / "compiled"
     try:

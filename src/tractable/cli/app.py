@@ -149,15 +149,15 @@ def fit(
         )
     else:
         chosen, kept_seed = method_of(method or saved.get("method", {}).get("method"), config, set_ or [])
-    seed = seed if seed is not None else kept_seed if kept_seed is not None else saved.get("seed", 0)
+    number = int(next(s for s in (seed, kept_seed, saved.get("seed"), 0) if s is not None))
 
     folder = out if out is not None else fresh(f"{problem.name}-{chosen.label}")
     if not saved:
-        write_run(folder, {"problem": problem.spec, "method": chosen.settings(), "seed": seed})
+        write_run(folder, {"problem": problem.spec, "method": chosen.settings(), "seed": number})
     if not quiet:
         say(f"{chosen.label} on {problem.label}, into {folder}")
     try:
-        posterior = learn(problem, chosen, seed, folder, quiet)
+        posterior = learn(problem, chosen, number, folder, quiet)
     except BaseException:
         if not saved and {path.name for path in folder.iterdir()} <= {"run.json"}:
             shutil.rmtree(folder)  # nothing was learnt
@@ -346,12 +346,12 @@ def problem_from(
     from tractable.cli.problem import from_example, from_table
     from tractable.tools.errors import DataError
 
-    if (table is None) == (example is None):
-        got = "both" if table is not None else "neither"
-        raise DataError(f"Expected either a table with --target, or --example; got {got}.")
-    if example is not None:
+    if example is not None and table is None:
         return from_example(example)
-    return from_table(table, target, held_out=held_out, drop=drop, family=family)
+    if table is not None and example is None:
+        return from_table(table, target, held_out=held_out, drop=drop, family=family)
+    got = "neither" if table is None else "both"
+    raise DataError(f"Expected either a table with --target, or --example; got {got}.")
 
 
 def exact(problem: "Problem") -> dict[str, tuple] | None:
@@ -361,16 +361,16 @@ def exact(problem: "Problem") -> dict[str, tuple] | None:
 
     from tractable.gallery import EXAMPLES
 
-    name = problem.spec.get("example")
-    if name is None or EXAMPLES[name].exact is None:
+    known = EXAMPLES.get(problem.spec.get("example", ""))
+    if known is None or known.exact is None:
         return None
-    moments = EXAMPLES[name].exact()
-    if name == "beta-bernoulli":  # a Beta is known by its mean and sd
+    moments = known.exact()
+    if known.name == "beta-bernoulli":  # a Beta is known by its mean and sd
         mean, sd = moments["theta"]
         total = mean * (1 - mean) / sd**2 - 1
-        return {"theta": (mean, sd, beta(mean * total, (1 - mean) * total).pdf)}
-    if EXAMPLES[name].grid is not None:
-        grid = EXAMPLES[name].grid()
+        return {"theta": (mean, sd, lambda theta: beta.pdf(theta, mean * total, (1 - mean) * total))}
+    if known.grid is not None:
+        grid = known.grid()
         step = (grid.first[1] - grid.first[0], grid.second[1] - grid.second[0])
         marginals = [
             CubicSpline(grid.first, grid.density.sum(1) * step[1]),

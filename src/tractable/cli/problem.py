@@ -74,9 +74,13 @@ def from_table(
     kept, rest = split(frame, target, every.target.family, held_out)
     encoder = tables.fit_encoder(kept, target, missing, every.target.family)
     spec = {
-        "table": str(path.resolve()), "target": target, "held_out": held_out, "drop": drop, "family": every.target.family,
+        "table": str(path.resolve()),
+        "target": target,
+        "held_out": held_out,
+        "drop": drop,
+        "family": every.target.family,
         "encoder": encoder.to_dict(),
-    }  # fmt: skip
+    }
     name = path.name.split(".")[0] or "table"
     held = as_rows(encoder, rest) if len(rest) else None
     return Problem(name, model_of(encoder), as_rows(encoder, kept), held, spec, encoder)

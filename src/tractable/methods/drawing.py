@@ -63,7 +63,7 @@ class Drawing(Method):
         if session.resume is None:
             positions = starts(session.model, data, start_key, self.chains)
             positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
-            shape = loop.shape(self.draws, thin, session.model.space.size, self.chains)
+            shape = self.shape(session, program, thin)
             keys = session.shard(chain_keys(run_key, self.chains))
             rows = None if data is None or plan is not None else data.arrays()
             states = loop.begin(program, tuned, rows, keys, session.shard(positions))
@@ -77,9 +77,7 @@ class Drawing(Method):
         program = self.program(session)
         data, plan = session.data, self.plan(session.data)
         keys, states, tuned = standing.keys, standing.states, standing.tuned
-        shape = loop.shape(draws, standing.thin, session.model.space.size, len(keys))
-        shape = shape._replace(block=standing.block, moments=session.keep == "moments")
-        shape = shape._replace(capacity=capacity(shape, session, program, len(keys)))
+        shape = self.shape(session, program, standing.thin, draws)._replace(block=standing.block)
         groups = -(-draws * shape.thin // shape.group)
         every = max(1, min(shape.capacity, groups // session.chunks)) if session.save is not None else 1
 
@@ -93,7 +91,8 @@ class Drawing(Method):
         result = loop.run(
             program, shape, data, plan, tuned, keys, states,
             groups=groups, done=standing.groups, moments=standing.moments,
-            keep=session.keep == "draws", on_segment=on_segment, stop=session.stop, every=every,
+            keep=session.keep == "draws", trace=session.keep == "draws",
+            on_segment=on_segment, stop=session.stop, every=every,
         )  # fmt: skip
         standing = standing._replace(groups=result.groups, states=result.states, moments=result.moments)
         seconds = {
@@ -105,12 +104,18 @@ class Drawing(Method):
             result.draws,
             None,
             result.info,
-            self.weigh(result.info),
+            self.weigh(result.info) if result.info else None,
             standing,
             standing.found,
             result.interrupted,
             seconds,
         )
+
+    def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
+        """The loop's shape: the same in warm-up and in the main run, so that one compilation serves both."""
+        count = self.draws if draws is None else draws
+        shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.keep == "moments")
+        return shape._replace(capacity=capacity(shape, session, program, self.chains))
 
 
 def capacity(shape: loop.Shape, session: Session, program: Program, chains: int) -> int:

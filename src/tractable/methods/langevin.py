@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import gradients
+from tractable import run as loop
 from tractable.checks import bias
 from tractable.checks.convergence import Check, chain_checks
 from tractable.core import Kernel, Model, log_posterior
@@ -25,6 +26,7 @@ from tractable.tools.data import Data, Plan, whole
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any
+FEW = 100  # parameters up to which an automatic preconditioner is a matrix
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
 LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
 
@@ -35,13 +37,14 @@ class SGLD(Drawing):
 
     Args:
         chains, draws, warmup: as for every method that draws; chains start at modes and see batches of their own.
-        thin: steps a kept draw; "auto" takes about half the relaxation time.
+        thin: steps a kept draw; "auto" takes about the slowest relaxation time, at most 256.
         batch_size: rows a step at most; blocks are balanced.
         step_size: "auto", a constant ε (Welling & Teh's: drift ε/2, noise ε; 2 × BlackJAX's), or a schedule
             ``t -> ε_t`` such as ``schedules.polynomial``; draws are then weighted by ε_t.
-        bias_tolerance: the largest inflation of a marginal sd that "auto" allows and that passes without warning.
-        preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": diagonal
-            with an automatic step, None with one of yours.
+        bias_tolerance: the largest inflation of an sd, of any linear combination of the parameters, that "auto" allows
+            and that passes without warning.
+        preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": with an
+            automatic step dense up to 100 parameters and diagonal beyond, None with a step of yours.
         gradient: "minibatch", or "control_variates" around the mode found in warm-up.
         cycles: cosine cycles in the run (Zhang et al. 2020); the first half of each explores and is given no weight.
         temperature: T; 1 is the posterior.
@@ -93,7 +96,7 @@ class SGLD(Drawing):
     def _preconditioner(self) -> str | None:
         if self.preconditioner != "auto":
             return self.preconditioner
-        return "diagonal" if self.step_size == "auto" else None
+        return "dense" if self.step_size == "auto" else None
 
     def plan(self, data: Data | None) -> Plan:
         return plan_batches(self, data, self.batch_size, independent=self.correct)
@@ -127,9 +130,13 @@ class SGLD(Drawing):
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
-        """Climb, measure H and V, choose ε and P, then burn in."""
+        """Climb to modes and measure H; step out by its normal approximation, measure H and V there, choose P and ε;
+        burn in; measure where the chains went and choose ε again.
+
+        The bias is of the draws: at a mode the gradient's noise is not what it is around it, and with control
+        variates it is nothing at all.
+        """
         model, data, dtype = session.model, session.data, jnp.result_type(float)
-        plan = self.plan(data)
         if self.start == "mode":
             climbed = modes(session, positions)
             if not np.all(np.isfinite(climbed)):
@@ -137,45 +144,65 @@ class SGLD(Drawing):
                     "The climb to a mode left the finite numbers: is the posterior proper? Or start='random'."
                 )
             positions = jnp.asarray(climbed, dtype)
-        values = [float(_value(model, data, p)) for p in positions]
-        best = positions[int(np.argmax(values))]
         tuned: dict[str, Any] = {}
         if self.gradient == "control_variates":
+            best = positions[int(np.argmax([float(_value(model, data, p)) for p in positions]))]
             tuned = {"anchor": best, "anchor_gradient": full_gradient(model, data, best)}
+        measured = self._measured(session, positions, tuned)
+        if self.start == "mode":
+            root = (
+                np.sqrt(1 / measured.curvature)
+                if measured.curvature.ndim == 1
+                else bias.inverse_root(measured.curvature)
+            )
+            noise = np.asarray(jax.random.normal(jax.random.fold_in(session.key, 6), positions.shape))
+            positions = positions + jnp.asarray(noise * root if root.ndim == 1 else noise @ root.T, dtype)
+            measured = self._measured(session, positions, tuned)
+        scale = self.scale(measured, self.plan(data))
+        found = self._choose(measured, scale, self.plan(data))
+        thin = self._thinning(measured, found["step_size"], scale)
+        tuned |= self._tuned(measured, found["step_size"], scale, thin)
+        if self.warmup and not self.cycles:
+            positions, done = self._burn_in(session, program, tuned, keys, positions, thin, 0)
+            if self.step_size == "auto" or self.correct:
+                measured = self._measured(session, positions, tuned)
+                found = self._choose(measured, scale, self.plan(data))
+                tuned |= self._tuned(measured, found["step_size"], scale, thin)
+            positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
+        return positions, tuned, found, thin
+
+    def _measured(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
         session.say("measuring", 0, 1)
-        measured = bias.measure(
-            model, data, plan, np.unique(np.round(positions, 6), axis=0), jax.random.fold_in(session.key, 7),
-            self.estimator, tuned,
-        )  # fmt: skip
-        scale = self.scale(measured, plan)
-        step, found = self._choose(measured, scale, plan)
-        tuned |= {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(scale, dtype)}
+        apart = np.unique(np.round(np.asarray(positions), 6), axis=0)
+        key = jax.random.fold_in(session.key, 7)
+        return bias.measure(session.model, session.data, self.plan(session.data), apart, key, self, tuned)
+
+    def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
+        dtype = jnp.result_type(float)
+        tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(scale, dtype)}
         if self.correct:
             tuned["noise_scale"] = jnp.asarray(self._reduced(measured, step, scale), dtype)
         if self.cycles:
-            tuned["cycle"] = jnp.asarray(max(2, self.draws * self._thinning(measured, step, scale) // self.cycles))
-        thin = self._thinning(measured, step, scale)
-        if self.warmup and not self.cycles:
-            positions = self._burn_in(session, program, tuned, keys, positions)
-        return positions, tuned, found, thin
+            tuned["cycle"] = jnp.asarray(max(2, self.draws * thin // self.cycles))
+        return tuned
 
-    def _burn_in(self, session, program, tuned, keys, positions) -> jax.Array:
-        from tractable import run as loop
-
-        shape = loop.shape(1, self.warmup, session.model.space.size, self.chains)
+    def _burn_in(self, session, program, tuned, keys, positions, thin, done) -> tuple[jax.Array, int]:
+        """Half of the warm-up, by the main run's own compiled loop: (positions, groups done)."""
+        shape = self.shape(session, program, thin)
+        groups = done + max(1, round(self.warmup / 2 / shape.group))
         states = loop.begin(program, tuned, None, keys, positions)
         result = loop.run(
-            program, shape, session.data, self.plan(session.data), tuned, keys, states, groups=1, keep=False,
-            stop=session.stop,
+            program, shape, session.data, self.plan(session.data), tuned, keys, states, groups=groups, done=done,
+            keep=False, trace=False, stop=session.stop,
         )  # fmt: skip
-        session.say("warm-up", self.warmup, self.warmup)
-        return result.states.position
+        session.say("warm-up", groups * shape.group, self.warmup)
+        return result.states.position, groups
 
     def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
         """L of the preconditioner measured in warm-up: P is the inverse curvature, or its diagonal."""
         h = measured.curvature
-        if self._preconditioner == "dense" and h.ndim == 2:
-            return np.linalg.cholesky(np.linalg.inv(h))
+        if self._preconditioner == "dense" and h.ndim == 2 and (self.preconditioner == "dense" or len(h) <= FEW):
+            return bias.inverse_root(h)
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
         if self._preconditioner == "rmsprop":
@@ -193,26 +220,26 @@ class SGLD(Drawing):
             epoch=None if plan.independent else plan.count, injected=injected,
         )  # fmt: skip
 
-    def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> tuple[float, dict[str, Any]]:
+    def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
         settings = {
             "friction": self.friction,
             "temperature": self.temperature,
             "epoch": None if plan.independent else plan.count,
         }
         if callable(self.step_size):
-            return float(self.step_size(jnp.array(0))), {}
+            return {"step_size": float(self.step_size(jnp.array(0)))}
         if self.step_size != "auto":
             self._warn(measured, float(self.step_size), scale, plan)
-            return float(self.step_size), {"step_size": float(self.step_size)}
+            return {"step_size": float(self.step_size)}
         step = bias.largest_step(measured, scale, self.bias_tolerance, **settings)
         # A mode's curvature may be exceeded where the chain goes: keep clear of the stability limit there.
         squared = float(np.max(np.square(scale))) if np.ndim(scale) == 1 else None
         if squared is not None:
             step = min(step, 2.0 / max(measured.stiffest * np.square(scale).min(), 1e-300))
-        return step, {"step_size": step}
+        return {"step_size": step}
 
     def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
-        if self.correct:
+        if self.correct or self.cycles:  # a cycle's peak is not where it samples
             return
         worst = self.predicted(measured, step, scale, plan).worst
         if not np.isfinite(worst):
@@ -224,7 +251,7 @@ class SGLD(Drawing):
         if worst > self.bias_tolerance:
             safe = bias.largest_step(measured, scale, self.bias_tolerance, friction=self.friction)
             warnings.warn(
-                f"step_size={step:g} is predicted to inflate a marginal sd by {100 * worst:.0f} %, above "
+                f"step_size={step:g} is predicted to inflate the sd of a direction by {100 * worst:.0f} %, above "
                 f"bias_tolerance={self.bias_tolerance:g}; {safe:.2g} would keep it, and so would correct=True or "
                 "gradient='control_variates'.",
                 TractableWarning,
@@ -249,9 +276,9 @@ class SGLD(Drawing):
             slowest = np.linalg.eigvalsh(dense.T @ h @ dense).min()
         else:
             slowest = np.min(np.square(scale) * h)
-        relaxation = 2 / max(step * self.friction**0 * slowest, 1e-12)
+        relaxation = 2 / max(step * slowest, 1e-12)
         # Powers of two: a second fit of the same model then finds its program compiled.
-        return int(2 ** np.clip(np.round(np.log2(relaxation / 2)), 0, np.log2(LONGEST)))
+        return int(2 ** np.clip(np.round(np.log2(relaxation)), 0, np.log2(LONGEST)))
 
     def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
         if self.cycles:
@@ -266,8 +293,11 @@ class SGLD(Drawing):
         worst = predicted.worst
         tolerance = self.bias_tolerance
         verdict = "trust" if worst <= 1.5 * tolerance else "caution" if worst <= 4 * tolerance else "reject"
-        where = posterior.model.space.names[int(np.argmax(np.abs(predicted.inflation)))]
-        sentence = f"predicted inflation of a marginal sd by the step and the gradient's noise, largest at {where}"
+        marginal = int(np.argmax(np.abs(predicted.inflation)))
+        sentence = (
+            "predicted inflation of an sd by step and gradient noise, in the worst direction; the worst marginal is "
+            f"{posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
+        )
         if self._preconditioner == "rmsprop":
             sentence += "; the moving preconditioner's own bias is not in it"
         out.append(Check("predicted bias", worst, verdict, sentence))

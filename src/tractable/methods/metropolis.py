@@ -68,7 +68,7 @@ class Metropolis(Drawing):
             scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
         step = self.first_step(size)
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": scale}
-        shape = loop.shape(self.draws, self.thin, size, self.chains)
+        shape = self.shape(session, program, self.thin)
         rows = None if session.data is None else session.data.arrays()
         states = loop.begin(program, tuned, rows, keys, positions)
         rounds = max(1, self.warmup // shape.group)

@@ -3,6 +3,7 @@
 import functools
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -99,8 +100,10 @@ class MAP(Method):
         began = time.perf_counter()
         positions = starts(model, data, session.key, self.starts)
         if self.optimizer == "lbfgs":
-            found = [maximum(model, data, p, self.prior, self.steps, self.tolerance) for p in positions]
-            info, interrupted = {}, False
+            found = [
+                maximum(model, data, p, self.prior, self.steps, self.tolerance, stop=session.stop) for p in positions
+            ]
+            info, interrupted = {}, session.stop()
         else:
             found, info, interrupted = self._climb(session, positions)
         best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
@@ -180,6 +183,7 @@ def maximum(
     steps: int = 2000,
     tolerance: float = 1e-6,
     jacobian: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Maximum:
     """The maximum reached from ``start`` by L-BFGS and, where there are few parameters, Newton's steps.
 
@@ -188,6 +192,7 @@ def maximum(
 
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
+        stop: asked after every iteration; true ends the climb where it is.
     """
     batch = whole_of(data) if data is not None else None
     size = len(start)
@@ -224,8 +229,13 @@ def maximum(
         for i in split:
             bounds[i] = (0, None)
     rows = 1 if data is None else max(data.size, 1)
+
+    def look(_: np.ndarray) -> None:
+        if stop():
+            raise StopIteration
+
     result = scipy.optimize.minimize(
-        downhill, extended, jac=True, method="L-BFGS-B", bounds=bounds,
+        downhill, extended, jac=True, method="L-BFGS-B", bounds=bounds, callback=look,
         options={"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-15, "gtol": tolerance * rows * 1e-2, "maxcor": 20},
     )  # fmt: skip
     position, evaluations = joined(result.x), int(result.nfev)
@@ -306,7 +316,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
     out = []
     for done, position in enumerate(positions):
         session.say("climbing", done, len(positions))
-        out.append(maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True).position)
+        out.append(maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position)
     session.say("climbing", len(positions), len(positions))
     return np.stack(out)
 

@@ -43,7 +43,8 @@ class Rejection(Drawing):
         super().__post_init__()
         self.check_between("least_acceptance", 0, 1)
         if self.log_bound is not None:
-            self.check(np.isfinite(self.log_bound), "log_bound", "a finite number of nats")
+            number = isinstance(self.log_bound, int | float) and bool(np.isfinite(self.log_bound))
+            self.check(number, "log_bound", "a finite number of nats")
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         def sample(key: jax.Array) -> jax.Array:

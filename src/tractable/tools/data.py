@@ -271,8 +271,11 @@ def _arrays(source: Any, role: str) -> PyTree:
         out = {str(name): np.asarray(source[name]) for name in source.columns}
     else:
         if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
-            source = np.asarray(source)
-        out = jax.tree.map(lambda a: a if isinstance(a, np.ndarray) else np.asarray(a), source)
+            try:
+                source = np.asarray(source)
+            except ValueError as error:
+                raise DataError(f"{role} is a list of rows of unequal lengths; every row needs the same.") from error
+        out = jax.tree.map(_native, source)
     if not jax.tree.leaves(out):
         raise DataError(f"Data got nothing for {role}: expected an array or a pytree of arrays.")
     for path, leaf in jax.tree_util.tree_flatten_with_path(out)[0]:
@@ -282,6 +285,14 @@ def _arrays(source: Any, role: str) -> PyTree:
                 "Encode text and dates first (tractable fit does it for tables)."
             )
     return out
+
+
+def _native(a: Any) -> np.ndarray:
+    """An array of a byte order and precision that JAX takes."""
+    a = a if isinstance(a, np.ndarray) else np.asarray(a)
+    if a.dtype.kind == "f" and a.dtype.itemsize > 8:
+        return a.astype(np.float64)
+    return a if a.dtype.isnative or a.dtype.kind not in "fiub" else a.astype(a.dtype.newbyteorder("="))
 
 
 def _from_file(path: pathlib.Path) -> PyTree:

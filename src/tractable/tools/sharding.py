@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tractable.tools.errors import SettingsError
 
@@ -18,7 +18,7 @@ def over_devices(count: int | None) -> Callable[[PyTree], PyTree]:
     there = len(jax.devices())
     if not 1 <= count <= there:
         raise SettingsError(f"devices={count}, but JAX sees {there} device{'s' if there > 1 else ''} here.")
-    mesh = jax.make_mesh((count,), ("chain",), devices=jax.devices()[:count])
+    mesh = jax.make_mesh((count,), ("chain",), (AxisType.Auto,), devices=jax.devices()[:count])
 
     def lay(tree: PyTree) -> PyTree:
         chains = jax.tree.leaves(tree)[0].shape[0]

@@ -1,0 +1,59 @@
+"""Every script under examples/ runs, says what it should and leaves a picture."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+pytestmark = pytest.mark.slow
+
+
+def number(pattern: str, text: str) -> float:
+    """The first group of the first match."""
+    match = re.search(pattern, text)
+    assert match, f"{pattern!r} is not in:\n{text}"
+    return float(match.group(1))
+
+
+def coin(text: str) -> None:
+    for name in ("Rejection", "RandomWalk", "MALA", "HMC", "NUTS", "SGLD", "SGHMC"):
+        assert abs(number(rf"\n{name} +([\d.]+)", text) - 0.6182) < 0.01
+        assert abs(number(rf"\n{name} +[\d.]+ +[\d.]+ +([\d.]+)", text) - 1) < 0.12
+    assert abs(number(r"by rejection (-[\d.]+)", text) + 67.4054) < 0.06
+
+
+def two_modes(text: str) -> None:
+    assert number(r"\ngrid +([\d.]+)", text) == pytest.approx(0.487, abs=0.002)
+    assert number(r"\nNUTS +[\d.]+ +([\d.]+)", text) < 0.2
+    assert re.search(r"\nSGLD, decreasing steps .* (caution|reject)\n", text)  # its chains stay where they start
+
+
+def breast_cancer(text: str) -> None:
+    assert -0.15 < number(r"\nNUTS +(-[\d.]+)", text) < -0.09
+    assert number(r"\nNUTS +-[\d.]+ +([\d.]+)", text) > 0.93
+    assert abs(number(r"\nNUTS +(-[\d.]+)", text) - number(r"\nMALA +(-[\d.]+)", text)) < 0.005
+
+
+def million_rows(text: str) -> None:
+    for name in ("SGLD", "SGLD, control variates"):
+        assert abs(number(rf"\n{name} +[\d,]+ +[+-][\d.]+% +([\d.]+)", text) - 1) < 0.1
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_example(script: str, tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / f"{script}.py", "--quick", "--out", tmp_path]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    picture = matplotlib.image.imread(tmp_path / f"{script}.png")
+    assert min(picture.shape[:2]) > 500
+    assert picture[..., :3].std() > 0.02  # something is drawn on it
+    globals()[script](done.stdout)
