@@ -32,7 +32,7 @@ def ours(model: tr.Model, data: tr.Data, method: tr.SGLD, steps: int):
     """The main phase of ``infer``: everything but the first measurements of curvature and noise."""
     program, plan, size = Program(model, method), method.plan(data), model.space.size
     shape = loop.shape(steps // method.thin, method.thin, size, 1)
-    tuned = {"step_size": jnp.float32(STEP), "scale": jnp.ones(size, jnp.float32)}
+    tuned = {"step_size": jnp.float32(STEP), "scale": jnp.float32(1.0)}
     keys = chain_keys(jax.random.key(0), 1)
     states = loop.begin(program, tuned, None, keys, jnp.zeros((1, size), jnp.float32))
     groups = steps // shape.group

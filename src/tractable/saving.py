@@ -211,7 +211,7 @@ def save(posterior: Posterior, path: str | pathlib.Path) -> None:
     describe(posterior, folder)
 
 
-def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
+def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Method | None = None) -> Posterior:
     """A posterior that was saved, with the model it was of.
 
     Functions are not written to disk, so the model is given again; a model whose log density differs is an error.
@@ -220,6 +220,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
         path: a folder from ``posterior.save``, or of ``infer(..., checkpoint=)`` or ``draws=``.
         model: the model the posterior is of.
         data: its data, for the checks that look at them.
+        method: the method, where one of its fields is a function (a schedule, an optimiser).
     """
     folder = pathlib.Path(path)
     if not (folder / "posterior.json").exists():
@@ -234,7 +235,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None) -> Posterior:
         raise CheckpointError(f"{folder} has parameters {about['names'][:6]}; the model given has {model.names[:6]}.")
     settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
-    method = method_names.from_settings(settings)
+    method = method_names.from_settings(settings) if method is None else method
     store = DrawStore.open(folder / "draws.zarr")
     positions, info = read_draws(store)
     found = dict(about["found"]) | {"thin": about["thin"]}

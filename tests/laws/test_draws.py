@@ -103,7 +103,7 @@ def test_exact_methods(name):
 NOISY = {
     "sgld": tr.SGLD(chains=32, draws=800, warmup=500, batch_size=10),
     "sgld control variates": tr.SGLD(chains=32, draws=800, warmup=500, batch_size=10, gradient="control_variates"),
-    "sghmc": tr.SGHMC(chains=32, draws=800, warmup=500, batch_size=20, step_size=0.001, momentum_decay=0.3),
+    "sghmc": tr.SGHMC(chains=32, draws=200, warmup=500, batch_size=20, step_size=0.001, momentum_decay=0.3),
 }
 
 
@@ -176,9 +176,7 @@ def test_measured_curvature_and_noise():
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))
     data, method = tr.Data(SEEN["level"]), tr.SGLD(batch_size=10)
     plan = method.plan(data)
-    one, other = (
-        bias.measure(model, data, plan, np.array([[at]]), jax.random.key(0)) for at in (0.0, 1.5)
-    )
+    one, other = (bias.measure(model, data, plan, np.array([[at]]), jax.random.key(0)) for at in (0.0, 1.5))
     np.testing.assert_allclose(one.curvature, [[H]], rtol=1e-9)
     np.testing.assert_allclose(one.noise, other.noise, rtol=1e-9)
     rows = np.asarray(data.windows(10)[0])
@@ -214,10 +212,7 @@ def test_rejection():
     for model, seen, exact in ((coin, SEEN["flip"], COIN), (level, SEEN["level"], LEVEL)):
         posterior = tr.infer(model, seen, method)
         x = posterior.values.ravel()
-        if model is coin:
-            cdf = stats.beta(COIN.alpha, COIN.beta).cdf
-        else:
-            cdf = stats.norm(LEVEL.mean, LEVEL.sd).cdf
+        cdf = stats.beta(COIN.alpha, COIN.beta).cdf if model is coin else stats.norm(LEVEL.mean, LEVEL.sd).cdf
         estimate, error = posterior.log_evidence
         assert_holds(
             {
@@ -325,9 +320,7 @@ def ranks(model: tr.Model, key: jax.Array, shrink: float = 1.0) -> dict:
 
 
 def rank_scores(found: dict) -> Scores:
-    return {
-        name: uniform_counts(np.bincount(np.asarray(rank), minlength=L + 1)) for name, rank in found.items()
-    }
+    return {name: uniform_counts(np.bincount(np.asarray(rank), minlength=L + 1)) for name, rank in found.items()}
 
 
 def test_simulation_based_calibration():

@@ -70,9 +70,7 @@ def test_ridge():
     exact = conjugate.linear_regression(X, Y, NOISE, 0.8)
     assert_maximum(posterior, N)
     alpha = (NOISE / 0.8) ** 2
-    np.testing.assert_allclose(
-        posterior.mean()["w"], np.linalg.solve(X.T @ X + alpha * np.eye(3), X.T @ Y), rtol=1e-6
-    )
+    np.testing.assert_allclose(posterior.mean()["w"], np.linalg.solve(X.T @ X + alpha * np.eye(3), X.T @ Y), rtol=1e-6)
     assert_errors(posterior, exact.covariance)
 
 

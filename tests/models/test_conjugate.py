@@ -47,8 +47,7 @@ def test_normal_mean():
         return np.exp(stats.norm.logpdf(y, mu, 2.0).sum() + stats.norm.logpdf(mu, -1.0, 1.5) + 20)
 
     evidence, first, second = (
-        integrate.quad(lambda t, p=p: t**p * joint(t), -10, 10, epsrel=1e-12, points=[2.0])[0]
-        for p in range(3)
+        integrate.quad(lambda t, p=p: t**p * joint(t), -10, 10, epsrel=1e-12, points=[2.0])[0] for p in range(3)
     )
     posterior = conjugate.normal_mean(y, 2.0, -1.0, 1.5)
     np.testing.assert_allclose(posterior.log_evidence, np.log(evidence) - 20, atol=1e-8)
@@ -95,9 +94,7 @@ def test_linear_evidence_is_the_grids():
     def log_joint(w):
         return stats.norm.logpdf(y, w @ x.T, 0.7).sum(1) + stats.norm.logpdf(w, 0, 2.0).sum(1)
 
-    grid = conjugate.grid_2d(
-        log_joint, [(m - 9 * s, m + 9 * s) for m, s in zip(exact.mean, exact.sd, strict=True)]
-    )
+    grid = conjugate.grid_2d(log_joint, [(m - 9 * s, m + 9 * s) for m, s in zip(exact.mean, exact.sd, strict=True)])
     np.testing.assert_allclose(grid.log_mass, exact.log_evidence, atol=1e-8)
     np.testing.assert_allclose(grid.mean, exact.mean, atol=1e-8)
     np.testing.assert_allclose(grid.sd, exact.sd, atol=1e-8)

@@ -79,7 +79,7 @@ def test_permutation_is_roughly_uniform(count):
 
 
 def _all(key: jax.Array, count: int) -> jax.Array:
-    return jax.vmap(lambda i: permuted(key, i, count))(jnp.arange(count))
+    return jax.vmap(lambda i: permuted(jax.random.bits(key, (8,)), i, count))(jnp.arange(count))
 
 
 def _permutation(key: jax.Array, count: int) -> np.ndarray:

@@ -36,6 +36,8 @@ def from_settings(settings: dict[str, Any]) -> Method:
         raise SettingsError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}.")
     settings = {name: None if value == "none" else value for name, value in settings.items()}
     for name, value in settings.items():
-        if isinstance(value, str) and value.startswith("<"):
-            raise SettingsError(f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give it again.")
+        if isinstance(value, str) and (value.startswith("<") or "<function" in value):
+            raise SettingsError(
+                f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give the method again (method=)."
+            )
     return kind(**settings)

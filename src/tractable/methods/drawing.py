@@ -51,6 +51,10 @@ class Drawing(Method):
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         """Looks at every segment; raises what cannot go on."""
 
+    def starts(self, session: Session, key: jax.Array) -> jax.Array:
+        """(chain, d) unconstrained positions to begin at."""
+        return starts(session.model, session.data, key, self.chains)
+
     def program(self, session: Session) -> Program:
         streams = self.minibatch and session.data is not None and not session.data.resident
         return Program(session.model, self, streams)
@@ -61,7 +65,7 @@ class Drawing(Method):
         start_key, warm_key, run_key = jax.random.split(session.key, 3)
         began = time.perf_counter()
         if session.resume is None:
-            positions = starts(session.model, data, start_key, self.chains)
+            positions = self.starts(session, start_key)
             positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
             shape = self.shape(session, program, thin)
             keys = session.shard(chain_keys(run_key, self.chains))

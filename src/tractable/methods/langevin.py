@@ -26,6 +26,7 @@ from tractable.tools.data import Data, Plan, whole
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any
+LARGE = 10_000  # parameters from which positions are pytrees inside the loop
 FEW = 100  # parameters up to which an automatic preconditioner is a matrix
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
 LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
@@ -61,7 +62,7 @@ class SGLD(Drawing):
     warmup: int = 1000
     thin: int | str = "auto"
     batch_size: int = 100
-    step_size: float | str | Callable = "auto"
+    step_size: float | int | str | Callable = "auto"
     bias_tolerance: float = 0.05
     preconditioner: str | None = "auto"
     gradient: str = "minibatch"
@@ -101,14 +102,23 @@ class SGLD(Drawing):
     def plan(self, data: Data | None) -> Plan:
         return plan_batches(self, data, self.batch_size, independent=self.correct)
 
-    def estimator(self, model: Model, tuned: PyTree) -> Callable:
-        """The stochastic gradient."""
-        posterior = log_posterior(model, flat=True)
+    def estimator(self, model: Model, tuned: PyTree, *, flat: bool = True) -> Callable:
+        """The stochastic gradient, of flat positions or of pytrees (and ``tuned`` with them)."""
+        posterior = log_posterior(model, flat=flat)
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
         return gradients.minibatch(posterior)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        if model.space.size < LARGE:
+            return self._kernel(model, tuned, flat=True)
+        # Large positions stay pytrees: XLA fuses a concatenation with what follows into one slow, serial loop.
+        unravel = model.space.unravel
+        leafwise = {name: unravel(a) if jnp.ndim(a) == 1 else a for name, a in tuned.items()}
+        kernel = self._kernel(model, leafwise, flat=False)
+        return Kernel(lambda key, position: kernel.init(key, unravel(position)), kernel.draw, kernel.step)
+
+    def _kernel(self, model: Model, tuned: PyTree, *, flat: bool) -> Kernel:
         step = self.step_size if callable(self.step_size) else tuned["step_size"]
         temperature: Any = self.temperature
         if self.cycles:
@@ -120,9 +130,9 @@ class SGLD(Drawing):
         settings = {
             "temperature": temperature,
             "preconditioner": conditioner,
-            "gradient": lambda _: self.estimator(model, tuned),
+            "gradient": lambda _: self.estimator(model, tuned, flat=flat),
         }
-        return self._make(log_posterior(model, flat=True), step, tuned, settings)
+        return self._make(log_posterior(model, flat=flat), step, tuned, settings)
 
     def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
@@ -179,7 +189,8 @@ class SGLD(Drawing):
 
     def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
-        tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(scale, dtype)}
+        plain = self._preconditioner is None  # then a number: a vector of ones would be read at every step
+        tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
             tuned["noise_scale"] = jnp.asarray(self._reduced(measured, step, scale), dtype)
         if self.cycles:
@@ -196,7 +207,7 @@ class SGLD(Drawing):
             keep=False, trace=False, stop=session.stop,
         )  # fmt: skip
         session.say("warm-up", groups * shape.group, self.warmup)
-        return result.states.position, groups
+        return jax.vmap(program.observe)(result.states), groups
 
     def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
         """L of the preconditioner measured in warm-up: P is the inverse curvature, or its diagonal."""
@@ -215,27 +226,20 @@ class SGLD(Drawing):
         self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
     ) -> bias.Predicted:
         """The stationary covariance at a step."""
-        return bias.stationary(
-            measured, step, scale, friction=self.friction, temperature=self.temperature,
-            epoch=None if plan.independent else plan.count, injected=injected,
-        )  # fmt: skip
+        return bias.stationary(measured, step, scale, injected=injected, **self._setting(plan))
+
+    def _setting(self, plan: Plan) -> dict[str, Any]:
+        """What the prediction needs to know beside H, V, ε and P."""
+        epoch = None if plan.independent else plan.count
+        return {"friction": self.friction, "temperature": self.temperature, "epoch": epoch}
 
     def _choose(self, measured: bias.Measured, scale: np.ndarray, plan: Plan) -> dict[str, Any]:
-        settings = {
-            "friction": self.friction,
-            "temperature": self.temperature,
-            "epoch": None if plan.independent else plan.count,
-        }
         if callable(self.step_size):
             return {"step_size": float(self.step_size(jnp.array(0)))}
         if self.step_size != "auto":
             self._warn(measured, float(self.step_size), scale, plan)
             return {"step_size": float(self.step_size)}
-        step = bias.largest_step(measured, scale, self.bias_tolerance, **settings)
-        # A mode's curvature may be exceeded where the chain goes: keep clear of the stability limit there.
-        squared = float(np.max(np.square(scale))) if np.ndim(scale) == 1 else None
-        if squared is not None:
-            step = min(step, 2.0 / max(measured.stiffest * np.square(scale).min(), 1e-300))
+        step = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
         return {"step_size": step}
 
     def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
@@ -243,13 +247,13 @@ class SGLD(Drawing):
             return
         worst = self.predicted(measured, step, scale, plan).worst
         if not np.isfinite(worst):
-            limit = bias.largest_step(measured, scale, 10.0, friction=self.friction)
+            limit = bias.largest_step(measured, scale, 10.0, **self._setting(plan))
             raise SettingsError(
                 f"{type(self).__name__}(step_size={step:g}) is unstable on this posterior, whose stiffest direction "
                 f"allows about {limit:.2g}: use a smaller step, step_size='auto', or preconditioner='diagonal'."
             )
         if worst > self.bias_tolerance:
-            safe = bias.largest_step(measured, scale, self.bias_tolerance, friction=self.friction)
+            safe = bias.largest_step(measured, scale, self.bias_tolerance, **self._setting(plan))
             warnings.warn(
                 f"step_size={step:g} is predicted to inflate the sd of a direction by {100 * worst:.0f} %, above "
                 f"bias_tolerance={self.bias_tolerance:g}; {safe:.2g} would keep it, and so would correct=True or "

@@ -73,7 +73,8 @@ class Program(NamedTuple):
         return self.method.kernel(self.model, rows, tuned)
 
     def observe(self, state: Any) -> jax.Array:
-        return state.position
+        """The flat position of a state; large ones are pytrees in a kernel."""
+        return state.position if isinstance(state.position, jax.Array) else self.model.space.ravel(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
         """The user's parameters of a flat unconstrained position, flat."""

@@ -109,6 +109,8 @@ class Metropolis(Drawing):
             last = round_ == rounds - 1
             tuned = {"step_size": jnp.asarray(averaging.average if last else step, dtype), "scale": scale}
             session.say("warm-up", (round_ + 1) * shape.group, rounds * shape.group)
+            if session.stop():
+                break
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
         return states.position, tuned, found, self.thin
 

@@ -53,6 +53,10 @@ class Rejection(Drawing):
         limit = int(min(2**30, 20 / self.least_acceptance))
         return rejection(sample, lambda p: _log_likelihood(model, rows, p), tuned["log_bound"], limit=limit)
 
+    def starts(self, session: Session, key: jax.Array) -> jax.Array:
+        """Places to put the draws; none is a start."""
+        return jnp.zeros((self.chains, session.model.space.size))
+
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:

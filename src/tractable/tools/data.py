@@ -83,16 +83,18 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
         start = jax.random.randint(jax.random.fold_in(key, t), (), 0, plan.size)
         return start, jnp.array(plan.width), t % plan.count
     epoch, index = t // plan.count, t % plan.count
-    offset_key, order_key = jax.random.split(jax.random.fold_in(key, epoch))
-    offset = jax.random.randint(offset_key, (), 0, plan.size)
-    block = permuted(order_key, index, plan.count)
+    # One call of the generator an epoch: this runs at every step, beside a gradient of some tens of microseconds.
+    words = jax.random.bits(jax.random.fold_in(key, epoch), (10,), jnp.uint32)
+    # A sum of two residues, because 2³² is no multiple of N: the offset's bias is the square of one's.
+    offset = ((words[8] % plan.size + words[9] % plan.size) % plan.size).astype(jnp.int32)
+    block = permuted(words[:8], index, plan.count)
     small, larger = divmod(plan.size, plan.count)
     start = (offset + block * small + jnp.minimum(block, larger)) % plan.size
     return start, small + (block < larger), index
 
 
-def permuted(key: jax.Array, index: jax.Array, count: int) -> jax.Array:
-    """π(index) for a pseudo-random permutation π of 0..count−1 that depends on the key.
+def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
+    """π(index) for a pseudo-random permutation π of 0..count−1 that eight random words choose.
 
     A Feistel network on Z_a × Z_b with ab ≥ count, walked along its cycle until it lands inside:
     no array of length ``count`` is ever formed.
@@ -101,7 +103,6 @@ def permuted(key: jax.Array, index: jax.Array, count: int) -> jax.Array:
         return jnp.zeros_like(index)
     a = int(np.ceil(np.sqrt(count)))
     b = -(-count // a)
-    salts = jax.random.bits(key, (8,), jnp.uint32)
 
     def mix(x: jax.Array, salt: jax.Array) -> jax.Array:
         x = (x.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B1) ^ salt
@@ -256,6 +257,8 @@ def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) 
 
 
 def _mask(plan: Plan, rows: jax.Array) -> jax.Array:
+    if plan.size % plan.count == 0 or plan.independent:  # all batches are full
+        return jnp.ones(plan.width)
     return (jnp.arange(plan.width) < rows).astype(jnp.result_type(float))
 
 
