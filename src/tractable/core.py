@@ -92,12 +92,12 @@ class Model:
                 if not np.all(np.isfinite(np.asarray(leaf))):
                     raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
             return
-        leaves = jax.tree_util.tree_flatten_with_path(self.prior, is_leaf=_is_distribution)[0]
+        leaves = jax.tree_util.tree_flatten_with_path(self.prior, is_leaf=is_distribution)[0]
         if not leaves:
             raise ModelError("Model needs at least one parameter; its prior is empty.")
         for path, leaf in leaves:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            if not _is_distribution(leaf):
+            if not is_distribution(leaf):
                 raise ModelError(
                     f"The prior of {name!r} is {type(leaf).__name__}; expected a numpyro distribution, such as "
                     "dist.Normal(0, 1)."
@@ -126,13 +126,13 @@ class Model:
 
     @property
     def prior_is_callable(self) -> bool:
-        return callable(self.prior) and not _is_distribution(self.prior)
+        return callable(self.prior) and not is_distribution(self.prior)
 
     @functools.cached_property
     def bijectors(self) -> list:
         """One bijection a parameter, from the reals to its support, in the order of the leaves."""
         if not self.prior_is_callable:
-            return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=_is_distribution)]
+            return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
         count = len(jax.tree.leaves(self.position))
         if self.support is None:
             return [biject_to(constraints.real)] * count
@@ -156,7 +156,7 @@ class Model:
 
     def sample_prior(self, key: jax.Array) -> PyTree:
         """One draw of the parameters from the prior."""
-        leaves, treedef = jax.tree.flatten(self.prior, is_leaf=_is_distribution)
+        leaves, treedef = jax.tree.flatten(self.prior, is_leaf=is_distribution)
         keys = jax.random.split(key, len(leaves))
         return jax.tree.unflatten(treedef, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
 
@@ -193,7 +193,7 @@ class Model:
         """log p(θ) of the user's parameters, a scalar."""
         if self.prior_is_callable:
             return self.prior(params)
-        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=_is_distribution)
+        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
         return tree.total(terms)
 
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
@@ -206,7 +206,7 @@ class Model:
 
         def one(row: tuple[PyTree, PyTree]) -> jax.Array:
             y, x = row
-            terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=_is_distribution)
+            terms = jax.tree.map(lambda d, value: d.log_prob(value), self.datum(params, x), y, is_leaf=is_distribution)
             return tree.total(terms)
 
         return jax.vmap(one)(rows)
@@ -268,7 +268,8 @@ def _prior(model: Model, position: PyTree, flat: bool, jacobian: bool) -> tuple[
     return params, prior
 
 
-def _is_distribution(x: Any) -> bool:
+def is_distribution(x: Any) -> bool:
+    """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
     return isinstance(x, Distribution)
 
 

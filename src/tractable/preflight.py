@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
-from tractable.core import Model, log_posterior
+from tractable.core import Model, is_distribution, log_posterior
 from tractable.tools import tree
 from tractable.tools.data import CHUNK, Batch, Data, whole
 from tractable.tools.errors import DataError, ModelError
@@ -77,21 +77,20 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
             f"The likelihood could not be called as {given}, which is how it is called where the data "
             f"{'have' if x is not None else 'have no'} given: {error}"
         ) from error
-    is_leaf = lambda d: isinstance(d, Distribution)  # noqa: E731
-    for leaf in jax.tree.leaves(distributions, is_leaf=is_leaf):
+    for leaf in jax.tree.leaves(distributions, is_leaf=is_distribution):
         if not isinstance(leaf, Distribution):
             raise ModelError(
                 "The likelihood should return the distribution of one datum, such as dist.Normal(mean, sd); got "
                 f"{type(leaf).__name__} of shape {getattr(leaf, 'shape', '')}."
             )
-    if jax.tree.structure(distributions, is_leaf=is_leaf) != jax.tree.structure(y):
+    if jax.tree.structure(distributions, is_leaf=is_distribution) != jax.tree.structure(y):
         raise ModelError(
             "The likelihood's distributions and the data's y differ in structure: got "
-            f"{jax.tree.structure(distributions, is_leaf=is_leaf)} for {jax.tree.structure(y)}."
+            f"{jax.tree.structure(distributions, is_leaf=is_distribution)} for {jax.tree.structure(y)}."
         )
 
     def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
-        return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_leaf)
+        return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_distribution)
 
     for path, leaf in jax.tree_util.tree_flatten_with_path(jax.eval_shape(terms, params, y, x))[0]:
         if leaf.shape != ():
@@ -116,7 +115,7 @@ def _check_support(model: Model, data: Data) -> None:
             shown = jax.tree.map(lambda a, i=index: np.asarray(a[i]).tolist(), rows[0])
             distribution = jax.tree.leaves(
                 model.datum(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
-                is_leaf=lambda d: isinstance(d, Distribution),
+                is_leaf=is_distribution,
             )[0]
             raise DataError(
                 f"Row {start + index} of y, {shown}, lies outside the support of the likelihood's "
@@ -128,12 +127,11 @@ def _check_support(model: Model, data: Data) -> None:
 def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
     def one(row: tuple[PyTree, PyTree]) -> jax.Array:
         y, x = row
-        is_leaf = lambda d: isinstance(d, Distribution)  # noqa: E731
         checks = jax.tree.map(
             lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True),
             model.datum(params, x),
             y,
-            is_leaf=is_leaf,
+            is_leaf=is_distribution,
         )
         return jnp.all(jnp.stack(jax.tree.leaves(checks)))
 

@@ -38,6 +38,6 @@ def from_settings(settings: dict[str, Any]) -> Method:
     for name, value in settings.items():
         if isinstance(value, str) and (value.startswith("<") or "<function" in value):
             raise SettingsError(
-                f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give the method again (method=)."
+                f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give method= again."
             )
     return kind(**settings)

@@ -45,8 +45,8 @@ class Drawing(Method):
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
-        """(positions, tuned, found, thin) to begin the main run with."""
-        raise NotImplementedError
+        """(positions, tuned, found, thin) to begin the main run with; here nothing is tuned."""
+        return positions, {}, {}, int(self.thin)
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         """Looks at every segment; raises what cannot go on."""

@@ -124,7 +124,11 @@ class SGLD(Drawing):
         if self.cycles:
             length = tuned["cycle"]
             step = schedules.cyclical(tuned["step_size"], length)
-            temperature = lambda t: jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)  # noqa: E731
+
+            def exploring_cold(t: jax.Array) -> jax.Array:
+                return jnp.where((t % length) < EXPLORE * length, 0.0, self.temperature)
+
+            temperature = exploring_cold
         learnt = self._preconditioner == "rmsprop"
         conditioner = preconditioners.rmsprop() if learnt else preconditioners.fixed(tuned["scale"])
         settings = {

@@ -40,12 +40,12 @@ class Metropolis(Drawing):
             self.check_between("target", 0, 1)
 
     def aim(self, size: int) -> float:
-        """The acceptance rate aimed at."""
-        raise NotImplementedError
+        """The acceptance rate aimed at (Roberts & Rosenthal 1998)."""
+        return self.target or 0.574
 
     def first_step(self, size: int) -> float:
-        """A step size that fits a target of unit scale."""
-        raise NotImplementedError
+        """A step size ε that fits a target of unit scale."""
+        return 1.65**2 / size ** (1 / 3)
 
     def density(self, model: Model, rows: PyTree) -> Any:
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
@@ -236,12 +236,6 @@ class MALA(Metropolis):
     """
 
     label: ClassVar[str] = "mala"
-
-    def aim(self, size: int) -> float:
-        return self.target or 0.574
-
-    def first_step(self, size: int) -> float:
-        return 1.65**2 / size ** (1 / 3)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return mala(self.density(model, rows), tuned["step_size"], tuned["scale"])

@@ -15,7 +15,7 @@ import optax
 import scipy.optimize
 
 from tractable import run as loop
-from tractable.core import Kernel, Model, log_posterior, whole
+from tractable.core import Kernel, Model, is_distribution, log_posterior, whole
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
@@ -342,7 +342,6 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """Rate 1/b and centre of every Laplace prior, laid out flat; rate 0 elsewhere."""
     if model.prior_is_callable:
         return np.zeros(model.space.size), np.zeros(model.space.size)
-    is_leaf = lambda d: isinstance(d, dist.Distribution)  # noqa: E731
     example = model.space.unravel(jnp.zeros(model.space.size))
 
     def spread(pick: str):
@@ -355,7 +354,7 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
             value = 1 / jnp.asarray(inner.scale) if pick == "rate" else jnp.asarray(inner.loc)
             return jnp.broadcast_to(value, jnp.shape(like))
 
-        tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_leaf)
+        tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_distribution)
         return np.asarray(model.space.ravel(tree), np.float64)
 
     return spread("rate"), spread("centre")
