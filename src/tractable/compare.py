@@ -9,7 +9,6 @@ from typing import Any
 
 import jax.monitoring
 import numpy as np
-import pandas as pd
 
 from tractable.core import Model, as_data
 from tractable.infer import infer
@@ -57,7 +56,7 @@ class Comparison:
         interrupted: it was stopped, and later methods were not run.
     """
 
-    table: pd.DataFrame
+    table: Any  # a pandas DataFrame
     posteriors: dict[str, Posterior]
     failures: dict[str, str]
     reference: Reference | None
@@ -147,6 +146,8 @@ def compare(
     for label, posterior in posteriors.items():
         if known is not None and posterior is not known.posterior:
             rows[label] |= distances(posterior, known)
+    import pandas as pd
+
     table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
     return Comparison(table.rename_axis("method"), posteriors, failures, known, interrupted)
 
@@ -227,12 +228,14 @@ def labels(methods: Sequence[Method]) -> list[str]:
     return out
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
+def shown(table: Any) -> Any:
     """The table as text, in as many digits as mean something; columns without a number are left out."""
     forms = {
         "seconds": "{:.2f}", "compiling": "{:.2f}", "gradients": "{:,.0f}", "densities": "{:,.0f}", "ess": "{:,.0f}",
         "mean error": "{:.3f}", "sd ratio": "{:.3f}", "held-out": "{:.4f}", "verdict": "{}",
     }  # fmt: skip
+    import pandas as pd
+
     kept = table.dropna(axis=1, how="all")
     return pd.DataFrame(
         {name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]] for name in kept.columns},

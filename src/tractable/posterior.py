@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from tractable import predict as prediction
 from tractable.checks import bias
@@ -176,8 +175,10 @@ class Posterior:
             values = values[:, self.weights.all(0)]  # a cycle's exploring part is not a draw
         return diagnose(values)
 
-    def summary(self, level: float = 0.9) -> pd.DataFrame:
-        """A row for each number: mean, sd, an equal-tailed interval, and how well they are known."""
+    def summary(self, level: float = 0.9) -> Any:
+        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
+        import pandas as pd
+
         mean, sd = self._moments
         if self.unconstrained is None or not self.count:
             return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))

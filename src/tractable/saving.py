@@ -25,7 +25,6 @@ from tractable.posterior import Posterior
 from tractable.report import Report
 from tractable.tools import checkpoint as files
 from tractable.tools.errors import CheckpointError, TractableWarning
-from tractable.tools.store import DrawStore
 
 VERSION = "0.1.0"
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
@@ -38,7 +37,7 @@ class Saver:
         self, folder: pathlib.Path, model: Model, data: Data | None, method: Drawing, seed: int, *, resumable: bool
     ):
         self.folder, self.model, self.method, self.resumable = folder, model, method, resumable
-        self.store: DrawStore | None = None
+        self.store: Any = None
         self.standing: Standing | None = None
         self.manifest = identity(model, data, method, seed)
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ class Saver:
                 + ". Choose another folder, or ask for what it was."
             )
         self.standing = self._restored(arrays, manifest, data)
-        self.store = DrawStore.open(folder / "draws.zarr")
+        self.store = store_of(folder)
         self.store.truncate(manifest["draws"])
 
     def _clear(self) -> None:
@@ -75,7 +74,7 @@ class Saver:
         if self.store is None:
             fields = {name: (a.shape[2:], a.dtype.name) for name, a in arrays.items()}
             chunk = max(draws.shape[1], 1)
-            self.store = DrawStore.create(self.folder / "draws.zarr", fields, chains=len(draws), chunk=chunk)
+            self.store = new_store(self.folder / "draws.zarr", fields, chains=len(draws), chunk=chunk)
         self.store.append(arrays)
         if self.resumable:
             self._checkpoint(standing, self.store.count)
@@ -118,7 +117,21 @@ class Saver:
         describe(posterior, self.folder)
 
 
-def read_draws(store: DrawStore) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def new_store(*args: Any, **kwargs: Any) -> Any:
+    """``DrawStore.create``; zarr is imported by those who write or read draws, not by everyone."""
+    from tractable.tools.store import DrawStore
+
+    return DrawStore.create(*args, **kwargs)
+
+
+def store_of(folder: pathlib.Path) -> Any:
+    """The draws of a run's folder."""
+    from tractable.tools.store import DrawStore
+
+    return DrawStore.open(folder / "draws.zarr")
+
+
+def read_draws(store: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Positions and traces of a store, as many as memory allows: evenly spaced where that is not all of them."""
     needed = store.chains * store.count * int(np.prod(store.fields["position"][0])) * 4
     stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
@@ -204,7 +217,7 @@ def save(posterior: Posterior, path: str | pathlib.Path) -> None:
     if posterior.is_point and "covariance" in posterior.found:
         arrays["covariance"] = np.asarray(posterior.found["covariance"])[None, None]
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in arrays.items()}
-    store = DrawStore.create(
+    store = new_store(
         folder / "draws.zarr", fields, chains=len(arrays["position"]), chunk=max(1, arrays["position"].shape[1])
     )
     store.append(arrays)
@@ -236,7 +249,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
     settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
     method = method_names.from_settings(settings) if method is None else method
-    store = DrawStore.open(folder / "draws.zarr")
+    store = store_of(folder)
     positions, info = read_draws(store)
     found = dict(about["found"]) | {"thin": about["thin"]}
     if "covariance" in store.fields:

@@ -4,7 +4,6 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 
 
 class Check(NamedTuple):
@@ -33,6 +32,8 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
     A chain that does not move has no effective draws: R-hat and ESS of constant numbers, which arviz gives as
     NaN and the number of draws, become inf and 0.
     """
+    from arviz_stats.base.array import array_stats  # a second of imports, which a point does not need
+
     draws = np.asarray(draws, np.float64)
     constant = np.ptp(draws, axis=1) == 0 if draws.shape[1] else np.ones(draws[:, 0].shape, bool)  # (chain, k)
     if draws.shape[1] < 8:

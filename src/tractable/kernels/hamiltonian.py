@@ -7,7 +7,6 @@ gradients are affordable. The only file that imports BlackJAX.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import blackjax
 import jax
 import jax.numpy as jnp
 
@@ -33,6 +32,8 @@ def hmc(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.A
         inverse_mass: (d,) or (d, d); ideally the posterior covariance.
         leapfrogs: steps in a trajectory, ≥ 1.
     """
+    import blackjax
+
     kernel = blackjax.hmc.build_kernel()
 
     def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
@@ -53,6 +54,8 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
         inverse_mass: (d,) or (d, d).
         max_depth: doublings of the trajectory at most: 2^max_depth − 1 gradients a draw.
     """
+    import blackjax
+
     kernel = blackjax.nuts.build_kernel()
 
     def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
@@ -98,6 +101,8 @@ def warm_up(
     max_depth: int = 10,
 ) -> tuple[PyTree, jax.Array, jax.Array]:
     """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix)."""
+    import blackjax
+
     extra: dict[str, Any] = (
         {"num_integration_steps": leapfrogs} if algorithm == "hmc" else {"max_num_doublings": max_depth}
     )

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
-import scipy.optimize
 
 from tractable import run as loop
 from tractable.core import Kernel, Model, is_distribution, log_posterior, whole
@@ -229,6 +228,8 @@ def maximum(
         for i in split:
             bounds[i] = (0, None)
     rows = 1 if data is None else max(data.size, 1)
+
+    import scipy.optimize
 
     def look(_: np.ndarray) -> None:
         if stop():
