@@ -1,5 +1,6 @@
 """The test bed: stricter than the world, so that a silent fault here is a loud one."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ jax.config.update("jax_enable_x64", True)
 # The hook only sees modules imported after it.
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     jaxtyping.install_import_hook("tractable", "beartype.beartype")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compilations() -> Iterator[None]:
+    """Every compiled program holds memory mappings, of which a process has 65,530: forget them after each module."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

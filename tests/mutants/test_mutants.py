@@ -124,7 +124,7 @@ def stale_gradient(log_density: Callable, step_size: float) -> Kernel:
         new, info = right.step(noise, state, batch)
         return new._replace(gradient=state.gradient), info
 
-    return right._replace(step=step)
+    return Kernel(right.init, right.draw, step)
 
 
 def with_proposal(make: Callable) -> Callable:

@@ -27,7 +27,6 @@ from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any
 LARGE = 10_000  # parameters from which positions are pytrees inside the loop
-FEW = 100  # parameters up to which an automatic preconditioner is a matrix
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
 LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
 
@@ -45,7 +44,7 @@ class SGLD(Drawing):
         bias_tolerance: the largest inflation of an sd, of any linear combination of the parameters, that "auto" allows
             and that passes without warning.
         preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": with an
-            automatic step dense up to 100 parameters and diagonal beyond, None with a step of yours.
+            automatic step dense up to 400 parameters and diagonal beyond, None with a step of yours.
         gradient: "minibatch", or "control_variates" around the mode found in warm-up.
         cycles: cosine cycles in the run (Zhang et al. 2020); the first half of each explores and is given no weight.
         temperature: T; 1 is the posterior.
@@ -216,7 +215,7 @@ class SGLD(Drawing):
     def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
         """L of the preconditioner measured in warm-up: P is the inverse curvature, or its diagonal."""
         h = measured.curvature
-        if self._preconditioner == "dense" and h.ndim == 2 and (self.preconditioner == "dense" or len(h) <= FEW):
+        if self._preconditioner == "dense" and h.ndim == 2:
             return bias.inverse_root(h)
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)

@@ -147,10 +147,12 @@ class MAP(Method):
         verdict = "trust" if slope <= tolerance else "caution" if slope <= 1e3 * tolerance else "reject"
         out = [Check("gradient", slope, verdict, "largest component of the gradient a datum; 0 at a maximum")]
         if "eigenvalue" in found:
-            positive = found["eigenvalue"] > 0
+            # Rounding cannot tell a flat ridge (collinear columns) from a slight saddle; a clear one it can.
+            ridge = found.get("condition", -1.0) > -1e-6
+            verdict = "trust" if found["eigenvalue"] > 0 else "caution" if ridge else "reject"
             out.append(
                 Check(
-                    "curvature", found["eigenvalue"], "trust" if positive else "reject",
+                    "curvature", found["eigenvalue"], verdict,
                     "smallest eigenvalue of the observed information; above 0 at a proper maximum",
                 )
             )  # fmt: skip
@@ -290,15 +292,26 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     information = np.asarray(_curvature(model, where, batch, prior, False), np.float64)
     if not np.all(np.isfinite(information)):
         return {"eigenvalue": float("nan")}
-    eigenvalue = float(np.linalg.eigvalsh(information).min())
-    out: dict[str, Any] = {"eigenvalue": eigenvalue}
-    if eigenvalue > 0:
+    # A parameter held at a Laplace prior's kink has no standard error, and is no direction of the maximum.
+    rate, centre = _kinks(model) if prior else (np.zeros(len(position)), np.zeros(len(position)))
+    free = np.flatnonzero((rate == 0) | (position != centre))
+    block = information[np.ix_(free, free)]
+    values = np.linalg.eigvalsh(block) if len(free) else np.ones(1)
+    out: dict[str, Any] = {"eigenvalue": float(values.min()), "condition": float(values.min() / values.max())}
+    if values.min() > 0:
+        inverse = np.full_like(information, np.nan)
+        inverse[np.ix_(free, free)] = np.linalg.inv(block)
         slope = np.asarray(_constrain_jacobian(model, where), np.float64)  # (k, d)
-        out["covariance"] = slope @ np.linalg.inv(information) @ slope.T
+        if len(free) == len(position):
+            out["covariance"] = slope @ inverse @ slope.T
+        else:  # Laplace priors live on the reals: only what moves is carried through
+            held = np.setdiff1d(np.arange(len(position)), free)
+            out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
+            out["covariance"][np.any(slope[:, held] != 0, axis=1)] = np.nan
         out["information"] = information
     else:
         warnings.warn(
-            f"The observed information has an eigenvalue of {eigenvalue:.3g}: no standard errors. The maximum is "
+            f"The observed information has an eigenvalue of {values.min():.3g}: no standard errors. The maximum is "
             "at a boundary, a saddle or a ridge; look at the data's collinear columns, or use a proper prior.",
             TractableWarning,
             stacklevel=4,
