@@ -105,6 +105,8 @@ def test_unbiased(monkeypatch, size, rows, independent):
     windows = data.windows(plan.width)
 
     def total(offset: jax.Array, t: jax.Array) -> jax.Array:
+        words = jnp.concatenate([jnp.arange(8, dtype=jnp.uint32), jnp.stack([offset, 0]).astype(jnp.uint32)])
+        monkeypatch.setattr(jax.random, "bits", lambda *_, **__: words)
         monkeypatch.setattr(jax.random, "randint", lambda *_, **__: offset)
         batch = window(windows, plan, *place(plan, jax.random.key(0), t))
         assert (batch.size, batch.count) == (size, plan.count)

@@ -115,7 +115,7 @@ class Metropolis(Drawing):
         return states.position, tuned, found, self.thin
 
     def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
-        """Starts twice as wide as the normal approximation at the modes, and its root; or as they were.
+        """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
 
         From a random start the way to the typical set can take longer than the warm-up, and teaches nothing of the
         target's shape. Every chain climbs from its own random start, so several modes are still found.
