@@ -37,7 +37,6 @@ class Measured(NamedTuple):
 
     curvature: np.ndarray  # H = −∇² log posterior
     noise: np.ndarray  # V, the covariance of one stochastic gradient
-    stiffest: float  # the largest curvature in any direction, of any position
 
 
 class Predicted(NamedTuple):
@@ -70,7 +69,7 @@ def stationary(
         epoch: M batches an epoch, each row once; None where batches are independent.
         injected: S, the scale of the injected noise where it is not √ε L.
 
-    >>> one = Measured(np.array([4.0]), np.array([32.0]), 4.0)
+    >>> one = Measured(np.array([4.0]), np.array([32.0]))
     >>> round(float(stationary(one, 0.1).covariance[0]), 6)   # (1/4)(1 + 0.8)/(1 − 0.1)
     0.5
     """
@@ -246,8 +245,7 @@ def measure(
     h, v = np.mean(curvatures, 0), np.mean(noises, 0)
     if plan.count == 1:
         v = np.zeros_like(v)
-    stiffest = max(float(np.linalg.eigvalsh(c).max() if dense else c.max()) for c in curvatures)
-    return Measured(_positive(h), v, stiffest)
+    return Measured(_positive(h), v)
 
 
 def inverse_root(h: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ class SGLD(Drawing):
     """Stochastic-gradient Langevin dynamics with a known bias.
 
     Args:
-        chains, draws, warmup: as for every method that draws; chains start at modes and see batches of their own.
+        chains, draws, warmup: as for every method that draws; chains start around modes and see batches of their own.
         thin: steps a kept draw; "auto" takes about the slowest relaxation time, at most 256.
         batch_size: rows a step at most; blocks are balanced.
         step_size: "auto", a constant ε (Welling & Teh's: drift ε/2, noise ε; 2 × BlackJAX's), or a schedule

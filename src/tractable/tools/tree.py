@@ -83,12 +83,3 @@ def names(tree: PyTree) -> list[str]:
         shape = jnp.shape(leaf)
         out += [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
     return out
-
-
-def batched(function: Callable, size: int) -> Callable:
-    """``vmap(function)`` over the leading axis, ``size`` rows at a time, so memory stays bounded."""
-
-    def mapped(tree: PyTree) -> PyTree:
-        return jax.lax.map(function, tree, batch_size=size)
-
-    return mapped
