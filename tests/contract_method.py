@@ -68,12 +68,11 @@ def check_method(method: Any, *, variant: bool = False) -> None:
             check_precision(method)
         with tempfile.TemporaryDirectory() as folder:
             check_files(first, method, Path(folder))
-            if not first.is_point:
+            if first.standing is not None:
                 check_kill(first, method, Path(folder) / "run")
-        if not (
-            first.is_point or getattr(method, "cycles", 0) or (variant and method.step_size == "auto")
-        ):  # a cycle's length follows from draws
-            check_extend(first, method)
+        if first.standing is None or getattr(method, "cycles", 0) or (variant and method.step_size == "auto"):
+            return  # a cycle's length follows from draws
+        check_extend(first, method)
 
 
 @contextmanager
@@ -176,8 +175,11 @@ def check_precision(method: Any) -> None:
         assert posterior.values.dtype == np.float32
         if not posterior.is_point:
             assert numbers(posterior).dtype == np.float32
+        if posterior.standing is not None:
             floats = [leaf for leaf in jax.tree.leaves(posterior.standing.states) if leaf.dtype.kind == "f"]
             assert floats and all(leaf.dtype == np.float32 for leaf in floats)
+        if posterior.fitted is not None:
+            assert all(leaf.dtype == np.float32 for leaf in posterior.fitted.phi.values())
         assert np.all(np.isfinite(numbers(posterior)))
 
 

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "tractable"
 FLOORS = {
     1: ["tools"],
     2: ["core"],
-    3: ["objectives", "approximations", "gradients", "kernels", "models", "checks"],
+    3: ["objectives", "approximations", "quadrature", "gradients", "kernels", "models", "checks", "weight_noise"],
     4: [
         "run",
         "methods",

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tractable.tools.errors.Tractabl
 
 EXACT = {"chains": 2, "draws": 45, "warmup": 60}
 NOISY = {**EXACT, "thin": 2, "batch_size": 8}
+CLIMB = {"draws": 45, "samples": 4, "steps": 400, "solver": "stochastic"}
 METHOD = {
     "mle": tr.MLE(),
     "map": tr.MAP(starts=2),
@@ -33,8 +34,21 @@ METHOD = {
     "sgld control variates": tr.SGLD(**NOISY, gradient="control_variates"),
     "sgld correct": tr.SGLD(**NOISY, step_size=0.005, correct=True),
     "sghmc": tr.SGHMC(**NOISY),
+    "laplace": tr.Laplace(draws=45),
+    "laplace diagonal": tr.Laplace(draws=45, structure="diagonal", optimizer="adam", steps=60),
+    "meanfield": tr.MeanField(**CLIMB),
+    "meanfield score": tr.MeanField(**CLIMB, gradient="score", control="fitted", start="random", starts=2),
+    "meanfield forward": tr.MeanField(**CLIMB, divergence="forward", batch_size=8, tempering=(4.0,)),
+    "fullrank": tr.FullRank(**CLIMB, gradient="path"),
+    "lowrank": tr.LowRank(**CLIMB, rank=1),
+    "bbb": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80),
+    "bbb geometric": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80, kl_weights="geometric", start="map"),
+    "ensemble": tr.DeepEnsemble(size=2, member=tr.MAP(starts=2)),
+    "ensemble of chains": tr.DeepEnsemble(size=2, member=tr.SGLD(**NOISY, step_size=0.01)),
 }
-VARIANTS = {name for name in METHOD if name.startswith(("sgld ", "map adam "))} - {"sgld rmsprop"}
+VARIANTS = {
+    name for name in METHOD if name.startswith(("sgld ", "map adam ", "laplace ", "meanfield ", "bbb ", "ensemble "))
+} - {"sgld rmsprop"}
 
 
 @pytest.mark.parametrize("name", METHOD)

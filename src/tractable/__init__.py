@@ -1,10 +1,27 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
-from tractable import gradients, kernels, models, objectives
+from tractable import approximations, gradients, kernels, models, objectives
 from tractable.compare import Comparison, compare
-from tractable.core import Batch, Data, Kernel, Model, log_density, log_posterior
+from tractable.core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
 from tractable.infer import infer
-from tractable.methods import HMC, MALA, MAP, MLE, NUTS, SGHMC, SGLD, Method, RandomWalk, Rejection
+from tractable.methods import (
+    HMC,
+    MALA,
+    MAP,
+    MLE,
+    NUTS,
+    SGHMC,
+    SGLD,
+    BayesByBackprop,
+    DeepEnsemble,
+    FullRank,
+    Laplace,
+    LowRank,
+    MeanField,
+    Method,
+    RandomWalk,
+    Rejection,
+)
 from tractable.posterior import Posterior
 from tractable.predict import Prediction
 from tractable.report import Report
@@ -13,7 +30,17 @@ from tractable.saving import load
 from tractable.tools import schedules
 
 __all__ = [
-    "HMC", "MALA", "MAP", "MLE", "NUTS", "SGHMC", "SGLD", "Batch", "Comparison", "Data", "Kernel", "Method", "Model",
-    "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "__version__", "compare", "gradients", "infer",
-    "kernels", "load", "log_density", "log_posterior", "models", "objectives", "schedules",
+    "HMC", "MALA", "MAP", "MLE", "NUTS", "SGHMC", "SGLD", "Batch", "BayesByBackprop", "Comparison", "Data",
+    "DeepEnsemble", "FullRank", "Kernel", "Laplace", "LowRank", "MeanField", "Method", "Model", "Posterior",
+    "Prediction", "RandomWalk", "Rejection", "Report", "Through", "__version__", "approximations", "compare",
+    "gradients", "infer", "kernels", "load", "log_density", "log_posterior", "models", "objectives", "schedules",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """``tr.estimators``, imported by those who use it: scikit-learn takes a while."""
+    if name == "estimators":
+        import importlib
+
+        return importlib.import_module("tractable.estimators")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

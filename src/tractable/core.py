@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
 from tractable.tools import tree
 from tractable.tools.data import Batch, Data, as_data, whole
 from tractable.tools.errors import ModelError
 
-__all__ = ["Batch", "Data", "Kernel", "Model", "as_data", "log_density", "log_posterior", "whole"]
+__all__ = ["Batch", "Data", "Kernel", "Model", "Through", "as_data", "log_density", "log_posterior", "whole"]
 
 PyTree = Any
 
@@ -47,9 +48,35 @@ class Space(NamedTuple):
     """A model's parameters as one flat vector of unconstrained reals."""
 
     size: int  # d
-    names: list[str]  # of the d unconstrained numbers
+    shapes: PyTree  # of the parameters, unconstrained
     ravel: Callable[[PyTree], jax.Array]
     unravel: Callable[[jax.Array], PyTree]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the d unconstrained numbers; made when asked for, as a network has many."""
+        return tree.names(self.shapes)
+
+
+@dataclass(frozen=True)
+class Through:
+    """A likelihood that sees the input through a predictor: y | x ~ observe(params, predictor(params, x)).
+
+    It is called as any likelihood is. Methods that look at the predictor's structure (its noise, its Jacobian, whether
+    it is linear) find it here.
+
+    Attributes:
+        predictor: ``(params, x) -> η``, an array.
+        observe: ``(params, η) -> `` the distribution of one datum.
+    """
+
+    predictor: Callable
+    observe: Callable
+
+    def __call__(self, params: PyTree, x: PyTree = None) -> PyTree:
+        if x is None:
+            raise ModelError("This likelihood looks at inputs: give Data(y, given=x).")
+        return self.observe(params, self.predictor(params, x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +91,8 @@ class Model:
             maps, sums and scales it.
         position: example parameters where the prior is a callable; chains start near it.
         support: pytree of numpyro constraints shaped like ``position``; real by default.
+        start: ``key -> params`` where methods begin, for models whose prior or whose origin is no place to climb
+            from: a network's weights. By default methods begin around the origin of the unconstrained space.
 
     From the supports come bijections to the reals, with their log-determinants: every method moves in an
     unconstrained space, every result comes back in the user's.
@@ -81,6 +110,7 @@ class Model:
     likelihood: Callable | None = None
     position: Any = None
     support: Any = None
+    start: Callable[[jax.Array], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.prior_is_callable:
@@ -141,12 +171,23 @@ class Model:
             raise ModelError(f"support has {len(supports)} constraints for {count} parameters; give one for each.")
         return [biject_to(c) for c in supports]
 
+    @property
+    def unbounded(self) -> list[bool]:
+        """Whether each parameter lives on the reals, and the unconstrained one is itself; leaf by leaf."""
+
+        def identity(b: Any) -> bool:
+            return (
+                identity(b.base_transform) if isinstance(b, IndependentTransform) else isinstance(b, IdentityTransform)
+            )
+
+        return [identity(b) for b in self.bijectors]
+
     @functools.cached_property
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""
         shapes = jax.eval_shape(lambda key: self.unconstrain(self.example(key)), jax.random.key(0))
         ravel, unravel = tree.raveller(shapes)
-        return Space(tree.size(shapes), tree.names(shapes), ravel, unravel)
+        return Space(tree.size(shapes), shapes, ravel, unravel)
 
     def example(self, key: jax.Array) -> PyTree:
         """Parameters of the right shapes: a draw from the prior, or the position."""
@@ -186,8 +227,10 @@ class Model:
 
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
         """log |∂params/∂unconstrained|, summed over parameters."""
-        terms = self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
-        return tree.total(terms)
+        return tree.total(self._jacobians(unconstrained, params))
+
+    def _jacobians(self, unconstrained: PyTree, params: PyTree) -> PyTree:
+        return self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
 
     def log_prior(self, params: PyTree) -> jax.Array:
         """log p(θ) of the user's parameters, a scalar."""
@@ -195,6 +238,14 @@ class Model:
             return self.prior(params)
         terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
         return tree.total(terms)
+
+    def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
+        """log p and log-determinant of each parameter's own prior, leaf by leaf."""
+        jacobians = jax.tree.leaves(
+            self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
+        )
+        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
+        return [a + b for a, b in zip(jax.tree.leaves(terms), jacobians, strict=True)]
 
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
         """The distribution of one datum, given its input if there is one."""

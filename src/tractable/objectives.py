@@ -3,22 +3,40 @@
 Up is better: these are log densities and bounds, never losses.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 
-from tractable.core import Batch, Model, log_posterior
+from tractable.approximations import Approximation, log_normal, log_softplus
+from tractable.core import Batch, Model, Through, is_distribution, log_posterior
+from tractable.tools import tree
+from tractable.tools.errors import ModelError, SettingsError
+from tractable.weight_noise import WeightNoise, flipout, local_reparameterisation
 
 PyTree = Any
+CONTROLS = (None, "running-mean", "leave-one-out", "fitted")
+DECAY = 0.9  # of running statistics, a step
 
 
 class Objective(NamedTuple):
-    """``draw(key, count, params) -> noise`` with a leading axis of ``count``, and ``value``."""
+    """What ``ascend`` climbs.
+
+    Attributes:
+        draw: ``(key, count, params) -> noise`` with a leading axis of ``count``.
+        value: ``(noise, params, batch) -> ()``.
+        remember: ``params -> memory`` an estimator begins with; None where it has none.
+        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, where the gradient is not the value's
+            own; memory holds statistics of *earlier* steps, which keeps the estimate unbiased.
+    """
 
     draw: Callable
     value: Callable
+    remember: Callable = lambda params: ()
+    slope: Callable | None = None
 
 
 def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Objective:
@@ -38,3 +56,285 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
         return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
 
     return Objective(lambda key, count, params: jnp.zeros((count, 0)), value)
+
+
+def elbo(
+    log_joint: Callable,
+    q: Approximation,
+    *,
+    samples: int = 1,
+    gradient: str = "reparameterised",
+    control: str | None = "leave-one-out",
+    temperature: float | jax.Array = 1.0,
+) -> Objective:
+    """The evidence lower bound, E_q[log p(y, z)] + H[q] = log p(y) − KL(q ‖ p(z|y)).
+
+    Args:
+        log_joint: ``(z (d,), batch) -> ()``, in the sum scale (``tr.log_posterior(model, flat=True)``).
+        q: the family; the objective's params are its φ.
+        samples: S ≥ 1 draws of q a step.
+        gradient: how φ's gradient is estimated.
+            "reparameterised": through z = z(φ, ε), the entropy in closed form.
+            "path": without the score of q, which has mean zero; no noise is left where q is the posterior
+            (Roeder, Wu & Duvenaud 2017, eq. 8).
+            "score": E_q[(log p − log q − b) ∇ log q], which asks nothing of log p but its value
+            (Ranganath, Gerrish & Blei 2014, eq. 3).
+        control: b of the score function.
+            None; "running-mean": of earlier steps; "leave-one-out": the mean of the step's other draws (S ≥ 2);
+            "fitted": for each number of φ the coefficient that earlier steps say is best (eq. 10).
+        temperature: T; E_q[log p]/T + H[q] flattens the target while a climb begins.
+
+    Raises:
+        SettingsError: no samples, an unknown estimator, leave-one-out of one sample.
+    """
+    _check(samples, gradient, control)
+
+    def weigh(phi: PyTree, z: jax.Array, batch: Batch | None) -> jax.Array:
+        return log_joint(z, batch) / temperature - q.log_prob(phi, z)
+
+    def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
+        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        if gradient == "reparameterised":
+            return jnp.mean(jax.vmap(lambda z: log_joint(z, batch))(z)) / temperature + q.entropy(phi)
+        held = jax.lax.stop_gradient(phi)
+        return jnp.mean(jax.vmap(lambda z: weigh(held, z, batch))(z))
+
+    def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
+        return jax.random.normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
+
+    if gradient != "score":
+        return Objective(draw, value)
+
+    def remember(phi: PyTree) -> PyTree:
+        zero = jnp.zeros((), jax.tree.leaves(phi)[0].dtype)
+        if control == "running-mean":
+            return zero, zero
+        if control == "fitted":
+            nothing = jax.tree.map(jnp.zeros_like, phi)
+            return nothing, nothing
+        return ()
+
+    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
+        z = jax.lax.stop_gradient(jax.vmap(lambda eps: q.sample(phi, eps))(noise))
+        signal = jax.lax.stop_gradient(jax.vmap(lambda z: weigh(phi, z, batch))(z))  # (S,)
+        bound = jnp.mean(signal)
+        if control == "fitted":
+            scores = jax.vmap(lambda z: jax.grad(q.log_prob)(phi, z))(z)  # φ-shaped, each (S, ...)
+            cross, square = memory
+            best = jax.tree.map(lambda c, s: c / jnp.where(s > 0, s, 1), cross, square)
+
+            def average(score: jax.Array, b: jax.Array) -> jax.Array:
+                centred = signal.reshape(-1, *[1] * b.ndim) - b
+                return jnp.mean(centred * score, 0)
+
+            def tensor(weights: jax.Array, squares: PyTree) -> PyTree:
+                return jax.tree.map(lambda h: jnp.tensordot(weights, jnp.square(h), 1) / samples, squares)
+
+            seen = tensor(signal, scores), tensor(jnp.ones_like(signal), scores)
+            memory = jax.tree.map(lambda old, new: DECAY * old + (1 - DECAY) * new, memory, seen)
+            return bound, jax.tree.map(average, scores, best), memory
+        baseline = jnp.zeros_like(bound)
+        if control == "leave-one-out":
+            baseline = (jnp.sum(signal) - signal) / (samples - 1)
+        elif control == "running-mean":
+            total, weight = memory
+            baseline = total / jnp.where(weight > 0, weight, 1)
+            memory = DECAY * total + (1 - DECAY) * bound, DECAY * weight + (1 - DECAY)
+        centred = signal - baseline
+
+        def surrogate(phi: PyTree) -> jax.Array:
+            return jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z))
+
+        return bound, jax.grad(surrogate)(phi), memory
+
+    return Objective(draw, value, remember, slope)
+
+
+def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> Objective:
+    """−KL(p(z|y) ‖ q), climbed by self-normalised importance sampling from q itself.
+
+        ∇ = Σ_s w_s ∇ log q(z_s),   w_s ∝ p(y, z_s) / q(z_s),   Σ w_s = 1
+
+    Its fixed point matches the posterior's moments: a mean field has the marginal variances Σᵢᵢ, where the reverse KL
+    has 1/Λᵢᵢ. Biased by O(1/S) as all self-normalised weights (Bornschein & Bengio 2015, eq. 8). The value reported is
+    the S-sample bound log (1/S) Σ p(y, z_s)/q(z_s).
+    """
+    if samples < 2:
+        raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
+
+    def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
+        return jax.random.normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
+
+    def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        return z, jax.vmap(lambda z: log_joint(z, batch) - q.log_prob(phi, z))(z)
+
+    def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
+        return jax.nn.logsumexp(weights(noise, phi, batch)[1]) - jnp.log(samples)
+
+    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
+        z, log_weights = jax.lax.stop_gradient(weights(noise, phi, batch))
+        share = jax.nn.softmax(log_weights)
+
+        def surrogate(phi: PyTree) -> jax.Array:
+            return jnp.sum(share * jax.vmap(lambda z: q.log_prob(phi, z))(z))
+
+        return jax.nn.logsumexp(log_weights) - jnp.log(samples), jax.grad(surrogate)(phi), memory
+
+    return Objective(draw, value, slope=slope)
+
+
+def _check(samples: int, gradient: str, control: str | None) -> None:
+    if samples < 1:
+        raise SettingsError(f"An ELBO is estimated from draws of q: samples expects a whole number ≥ 1; got {samples}.")
+    if gradient not in ("reparameterised", "path", "score"):
+        raise SettingsError(f"gradient is 'reparameterised', 'path' or 'score'; got {gradient!r}.")
+    if control not in CONTROLS:
+        raise SettingsError(f"control is one of {', '.join(map(repr, CONTROLS))}; got {control!r}.")
+    if gradient == "score" and control == "leave-one-out" and samples < 2:
+        raise SettingsError("control='leave-one-out' needs samples of 2 or more: one draw leaves nothing to average.")
+
+
+def kl_weight(weights: str, batch: Batch | None) -> Any:
+    """π_i, the share of the complexity cost that a batch bears; Σ_i π_i = 1 over an epoch.
+
+    "uniform": 1/M. "geometric": 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}), i = 1..M in the order visited (Blundell et
+    al. 2015, section 3.4), in which form nothing overflows.
+    """
+    if batch is None:
+        return 1.0
+    if weights == "uniform":
+        return 1.0 / batch.count
+    return jnp.exp2(-(jnp.asarray(batch.index, jnp.result_type(float)) + 1)) / -math.expm1(-batch.count * math.log(2))
+
+
+def bayes_by_backprop(
+    model: Model,
+    *,
+    samples: int = 1,
+    kl_weights: str = "uniform",
+    noise: str = "shared",
+    size: int = 1,
+    given: Any = None,
+) -> Objective:
+    """Minus the compression cost of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
+
+        −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
+
+    in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the batches' sizes
+    and π. Where a parameter's prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the
+    draw's own, with the direct terms through log q kept.
+
+    Args:
+        model: its parameters are {"mean": tree, "rho": tree} here, shaped like the unconstrained ones.
+        samples: S ≥ 1 draws a step.
+        kl_weights: "uniform" or "geometric".
+        noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
+            its rows (``tractable.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
+        size: rows of the largest batch, for the noise of "local" and "flipout".
+        given: one row of inputs (shapes suffice), likewise.
+    """
+    if samples < 1:
+        raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
+    shapes = model.space.shapes
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    names = [tree.path_name(path) for path, _ in paths]
+    priors = [_normal(model, i) for i in range(len(paths))]
+    layered = None
+    if noise != "shared":
+        layered = _layers(model, noise, shapes, given)
+    split = set(layered.transformed) if layered is not None else set()
+
+    def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
+        own = {n: jnp.zeros(s.shape, s.dtype) for n, (_, s), p in zip(names, paths, priors, strict=True)
+               if layered is None or (n in split and p is None)}  # fmt: skip
+        key, layer_key = jax.random.split(key)
+        mine = tree.normal_like(key, own, count * samples) if own else {}
+        theirs = () if layered is None else layered.draw(layer_key, count * samples, size)
+        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), (mine, theirs))
+
+    def once(noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+        """Log likelihood of the batch, and the Monte-Carlo part of log p − log q."""
+        own, theirs = noise
+        means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
+        sds = [jax.nn.softplus(rho) for rho in rhos]
+        drawn, shown = [], []
+        for n, m, s in zip(names, means, sds, strict=True):
+            if n in own:
+                drawn.append(m + s * own[n])
+            elif layered is not None and n not in split:
+                drawn.append(m + s * theirs.batch[n])
+            else:
+                drawn.append(m)  # whose cost is in closed form, and which only the predictor sees
+            # What the predictor alone may see is not a number elsewhere.
+            shown.append(jnp.full_like(m, jnp.nan) if n in split else drawn[-1])
+        log_ratio = jnp.zeros((), means[0].dtype)
+        if any(p is None for p in priors):
+            unconstrained = jax.tree.unflatten(structure, drawn)
+            params = model.constrain(unconstrained)
+            if model.prior_is_callable:
+                log_ratio = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+                each = [0.0] * len(priors)
+            else:
+                each = model.log_priors(params, unconstrained)
+            for value, p, w, m, rho in zip(each, priors, drawn, means, rhos, strict=True):
+                if p is None:
+                    log_ratio += value - jnp.sum(log_normal(w - m, rho))
+        if batch is None:
+            return jnp.zeros((), means[0].dtype), log_ratio
+        if layered is None:
+            terms = model.log_likelihoods(model.constrain(jax.tree.unflatten(structure, drawn)), batch.data)
+        else:
+            likelihood: Any = model.likelihood
+            y, x = batch.data
+            n = batch.mask.shape[0]
+            cut = theirs._replace(
+                example=jax.tree.map(lambda a: a[:n], theirs.example), signs=jax.tree.map(lambda a: a[:n], theirs.signs)
+            )
+            eta = layered.call(cut, phi["mean"], jax.tree.unflatten(structure, sds), x)
+            seen = model.constrain(jax.tree.unflatten(structure, shown))
+            terms = jax.vmap(lambda e, y: _log_prob(likelihood.observe(seen, e), y))(eta, y)
+        return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+
+    def value(noise: PyTree, phi: PyTree, batch: Batch | None) -> jax.Array:
+        likelihood, log_ratio = jax.vmap(lambda noise: once(noise, phi, batch))(noise)
+        cost = -jnp.mean(log_ratio)
+        for p, m, rho in zip(priors, jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"]), strict=True):
+            if p is not None:
+                cost = cost + normal_kl(m, rho, *p)
+        count = 1 if batch is None else batch.count
+        return count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+
+    return Objective(draw, value)
+
+
+def normal_kl(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> jax.Array:
+    """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]."""
+    sd = jax.nn.softplus(rho)
+    square = (jnp.square(sd) + jnp.square(mean - centre)) / (2 * jnp.square(scale))
+    return jnp.sum(square - 0.5 - log_softplus(rho) + jnp.log(scale))
+
+
+def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
+    """Centre and scale of a parameter's normal prior on the reals, shaped for it; None for others."""
+    if model.prior_is_callable:
+        return None
+    prior = jax.tree.leaves(model.prior, is_leaf=is_distribution)[index]
+    while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
+        prior = prior.base_dist
+    return (prior.loc, prior.scale) if type(prior) is dist.Normal else None
+
+
+def _layers(model: Model, noise: str, shapes: PyTree, given: Any) -> WeightNoise:
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Through) or given is None:
+        raise ModelError(
+            f"noise={noise!r} looks inside the network, so it expects a likelihood that goes Through a predictor, as "
+            "that of tr.models.neural_network does, and data with a given. Use noise='shared'."
+        )
+    make = {"local": local_reparameterisation, "flipout": flipout}[noise]
+    return make(lambda u, x: likelihood.predictor(model.constrain(u), x), shapes, given)
+
+
+def _log_prob(distribution: PyTree, y: PyTree) -> jax.Array:
+    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distribution, y, is_leaf=is_distribution))

@@ -1,6 +1,7 @@
 """What comes back from inference: one face for draws and for a point."""
 
 import functools
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,16 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable import approximations
 from tractable import predict as prediction
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.core import Data, Model, as_data
 from tractable.methods.langevin import SGLD
-from tractable.methods.method import Method, Outcome, Standing
+from tractable.methods.method import Fitted, Method, Outcome, Standing
 from tractable.methods.rejection import evidence
+from tractable.methods.variational import drawn
 from tractable.report import Report, judge
 from tractable.tools.data import CHUNK
-from tractable.tools.errors import RunError
+from tractable.tools.errors import DataError, RunError
 
 PyTree = Any
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
@@ -33,6 +36,7 @@ class Posterior:
         point: (d,) the unconstrained maximum of a point method, or None.
         info: traces of the run, each (chain, draw).
         weights: (chain, draw), where draws do not count alike; None where they do.
+        fitted: φ of a q, whose independent draws ``unconstrained`` then holds; None of other methods.
         found: what warm-up chose (step size, bound, …).
         seconds: wall time by phase.
         interrupted: the run was stopped before its end.
@@ -52,6 +56,7 @@ class Posterior:
     standing: Standing | None = field(default=None, repr=False)
     surplus: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     judged: Report | None = field(default=None, repr=False)
+    fitted: Fitted | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -66,14 +71,14 @@ class Posterior:
         """A posterior from what a method learnt; draws past those asked for wait in ``surplus`` for ``extend``."""
         posterior = cls(
             model, data, method, seed, outcome.draws, outcome.point, outcome.info, outcome.weights, outcome.found,
-            outcome.seconds, outcome.interrupted, outcome.standing,
+            outcome.seconds, outcome.interrupted, outcome.standing, fitted=outcome.fitted,
         )  # fmt: skip
         posterior.trim(getattr(method, "draws", 0) if draws is None else draws)
         return posterior
 
     def trim(self, draws: int) -> None:
         """Set draws past ``draws`` aside: a run ends with a whole block of steps, which may be more than asked for."""
-        if self.unconstrained is None:
+        if self.unconstrained is None or self.fitted is not None:
             return
         traces = {"position": self.unconstrained, **self.info}
         self.surplus = {name: trace[:, draws:] for name, trace in traces.items()}
@@ -83,6 +88,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         what = "a point" if self.is_point else f"{self.chains} chains of {self.count} draws"
+        what = f"q with {self.count} draws" if self.fitted is not None else what
         stopped = ", interrupted" if self.interrupted else ""
         return f"Posterior({what} by {type(self.method).__name__}, {len(self.names)} numbers{stopped})"
 
@@ -163,7 +169,20 @@ class Posterior:
             return np.full(len(self.names), np.nan), np.full(len(self.names), np.nan)
         weights = None if self.weights is None else self.weights.ravel()
         mean = np.average(flat, axis=0, weights=weights)
+        if self.fitted is not None:
+            return self._exact(mean, flat.std(0))
         return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+
+    def _exact(self, mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """q's own moments where a parameter lives on the reals, and those of its draws elsewhere."""
+        fitted: Any = self.fitted
+        q = approximations.of(fitted.family, fitted.phi)
+        own = np.asarray(q.mean(fitted.phi)), np.asarray(q.sd(fitted.phi))
+        if len(own[0]) != len(mean):
+            return mean, sd
+        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.model.space.shapes)]
+        kept = np.repeat(self.model.unbounded, sizes)
+        return np.where(kept, own[0], mean), np.where(kept, own[1], sd)
 
     @functools.cached_property
     def diagnosed(self) -> Diagnosed:
@@ -196,8 +215,11 @@ class Posterior:
         )  # fmt: skip
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
-        """n draws, leading axis (n,), with replacement and by weight; a point is repeated."""
+        """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
         key = jax.random.key(key) if isinstance(key, int) else key
+        if self.fitted is not None:
+            q = approximations.of(self.fitted.family, self.fitted.phi)
+            return self.shaped(_values(self.model, np.asarray(drawn(q, self.fitted.phi, key, n))))
         flat = self.values.reshape(-1, len(self.names))
         weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
         index = jax.random.choice(key, len(flat), (n,), p=weights)
@@ -211,13 +233,34 @@ class Posterior:
         index = kept[np.unique(np.linspace(0, len(kept) - 1, min(most, len(kept))).astype(int))]
         return self.shaped(flat[index]), weights[index] / weights[index].sum()
 
-    def predict(self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0) -> prediction.Prediction:
-        """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none."""
-        return prediction.predict(self.model, *self.spread(draws), x, level=level, seed=seed)
+    @functools.cached_property
+    def predictive(self) -> Model:
+        """The model that predictions go through: the one given, but for Laplace on a network its linearisation."""
+        return self.model if self.fitted is None else self.method.predictive(self.model, self.fitted)
+
+    def predict(
+        self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Any = None
+    ) -> prediction.Prediction:
+        """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
+
+        Args:
+            x: rows of inputs: an array, also memory-mapped, or a pytree of them.
+            level: of the intervals, in (0, 1).
+            draws: of the parameters, at most, evenly over chains and time.
+            seed: of the data drawn for the intervals.
+            calibrate: Data that took no part in the fit. The interval becomes mean ± q sd with q from their errors,
+                and holds a new y with probability at least ``level`` over rows exchangeable with these, in finite
+                samples and whatever the model; on average over rows, not at each input. For numbers only.
+        """
+        if calibrate is not None:
+            calibrate = as_data(calibrate)
+            if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
+                raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
+        return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
     def log_predictive(self, data: Any, *, draws: int = 1000) -> np.ndarray:
         """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats."""
-        return prediction.log_predictive(self.model, *self.spread(draws), as_data(data))
+        return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
 
     @functools.cached_property
     def predicted_bias(self) -> bias.Predicted | None:
@@ -267,7 +310,9 @@ class Posterior:
         groups = {"posterior": draws}
         if self.info:
             groups["sample_stats"] = dict(self.info)
-        return arviz_base.from_dict(groups)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
+            return arviz_base.from_dict(groups)
 
     def save(self, path: Any) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""

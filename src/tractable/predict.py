@@ -1,26 +1,40 @@
-"""From draws of the parameters to predictions, their parts and their intervals."""
+"""From draws of the parameters to predictions, their parts and their intervals, in memory that does not grow with rows.
+
+Rows go through in chunks; within a chunk the model runs once for each draw, on all its rows, so that a network's
+products are of matrices. What a chunk holds fits ``BYTES``, whatever the widths of the network.
+"""
 
 import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import xlogy
 from numpyro.distributions import Distribution
 
-from tractable.core import Data, Model, needed_likelihood
-from tractable.tools.errors import DataError, SettingsError
+from tractable.checks.calibration import entropy, split_conformal
+from tractable.core import Data, Model, as_data, needed_likelihood
+from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
 PyTree = Any
-ROWS = 256  # inputs predicted at once
+BYTES = 1 << 25  # of a chunk of rows: the activations of one draw, or what is kept of all draws
+DRAWS = 1 << 28  # bytes of parameters on the device at once
 SAMPLES = 1000  # data drawn for an interval, at least
 
 
 class Prediction(NamedTuple):
     """The predictive distribution at n inputs, averaged over the posterior.
 
-    For classes every field is of the class indicators: ``mean`` is then the probabilities, (n, classes) or, for two
-    classes coded 0 and 1, (n,).
+    For classes ``mean`` to ``upper`` are of the class indicators: ``mean`` is then the probabilities, (n, classes) or,
+    for two classes coded 0 and 1, (n,).
+
+    A likelihood without a variance (Student-t of two degrees of freedom or fewer, in any draw) has aleatoric = sd =
+    inf. Where there is no mean either (one degree or fewer, Cauchy), mean is NaN, every sd inf, and a
+    ``TractableWarning`` says so. The interval holds in both cases.
     """
 
     mean: np.ndarray  # (n, ...) E[y*]
@@ -30,95 +44,347 @@ class Prediction(NamedTuple):
     lower: np.ndarray  # equal-tailed interval of y* (of the probability, for classes)
     upper: np.ndarray
     probabilities: np.ndarray | None = None  # (n, classes)
+    entropy: np.ndarray | None = None  # of classes, (n,): of the averaged probabilities, in nats
+    mutual_information: np.ndarray | None = None  # of classes, (n,): its epistemic part, in nats; at most the entropy
+
+
+class _Sums(NamedTuple):
+    """What is known of a chunk of r rows after some of the draws; on the device, or zeros on the host."""
+
+    weight: Any  # ()
+    mean: Any  # (r, ...)
+    squares: Any  # (r, ...) Σ w (mean_s − mean)²
+    variance: Any  # (r, ...) Σ w Var(y*|θ_s)
+    entropy: Any  # (r, ...) Σ w H(p_s)
 
 
 def predict(
-    model: Model, params: PyTree, weights: np.ndarray, x: Any, *, level: float = 0.9, seed: int = 0
+    model: Model,
+    params: PyTree,
+    weights: np.ndarray,
+    x: Any = None,
+    *,
+    level: float = 0.9,
+    seed: int = 0,
+    calibrate: Any = None,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
-    Total variance = aleatoric + epistemic (the law of total variance).
+        Var(y*) = E[Var(y*|θ)] + Var(E[y*|θ])         total = aleatoric + epistemic
+        H(E[p]) = E[H(p)] + I(y*; θ)                  of classes, in nats
+
+    The interval of a number is of at least 1000 data drawn from the likelihood, evenly over the draws of the
+    parameters. What is drawn for row n depends on the seed and n alone, not on the rows beside it.
+
+    Args:
+        x: rows of inputs, an array (also memory-mapped) or a pytree of them; None where the model has none, which
+            gives one row.
+        level: of the intervals, in (0, 1).
+        calibrate: Data that took no part in the fit. Intervals are then mean ± q sd, with q the ⌈(m + 1) level⌉-th
+            smallest of their m scores |y − mean|/sd (split conformal). They hold a new y with probability at least
+            ``level`` over rows exchangeable with these, in finite samples and whatever the model; on average over
+            rows, not at each input. For numbers only.
+
+    Returns:
+        Arrays on the host.
+
+    Raises:
+        SettingsError: a level out of range; ``calibrate`` for classes.
+        DataError: a likelihood of several distributions; no rows, or rows of unequal number; too few rows to
+            calibrate with.
+        ModelError: a likelihood without a mean or a variance in closed form.
     """
     needed_likelihood(model)
     if not 0 < level < 1:
         raise SettingsError(f"predict(level=...) expects a number in (0, 1); got {level}.")
-    first = jax.tree.map(lambda a: a[0], params)
-    rows = x if x is None else jax.tree.map(jnp.asarray, x)
-    row = None if rows is None else jax.tree.map(lambda a: a[0], rows)
-    example = model.datum(first, row)
-    if not isinstance(example, Distribution):
-        raise DataError("predict handles a likelihood of one distribution; this one returns several.")
-    kind = "classes" if "Categorical" in type(example).__name__ else (
-        "binary" if "Bernoulli" in type(example).__name__ else "number"
-    )  # fmt: skip
-    key = jax.random.key(seed)
+    rows, count = _rows(x)
+    params, weights = _counted(params, weights)
+    kind = _kind(model, params, rows)
+    if calibrate is not None and kind != "number":
+        raise SettingsError(
+            "predict(calibrate=...) is for numbers; this likelihood is of classes, whose intervals are of "
+            "probabilities. Leave it out, and look at checks.calibration.reliability."
+        )
+    if calibrate is not None:
+        reach = _reach(model, params, weights, as_data(calibrate), level)
+        told = _told(model, kind, 0, params, weights, rows, count, level, seed)
+        half = reach * _divisor(told.sd)
+        return told._replace(lower=told.mean - half, upper=told.mean + half)
     # An interval is of drawn data: a point, or a few draws, give several each.
     each = -(-SAMPLES // len(weights)) if kind == "number" else 1
-    params = jax.tree.map(lambda a: jnp.repeat(jnp.asarray(a), each, axis=0), params)
-    share = jnp.repeat(jnp.asarray(weights, jnp.result_type(float)), each) / each
-    if rows is None:
-        rows = jnp.zeros((1, 0))
-        out = _predict(model, kind, False, params, share, rows, level, key)
-    else:
-        out = _predict(model, kind, True, params, share, rows, level, key)
-    mean, aleatoric, epistemic, lower, upper = (np.asarray(a) for a in out)
-    probabilities = None
-    if kind == "classes":
-        probabilities = mean
-    elif kind == "binary":
-        probabilities = np.stack([1 - mean, mean], -1)
-    return Prediction(
-        mean, np.sqrt(aleatoric + epistemic), np.sqrt(aleatoric), np.sqrt(epistemic), lower, upper, probabilities
+    return _told(model, kind, each, params, weights, rows, count, level, seed)
+
+
+def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
+    """What is told of rows; with intervals of ``each`` data a draw, NaN for 0."""
+    mean, squares, variance, within, lower, upper = _over_rows(
+        model, kind, each, params, weights, rows, count, level, jax.random.key(seed)
+    )
+    if kind == "number":
+        mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
+    told = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
+    if kind == "number":
+        return told
+    probabilities = mean if kind == "classes" else np.stack([1 - mean, mean], -1)
+    total = entropy(probabilities).astype(mean.dtype)
+    # H(E[p]) ≥ E[H(p)] ≥ 0, but for rounding.
+    return told._replace(
+        probabilities=probabilities, entropy=total, mutual_information=np.clip(total - within, 0, total)
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "kind", "given"))
-def _predict(model, kind, given, params, weights, rows, level, key) -> tuple:
-    keys = jax.random.split(key, weights.shape[0])
+def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
+    """What a datum is ("number", "classes", "binary"), or a sentence where it cannot be predicted."""
+    shapes = _shapes(params), _shapes(rows)
+    example = jax.eval_shape(model.datum, *shapes)
+    if not isinstance(example, Distribution):
+        raise DataError("predict handles a likelihood of one distribution; this one returns several.")
+    name = type(example).__name__
+    if "Categorical" in name or "Bernoulli" in name:
+        return "classes" if "Categorical" in name else "binary"
+    try:
+        jax.eval_shape(functools.partial(_moments, model), *shapes)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"predict needs the mean and the variance of a datum, and {name} does not know them in closed form."
+        ) from error
+    return "number"
 
-    def at(row: tuple) -> tuple:
-        x, index = row
 
-        def draw(theta: PyTree, key: jax.Array) -> tuple:
-            d = model.datum(theta, x if given else None)
+def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
+    d: Any = model.datum(theta, x)
+    return d.mean, d.variance
+
+
+def _over_rows(model, kind, each, params, weights, rows, count, level, key) -> list[np.ndarray]:
+    """mean, Var(E), E[Var], E[H], lower and upper of all rows."""
+    datum = functools.partial(_datum, model, kind)
+    activations, (mean, _) = _per_row(datum, params, rows)
+    samples = mean.size * mean.dtype.itemsize * len(weights) * each
+    shares = np.repeat(weights, each)
+    blocks = _blocks(params, weights)
+
+    def launched() -> Iterator[tuple[_Sums, list, int]]:
+        for chunk, index, real in _chunks(rows, count, max(1, BYTES // max(activations, samples))):
+            zeros = np.zeros((len(index), *mean.shape[1:]), jnp.result_type(float))
+            sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
+            kept = []
+            for first, thetas, block in blocks:
+                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
+                kept.append(more)
+            yield sums, kept, real
+
+    done, chunks = [], launched()
+    current = next(chunks)
+    for following in chunks:  # which is computed while this one is sorted
+        done.append(_finished(*current, shares, level))
+        current = following
+    done.append(_finished(*current, shares, level))
+    return [np.concatenate(parts) for parts in zip(*done, strict=True)]
+
+
+def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Array) -> tuple:
+    """Mean and variance of every row's datum, or probabilities twice."""
+
+    def one(x: PyTree, _: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if kind == "number":
+            return _moments(model, theta, x)
+        d: Any = model.datum(theta, x)
+        return d.probs, d.probs
+
+    return jax.vmap(one)(rows, index)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "kind", "each"))
+def _predict(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
+    """Add draws to the sums of a chunk of rows; and what intervals are made of, (r, ..., draws × each)."""
+
+    def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
+        theta, w, number = draw
+        stream = jax.random.fold_in(key, number)
+
+        def one(x: PyTree, row: jax.Array) -> tuple[jax.Array, ...]:
+            d: Any = model.datum(theta, x)
             if kind == "number":
-                return d.mean, d.variance, d.sample(jax.random.fold_in(key, index))
+                return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (each,))
             p = d.probs
-            return p, p * (1 - p), p
+            both = p if kind == "classes" else jnp.stack([p, 1 - p], -1)
+            return p, p * (1 - p), -jnp.sum(xlogy(both, both), -1), p[None]
 
-        means, variances, samples = jax.vmap(draw)(params, keys)
+        means, variances, entropies, samples = jax.vmap(one)(rows, index)
+        # West's update: a mean far from zero costs no digits, and no draw's mean is kept.
+        weight = sums.weight + w
+        mean = sums.mean + w / weight * (means - sums.mean)
+        squares = sums.squares + w * (means - sums.mean) * (means - mean)
+        return _Sums(weight, mean, squares, sums.variance + w * variances, sums.entropy + w * entropies), samples
 
-        def average(a: jax.Array) -> jax.Array:
-            return jnp.tensordot(weights, a, 1)
+    weights = weights.astype(sums.weight.dtype)
+    numbers = first + jnp.arange(weights.shape[0])
+    sums, samples = jax.lax.scan(add, sums, (params, weights, numbers))  # (draws, r, each, ...)
+    samples = jnp.moveaxis(samples, (0, 2), (-2, -1))
+    return sums, samples.reshape(*samples.shape[:-2], len(weights) * samples.shape[-1])
 
-        mean = average(means)
-        epistemic = jnp.maximum(average(jnp.square(means - mean)), 0)
-        order = jnp.argsort(samples, axis=0)
-        mass = jnp.cumsum(weights[order], axis=0)
-        ordered = jnp.take_along_axis(samples, order, 0)
 
-        def quantile(q: jax.Array) -> jax.Array:
-            return jnp.take_along_axis(ordered, jnp.argmax(mass >= q * mass[-1], 0)[None], 0)[0]
+def _finished(sums: _Sums, kept: list, real: int, shares: np.ndarray, level: float) -> tuple:
+    """On the host, without the rows that fill a chunk."""
+    samples = np.concatenate([np.asarray(a)[:real] for a in kept], -1)  # a copy, to be sorted
+    moments = (np.asarray(a)[:real] for a in sums[1:])
+    return *moments, *_bounds(samples, shares, level)
 
-        return mean, average(variances), epistemic, quantile((1 - level) / 2), quantile((1 + level) / 2)
 
-    count = jax.tree.leaves(rows)[0].shape[0]
-    return jax.lax.map(at, (rows, jnp.arange(count)), batch_size=ROWS)
+def _bounds(samples: np.ndarray, shares: np.ndarray, level: float) -> list[np.ndarray]:
+    """Two quantiles of samples (..., S), sorted in place: the least that at least the share q does not exceed."""
+    if not len(shares):
+        return [np.full(samples.shape[:-1], np.nan)] * 2
+    levels = (1 - level) / 2, (1 + level) / 2
+    if np.all(shares == shares[0]):  # several times faster
+        samples.sort(-1)
+        size = samples.shape[-1]
+        return [samples[..., min(max(math.ceil(q * size - 1e-6), 1), size) - 1].copy() for q in levels]
+    order = np.argsort(samples, -1)
+    mass = np.cumsum(shares[order], -1)
+    where = [np.argmax(mass >= (q - 1e-9) * mass[..., -1:], -1)[..., None] for q in levels]
+    return [np.take_along_axis(samples, np.take_along_axis(order, i, -1), -1)[..., 0] for i in where]
+
+
+def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """NaN for a mean and inf for a variance that do not exist. Their data were drawn: no parameter is at fault."""
+    none = drawn & ~np.isfinite(mean)
+    squares, variance = (np.where(none | (drawn & np.isnan(a)), np.inf, a) for a in (squares, variance))
+    if none.any():
+        warnings.warn(
+            f"The likelihood has no mean at {np.count_nonzero(none)} of {none.size} predictions: mean is NaN there, "
+            "and sd infinite. The interval holds; its middle is the better forecast.",
+            TractableWarning,
+            stacklevel=4,
+        )
+    return np.where(none, np.nan, mean), squares, variance
+
+
+def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float) -> np.ndarray:
+    """q of the interval mean ± q sd, from rows that took no part in the fit."""
+    told, y = _told(model, "number", 0, params, weights, *_rows(held.given), level, 0), held.y
+    if not isinstance(y, np.ndarray) or y.shape[1:] != told.mean.shape[1:]:
+        raise DataError(
+            f"predict(calibrate=...) expects y with rows of shape {told.mean.shape[1:]}; got "
+            f"{getattr(y, 'shape', type(y).__name__)}."
+        )
+    return split_conformal(np.abs(y - told.mean) / _divisor(told.sd), level).astype(told.sd.dtype)
+
+
+def _divisor(sd: np.ndarray) -> np.ndarray:
+    """The sd, if errors can be measured in it."""
+    if not np.all((sd > 0) & np.isfinite(sd)):
+        raise DataError(
+            "predict(calibrate=...) measures errors in predictive sds, and some are zero or not finite. Give the "
+            "likelihood noise of finite variance, or leave calibrate out."
+        )
+    return sd
 
 
 def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data) -> np.ndarray:
-    """log Σ_s w_s p(y_n|θ_s) of every row, (n,); one draw at a time, so memory is O(n)."""
+    """log Σ_s w_s p(y_n|θ_s) of every row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
-    params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(jnp.asarray, data.rows)
-    return np.asarray(_log_predictive(model, params, jnp.log(jnp.asarray(weights, jnp.result_type(float))), rows))
+    params, weights = _counted(params, weights)
+    rows, count = _rows(data.rows)
+    activations, _ = _per_row(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows)
+    blocks = _blocks(params, np.log(weights))
+    done = []
+    for chunk, index, real in _chunks(rows, count, max(1, BYTES // activations)):
+        total = np.full(len(index), -np.inf, jnp.result_type(float))
+        for _, thetas, block in blocks:
+            total = _log_predictive(model, total, thetas, block, chunk)
+        done.append(np.asarray(total)[:real])
+    return np.concatenate(done)
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _log_predictive(model: Model, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
+def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, rows: PyTree) -> jax.Array:
     def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
         theta, log_weight = draw
         return jnp.logaddexp(total, log_weight + model.log_likelihoods(theta, rows)), None
 
-    start = jnp.full(jax.tree.leaves(rows)[0].shape[0], -jnp.inf, log_weights.dtype)
-    return jax.lax.scan(add, start, (params, log_weights))[0]
+    return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
+
+
+# What fits: rows by chunks, draws by blocks.
+
+
+def _rows(x: PyTree) -> tuple[PyTree, int]:
+    """Arrays of one number of rows, where they lie (in a file, too), and that number; None is one row."""
+    if x is None:
+        return None, 1
+    if isinstance(x, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
+        x = np.asarray(x)
+    x = jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), x)
+    lengths = {a.shape[:1] for a in jax.tree.leaves(x)}
+    if len(lengths) != 1 or lengths & {(), (0,)}:
+        raise DataError(
+            "Rows to predict are arrays of one length, at least 1; got shapes "
+            f"{', '.join(str(a.shape) for a in jax.tree.leaves(x)) or 'of none'}."
+        )
+    return x, lengths.pop()[0]
+
+
+def _counted(params: PyTree, weights: Any) -> tuple[PyTree, np.ndarray]:
+    """The draws that count, and their weights, which sum to 1."""
+    weights = np.asarray(weights, np.float64)
+    counts = weights > 0
+    if not counts.all():  # 0 · inf is NaN
+        params, weights = jax.tree.map(lambda a: np.asarray(a)[counts], params), weights[counts]
+    return params, weights / weights.sum()
+
+
+def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.ndarray]]:
+    """(first, draws, weights) of at most ``DRAWS`` bytes; on the device for good where one block holds all."""
+    total = len(weights)
+    count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
+    if count <= 1:
+        return [(0, jax.device_put(params), weights)]
+    size = -(-total // min(count, total))
+    return [
+        (i, jax.tree.map(lambda a, i=i: a[i : i + size], params), weights[i : i + size]) for i in range(0, total, size)
+    ]
+
+
+def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+    """(rows, their numbers, how many are real), in chunks of one shape: the last is filled with its last row."""
+    width = -(-count // -(-count // width))
+    for start in range(0, count, width):
+        index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
+        real = min(width, count - start)
+        if real == width:
+            chunk = jax.tree.map(lambda a, i=start: a[i : i + width], rows)
+        else:
+            chunk = jax.tree.map(lambda a, i=index: np.asarray(a)[i], rows)
+        yield chunk, index, real
+
+
+def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
+    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and the shapes of what it returns of one.
+
+    Read off its traces: what is made of parameters alone is the same for one row and for two, and drops out.
+    """
+    theta = _shapes(params)
+
+    def made(size: int) -> tuple[int, Any]:
+        chunk = _shapes(rows, size)
+        traced, out = jax.make_jaxpr(function, return_shape=True)(theta, chunk, jax.ShapeDtypeStruct((size,), np.int32))
+        return _bytes(traced.jaxpr) + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(chunk)), out
+
+    one, out = made(1)
+    return max(made(2)[0] - one, 1), out
+
+
+def _bytes(jaxpr: Any) -> int:
+    """Of all that a trace makes, calls included."""
+    own = sum(v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size"))
+    inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
+    return own + sum(map(_bytes, inner))
+
+
+def _shapes(arrays: PyTree, *size: int) -> PyTree:
+    """Shapes and types of rows without their leading axis, or with another."""
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct((*size, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype)), arrays
+    )

@@ -89,6 +89,14 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
             f"{jax.tree.structure(distributions, is_leaf=is_distribution)} for {jax.tree.structure(y)}."
         )
 
+    values = jax.tree.leaves(y)
+    for leaf, value in zip(jax.tree.leaves(distributions, is_leaf=is_distribution), values, strict=True):
+        if leaf.event_shape and leaf.shape() != value.shape:
+            raise ModelError(
+                f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
+                f"{value.shape}. Change the data's columns or the size of the model's output."
+            )
+
     def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
         return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_distribution)
 

@@ -203,8 +203,8 @@ def _updated(moments: Moments, xs: jax.Array) -> Moments:
 
 
 @functools.partial(jax.jit, static_argnames="program")
-def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: jax.Array) -> PyTree:
-    """First states of all chains."""
+def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+    """First states of all chains, from positions with a leading axis of them."""
     return jax.vmap(program(rows, tuned).init)(keys, positions)
 
 

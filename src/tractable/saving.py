@@ -15,12 +15,15 @@ import numpy as np
 import psutil
 import tomli_w
 
+from tractable import approximations
 from tractable import methods as method_names
 from tractable.checks.bias import Predicted
 from tractable.checks.convergence import Check
 from tractable.core import Data, Model, as_data, log_posterior, whole
 from tractable.methods.drawing import Drawing
-from tractable.methods.method import Method, Program, Standing
+from tractable.methods.method import Fitted, Method, Program, Standing
+from tractable.methods.points import MAP
+from tractable.methods.variational import drawn, draws_key
 from tractable.posterior import Posterior
 from tractable.report import Report
 from tractable.tools import checkpoint as files
@@ -183,7 +186,7 @@ def model_fingerprint(model: Model, data: Data | None) -> str:
 def describe(posterior: Posterior, folder: pathlib.Path) -> None:
     """Settings, summary and verdict beside the draws."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {k: "none" if v is None else v for k, v in posterior.settings.items()}  # TOML has no null
+    plain = _without_null(posterior.settings)
     files.write_atomically(folder / "settings.toml", tomli_w.dumps(plain).encode())
     files.write_atomically(folder / "summary.csv", posterior.summary().to_csv().encode())
     report, predicted = posterior.report(), posterior.predicted_bias
@@ -203,12 +206,43 @@ def describe(posterior: Posterior, folder: pathlib.Path) -> None:
     files.write_atomically(folder / "posterior.json", json.dumps(about, indent=1).encode())
 
 
+def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null."""
+    return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}
+
+
+def _save_fitted(fitted: Fitted, folder: pathlib.Path) -> None:
+    arrays = {f"phi.{name}": np.asarray(value) for name, value in fitted.phi.items()}
+    arrays |= {f"trace.{name}": np.asarray(value) for name, value in fitted.trace.items()}
+    if fitted.log_weights is not None:
+        arrays["log_weights"] = fitted.log_weights
+    files.save(folder / "fitted", arrays, {"family": fitted.family}, step=0)
+
+
+def _load_fitted(folder: pathlib.Path) -> Fitted | None:
+    if not (folder / "fitted").exists():
+        return None
+    saved = files.load(folder / "fitted")
+    if saved is None:
+        raise CheckpointError(f"{folder / 'fitted'} holds nothing; fit anew.")
+    _, arrays, manifest = saved
+
+    def under(prefix: str) -> dict[str, np.ndarray]:
+        return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+    return Fitted(manifest["family"], under("phi."), arrays.get("log_weights"), under("trace."))
+
+
 def save(posterior: Posterior, path: str | pathlib.Path) -> None:
     """Write a posterior to a folder; no pickles."""
     folder = pathlib.Path(path)
-    if (folder / "draws.zarr").exists():
+    if (folder / "draws.zarr").exists() or (folder / "fitted").exists():
         raise CheckpointError(f"{folder} already holds draws; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
+    if posterior.fitted is not None:  # its draws are made again from φ
+        _save_fitted(posterior.fitted, folder)
+        describe(posterior, folder)
+        return
     positions = posterior.unconstrained if posterior.point is None else posterior.point[None, None]
     if positions is None:
         raise CheckpointError("This run kept moments, not draws: there is nothing to save but posterior.summary().")
@@ -249,12 +283,17 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
     settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
     method = method_names.from_settings(settings) if method is None else method
-    store = store_of(folder)
-    positions, info = read_draws(store)
     found = dict(about["found"]) | {"thin": about["thin"]}
-    if "covariance" in store.fields:
-        found["covariance"] = store.read("covariance")[0, 0]
-    is_point = not isinstance(method, Drawing)
+    fitted = _load_fitted(folder)
+    if fitted is None:
+        store = store_of(folder)
+        positions, info = read_draws(store)
+        if "covariance" in store.fields:
+            found["covariance"] = store.read("covariance")[0, 0]
+    else:
+        q, info = approximations.of(fitted.family, fitted.phi), {}
+        positions = np.asarray(drawn(q, fitted.phi, draws_key(seed), getattr(method, "draws", 1)))[None]
+    is_point = fitted is None and isinstance(method, MAP)
     checks = tuple(Check(**check) for check in about["checks"])
     posterior = Posterior(
         model, data, method, seed,
@@ -263,7 +302,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
         info,
         method.weigh(info) if isinstance(method, Drawing) else None,
         found, about["seconds"], about["interrupted"],
-        judged=Report(about["verdict"], checks, about["title"]),
+        judged=Report(about["verdict"], checks, about["title"]), fitted=fitted,
     )  # fmt: skip
     if about.get("bias") is not None:
         nothing = np.zeros(0)

@@ -20,6 +20,7 @@ PyTree = Any
 class State(NamedTuple):
     position: PyTree
     memory: PyTree  # of the optimiser
+    seen: PyTree = ()  # of the gradient's estimator
 
 
 class Info(NamedTuple):
@@ -32,17 +33,21 @@ def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Ker
 
     def init(key: jax.Array, position: PyTree) -> State:
         del key
-        return State(position, optimizer.init(position))
+        return State(position, optimizer.init(position), objective.remember(position))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         del batch
         return objective.draw(key, count, state.position)
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
-        value, gradient = jax.value_and_grad(objective.value, argnums=1)(noise, state.position, batch)
+        if objective.slope is None:
+            value, gradient = jax.value_and_grad(objective.value, argnums=1)(noise, state.position, batch)
+            seen = state.seen
+        else:
+            value, gradient, seen = objective.slope(noise, state.position, batch, state.seen)
         downhill = jax.tree.map(jnp.negative, gradient)
         updates, memory = optimizer.update(downhill, state.memory, state.position)
         slope = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(gradient)]))
-        return State(optax.apply_updates(state.position, updates), memory), Info(value, slope)
+        return State(optax.apply_updates(state.position, updates), memory, seen), Info(value, slope)
 
     return Kernel(init, draw, step)

@@ -3,19 +3,36 @@
 import dataclasses
 from typing import Any
 
+from tractable.methods.bayes_by_backprop import BayesByBackprop
+from tractable.methods.ensemble import DeepEnsemble
 from tractable.methods.hamiltonian import HMC, NUTS
 from tractable.methods.langevin import SGHMC, SGLD
+from tractable.methods.laplace import Laplace
 from tractable.methods.method import Method
 from tractable.methods.metropolis import MALA, RandomWalk
 from tractable.methods.points import MAP, MLE
 from tractable.methods.rejection import Rejection
+from tractable.methods.variational import FullRank, LowRank, MeanField
 from tractable.tools.errors import SettingsError
 
-METHODS: dict[str, type[Method]] = {m.label: m for m in (MLE, MAP, Rejection, RandomWalk, MALA, HMC, NUTS, SGLD, SGHMC)}
-ALIASES = {"metropolis": "random-walk", "rwm": "random-walk"}
+METHODS: dict[str, type[Method]] = {
+    m.label: m
+    for m in (
+        MLE, MAP, Laplace, Rejection, RandomWalk, MALA, HMC, NUTS, SGLD, SGHMC,
+        MeanField, FullRank, LowRank, BayesByBackprop, DeepEnsemble,
+    )
+}  # fmt: skip
+ALIASES = {
+    "metropolis": "random-walk",
+    "rwm": "random-walk",
+    "mean-field": "meanfield",
+    "full-rank": "fullrank",
+}
 
-__all__ = ["HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "Method", "RandomWalk", "Rejection",
-           "from_settings", "named"]  # fmt: skip
+__all__ = [
+    "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "BayesByBackprop", "DeepEnsemble", "FullRank",
+    "Laplace", "LowRank", "MeanField", "Method", "RandomWalk", "Rejection", "from_settings", "named",
+]  # fmt: skip
 
 
 def named(name: str) -> type[Method]:
@@ -34,7 +51,10 @@ def from_settings(settings: dict[str, Any]) -> Method:
     unknown = sorted(set(settings) - fields)
     if unknown:
         raise SettingsError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}.")
-    settings = {name: None if value == "none" else value for name, value in settings.items()}
+    settings = {
+        name: None if value == "none" else tuple(value) if isinstance(value, list) else value
+        for name, value in settings.items()
+    }
     for name, value in settings.items():
         if isinstance(value, str) and (value.startswith("<") or "<function" in value):
             raise SettingsError(

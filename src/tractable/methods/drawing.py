@@ -144,7 +144,8 @@ def chain_keys(key: jax.Array, chains: int) -> jax.Array:
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
     """(chain, d) unconstrained positions of finite density, one for each chain.
 
-    Uniform on (−2, 2), or within 1 of the position a log density came with, nearer at every further attempt.
+    The model's own start where it has one; else uniform on (−2, 2), or within 1 of the position a log density came
+    with, nearer at every further attempt.
     """
     centre = jnp.zeros(model.space.size)
     width = 2.0
@@ -160,6 +161,9 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
                 jax.random.fold_in(whole_keys[chain], attempt), centre.shape, minval=-1.0, maxval=1.0
             )
             position = centre + shrunk * jitter
+            if model.start is not None:
+                began = model.start(jax.random.fold_in(whole_keys[chain], attempt))
+                position = model.space.ravel(model.unconstrain(began))
             value, slope = preflight.value_and_slope(model, position, batch)
             if np.isfinite(value) and np.all(np.isfinite(slope)):
                 found.append(position)

@@ -15,7 +15,7 @@ from tractable.run import Moments
 from tractable.tools.data import Data, Plan
 from tractable.tools.errors import SettingsError
 
-__all__ = ["Check", "Method", "Outcome", "Program", "Session", "Standing", "plan_batches"]
+__all__ = ["Check", "Fitted", "Method", "Outcome", "Program", "Session", "Standing", "plan_batches"]
 
 PyTree = Any
 
@@ -48,6 +48,15 @@ class Standing(NamedTuple):
     found: dict[str, Any]
 
 
+class Fitted(NamedTuple):
+    """A q that was fitted."""
+
+    family: str  # a name of ``approximations.of``
+    phi: dict[str, np.ndarray]
+    log_weights: np.ndarray | None  # (S,) log p(y, z) − log q(z) of its own draws
+    trace: dict[str, np.ndarray]  # of the climb
+
+
 class Outcome(NamedTuple):
     """What a method learnt."""
 
@@ -59,6 +68,7 @@ class Outcome(NamedTuple):
     found: dict[str, Any]  # what warm-up chose, and other numbers worth keeping
     interrupted: bool
     seconds: dict[str, float]
+    fitted: Fitted | None = None
 
 
 class Program(NamedTuple):
@@ -101,12 +111,7 @@ class Method:
     def settings(self) -> dict[str, Any]:
         """The fields as plain values, with the method's name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"method": self.label} | {
-            name: value
-            if isinstance(value, bool | int | float | str) or value is None
-            else getattr(value, "label", repr(value))
-            for name, value in fields.items()
-        }
+        return {"method": self.label} | {name: _plain(value) for name, value in fields.items()}
 
     def plan(self, data: Data | None) -> Plan | None:
         """How the data are visited; None where every step sees them all."""
@@ -123,6 +128,10 @@ class Method:
     def checks(self, posterior: Any) -> list[Check]:
         """What is looked at before the result is trusted."""
         return []
+
+    def predictive(self, model: Model, fitted: Fitted) -> Model:
+        """The model through which a fitted q predicts."""
+        return model
 
     def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
         """Weights of draws, where they do not count alike."""
@@ -146,6 +155,13 @@ class Method:
     def check_between(self, field: str, low: float | int, high: float | int) -> None:
         value = getattr(self, field)
         self.check(isinstance(value, int | float) and low < value < high, field, f"a number in ({low}, {high})")
+
+
+def _plain(value: Any) -> Any:
+    """What a configuration file can hold of a setting."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return list(value) if isinstance(value, tuple) else getattr(value, "label", repr(value))
 
 
 def plan_batches(method: Any, data: Data | None, batch_size: int, independent: bool = False) -> Plan:

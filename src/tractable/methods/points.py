@@ -18,7 +18,7 @@ from tractable.core import Kernel, Model, is_distribution, log_posterior, whole
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
-from tractable.objectives import log_joint
+from tractable.objectives import Objective, log_joint
 from tractable.tools.data import Batch, Data, Plan
 from tractable.tools.errors import ModelError, TractableWarning
 
@@ -82,8 +82,12 @@ class MAP(Method):
     def plan(self, data: Data | None) -> Plan | None:
         return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
 
+    def objective(self, model: Model) -> Objective:
+        """What is climbed."""
+        return log_joint(model, prior=self.prior, flat=True)
+
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        objective = log_joint(model, prior=self.prior, flat=True)
+        objective = self.objective(model)
         if self.batch_size is None:
             value, batch = objective.value, None if rows is None else whole(rows)
             objective = objective._replace(value=lambda noise, params, _: value(noise, params, batch))
@@ -136,6 +140,11 @@ class MAP(Method):
             slope = float(jnp.max(jnp.abs(gradient)))
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
         return found, result.info, result.interrupted
+
+    def climb_all(self, session: Session) -> np.ndarray:
+        """(start, d) where an optax optimiser's climbs end, from starts of the session's key."""
+        positions = starts(session.model, session.data, session.key, self.starts)
+        return np.stack([found.position for found in self._climb(session, positions)[0]])
 
     def checks(self, posterior: Any) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.core import Model
+from tractable.core import Model, Through
 from tractable.models.conjugate import Real, positive
 from tractable.tools.errors import ModelError
 
@@ -89,14 +89,14 @@ def generalised_linear(
             raise ModelError(f"family='categorical' needs classes, 2 or more; got {classes}.")
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
-        return Model(prior, lambda params, x: dist.Categorical(logits=predictor(params, x)))
+        return Model(prior, Through(predictor, lambda params, eta: dist.Categorical(logits=eta)))
     if classes is not None:
         raise ModelError(f"classes= is for family='categorical'; leave it out for {family!r} (got {classes}).")
     prior = {"intercept": dist.Normal(0.0, intercept_scale), "weights": _normals(features, weight_scale)}
     if family == "bernoulli":
-        return Model(prior, lambda params, x: dist.Bernoulli(logits=predictor(params, x)))
+        return Model(prior, Through(predictor, lambda params, eta: dist.Bernoulli(logits=eta)))
     prior["noise"] = dist.HalfNormal(1.0)
-    return Model(prior, lambda params, x: dist.Normal(predictor(params, x), params["noise"]))
+    return Model(prior, Through(predictor, lambda params, eta: dist.Normal(eta, params["noise"])))
 
 
 @shared
@@ -118,7 +118,7 @@ def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
     positive(features=features, noise_sd=noise_sd, weight_sd=weight_sd)
     return Model(
         {"weights": _normals(features, weight_sd)},
-        lambda params, x: dist.Normal(jnp.dot(x, params["weights"]), noise_sd),
+        Through(lambda params, x: jnp.dot(x, params["weights"]), lambda params, eta: dist.Normal(eta, noise_sd)),
     )
 
 
@@ -140,7 +140,7 @@ def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
         "intercept": dist.Laplace(0.0, scale),
         "weights": dist.Laplace(jnp.zeros(features), scale),
     }
-    return Model(prior, lambda params, x: dist.Bernoulli(logits=predictor(params, x)))
+    return Model(prior, Through(predictor, lambda params, eta: dist.Bernoulli(logits=eta)))
 
 
 @shared

@@ -6,6 +6,8 @@
     boolean     0 or 1
     text        one 0/1 column a level, every level: none is special, as priors shrink towards nothing rather
                 than towards a reference; and a level never seen is all zeros, which is no other level's code
+    missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
+                training lacked values, a 0/1 column beside says so, which for text is a level of its own
     target      "normal": standardised; "bernoulli", "categorical": 0..C−1 in sorted order
 
 The encoder is plain numbers and names: ``to_dict`` is JSON.
@@ -26,6 +28,7 @@ from tractable.tools.errors import DataError, TractableWarning
 
 MOST_CLASSES = 100  # of a target
 MOST_LEVELS = 100  # of a text column; above, it is more likely an identifier
+MISSING = ("raise", "drop", "impute")
 FEW = 10  # a whole-numbered target with at most so many values is a set of classes
 VERSION = 1
 
@@ -39,9 +42,11 @@ class Column:
 
     Attributes:
         name: of the table's column.
-        kind: "number", "boolean" or "text".
-        mean, sd: of a number in training; 0 and 1 otherwise.
+        kind: "number", "boolean", "text", or "presence" of a column that was one value or missing.
+        mean, sd: of a number's present values in training; 0 and 1 otherwise.
         levels: of text, sorted.
+        fill: what a missing value counts as; None where it is refused, or is nothing but missing.
+        indicator: a further column of X is 1 where the value is missing.
     """
 
     name: str
@@ -49,11 +54,14 @@ class Column:
     mean: float = 0.0
     sd: float = 1.0
     levels: tuple[str, ...] = ()
+    fill: bool | int | float | str | None = None
+    indicator: bool = False
 
     @property
     def features(self) -> list[str]:
         """Names of its columns of X."""
-        return [f"{self.name}={level}" for level in self.levels] if self.kind == "text" else [self.name]
+        plain = {"text": [f"{self.name}={level}" for level in self.levels], "presence": []}
+        return plain.get(self.kind, [self.name]) + [f"{self.name} is missing"] * self.indicator
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Encoder:
     Attributes:
         columns: used ones, in the training table's order.
         target: what is explained.
-        missing: "raise" or "drop".
+        missing: "raise", "drop" or "impute".
     """
 
     columns: tuple[Column, ...]
@@ -154,7 +162,8 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
     Args:
         frame: the training table; every column but the target is an input.
         target: the column to explain.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in (see
+            above) and leaves out rows without a target.
         family: overrules what is said above about the target.
 
     Raises:
@@ -170,16 +179,16 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
     >>> encode(encoder, table).x.tolist()
     [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
-    if missing not in ("raise", "drop"):
-        raise DataError(f"missing is 'raise' or 'drop'; got {missing!r}.")
+    if missing not in MISSING:
+        raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     frame = _named(frame)
     if target not in frame:
         raise DataError(f"The target {target!r} is not a column of the table; got {_listing(frame.columns)}.")
     if len(frame.columns) == 1:
         raise DataError(f"The table has no column but the target {target!r}; expected inputs beside it.")
-    frame = _present(frame, list(frame.columns), missing)
+    frame = _present(frame, _needed(list(frame.columns), target, missing), missing)
     aim = _fit_target(frame[target], family)
-    fitted = (_fit_column(frame[name]) for name in frame.columns if name != target)
+    fitted = (_fit_column(frame[name], missing == "impute") for name in frame.columns if name != target)
     columns = tuple(column for column in fitted if column is not None)
     if not columns:
         raise DataError("Every input column is the same in all rows, so there is nothing to learn from.")
@@ -189,8 +198,9 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
 def encode(encoder: Encoder, frame: Frame) -> Encoded:
     """X and, where the table holds the target, y.
 
-    Rows with missing values are left out where the encoder says "drop" and the table holds the target;
-    ``complete`` tells which stay. A table to predict for keeps every row, so there they are refused.
+    Rows with missing values are left out where the encoder says "drop" and the table holds the target, and rows
+    without a target where it says "impute"; ``complete`` tells which stay. A table to predict for keeps every row:
+    missing values are then filled in by an encoder that imputes, and refused by any other.
 
     Args:
         encoder: from ``fit_encoder``.
@@ -204,15 +214,17 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
     explained = encoder.target.name in frame
-    frame = _present(frame, wanted, encoder.missing if explained else "raise")
+    needed = _needed(wanted, encoder.target.name, encoder.missing)
+    frame = _present(frame, needed, encoder.missing if explained else "raise")
     x = np.concatenate([_encode_column(column, frame[column.name]) for column in encoder.columns], axis=1)
     return Encoded(x, _encode_target(encoder.target, frame[encoder.target.name]) if explained else None)
 
 
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
-    """Which rows have a value in every column that ``encode`` looks at, (n,) of booleans."""
+    """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
     frame = _named(frame)
-    return ~np.any([_missing(frame[name]) for name in _wanted(encoder, frame)], axis=0)
+    needed = _needed(_wanted(encoder, frame), encoder.target.name, encoder.missing)
+    return ~np.any([np.zeros(len(frame), bool), *(_missing(frame[name]) for name in needed)], axis=0)
 
 
 def decode(encoder: Encoder, y: Any) -> np.ndarray:
@@ -295,6 +307,11 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
     return wanted + [encoder.target.name] * (encoder.target.name in frame)
 
 
+def _needed(names: list[str], target: str, missing: str) -> list[str]:
+    """Columns in which a value may not be missing."""
+    return [name for name in names if name == target or missing != "impute"]
+
+
 def _missing(values: Values) -> np.ndarray:
     """Absent, or a number that is not finite."""
     absent = values.isna().to_numpy(bool)
@@ -306,7 +323,7 @@ def _missing(values: Values) -> np.ndarray:
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:
     """The rows with a value in every named column, or a sentence about the first that lacks one."""
     absent = {name: _missing(frame[name]) for name in names}
-    gone = np.any(list(absent.values()), axis=0)
+    gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
     if not gone.any():
         return frame
     if missing == "raise":
@@ -316,13 +333,13 @@ def _present(frame: Frame, names: list[str], missing: str) -> Frame:
         more = f"; {others} more column{'s' * (others > 1)} likewise" if others else ""
         raise DataError(
             f"Column {name!r} has {count} value{'s' * (count > 1)} missing or not finite, the "
-            f"first in row {int(np.argmax(where))} (the top row is 0){more}. Fill them in, or leave out such "
-            "rows (missing='drop' when fitting) or the column."
+            f"first in row {int(np.argmax(where))} (the top row is 0){more}. Fill them in, have inputs imputed "
+            "(missing='impute' when fitting), or leave out such rows (missing='drop' when fitting) or the column."
         )
     if gone.all():
         worst = max(absent, key=lambda name: absent[name].sum())
         raise DataError(
-            f"No row is left once those with missing values are dropped; column {worst!r} lacks the most, "
+            f"No row is left once those with missing values are left out; column {worst!r} lacks the most, "
             f"{absent[worst].sum()} of {len(frame)}. Leave that column out, or fill it in."
         )
     return frame.loc[~gone]
@@ -348,19 +365,21 @@ def _kind(values: Values) -> str:
     )
 
 
-def _fit_column(values: Values) -> Column | None:
-    name, kind = str(values.name), _kind(values)
-    if values.nunique() == 1:
-        warnings.warn(
-            f"Column {name!r} is {values.tolist()[0]!r} in every row; it is left out.",
-            TractableWarning,
-            stacklevel=3,
-        )
+def _fit_column(values: Values, impute: bool) -> Column | None:
+    name, gone = str(values.name), _missing(values)
+    values = values[~gone]  # all of them, unless missing ones are filled in
+    kind = _kind(values) if len(values) else ""
+    if values.nunique() < 2:
+        if len(values) and gone.any():
+            return Column(name, "presence", indicator=True)
+        same = f"{values.tolist()[0]!r}" if len(values) else "missing"
+        warnings.warn(f"Column {name!r} is {same} in every row; it is left out.", TractableWarning, stacklevel=3)
         return None
+    fill, indicator = _fill(values, kind) if impute else None, bool(gone.any())
     if kind == "number":
-        return Column(name, kind, *_moments(values))
+        return Column(name, kind, *_moments(values), fill=fill, indicator=indicator)
     if kind == "boolean":
-        return Column(name, kind)
+        return Column(name, kind, fill=fill, indicator=indicator)
     levels = tuple(sorted(set(_text(values))))
     _check_numbers_in_text(values)
     if len(levels) > MOST_LEVELS:
@@ -368,7 +387,20 @@ def _fit_column(values: Values) -> Column | None:
             f"Column {name!r} is text with {len(levels)} distinct values in {len(values)} rows; at most "
             f"{MOST_LEVELS} are supported. Leave it out if it only names the rows, or merge its rare values."
         )
-    return Column(name, kind, levels=levels)
+    return Column(name, kind, levels=levels, fill=None if indicator else fill, indicator=indicator)
+
+
+def _fill(values: Values, kind: str) -> Any:
+    """What stands for a missing value: the median of numbers, the most frequent of others (the first of several)."""
+    from sklearn.impute import SimpleImputer  # here, for those who need it: it takes a while
+
+    if kind == "text":
+        column, strategy = np.array(_text(values), object), "most_frequent"
+    else:
+        column = values.to_numpy(np.float64)
+        strategy = "median" if kind == "number" else "most_frequent"
+    found = SimpleImputer(strategy=strategy).fit(column[:, None]).statistics_[0]
+    return str(found) if kind == "text" else bool(found) if kind == "boolean" else float(found)
 
 
 def _check_numbers_in_text(values: Values) -> None:
@@ -428,22 +460,31 @@ def _moments(values: Values) -> tuple[float, float]:
 
 def _encode_column(column: Column, values: Values) -> np.ndarray:
     """(n, columns of X that it makes)."""
-    kind = _kind(values)
+    gone = _missing(values)
+    blocks = [] if column.kind == "presence" else [_encode_present(column, values, gone)]
+    return np.concatenate([*blocks, *([gone[:, None]] * column.indicator)], axis=1).astype(np.float64)
+
+
+def _encode_present(column: Column, values: Values, gone: np.ndarray) -> np.ndarray:
+    present = values[~gone]
+    kind = _kind(present) if len(present) else column.kind
     if column.kind == "text":
-        text = _text(values)
-        codes = pd.Index(column.levels).get_indexer(text)  # −1 where unknown
-        unknown = sorted({level for level, code in zip(text, codes, strict=True) if code < 0})
+        text = _text(present)
+        codes = np.full(len(values), -1 if column.fill is None else column.levels.index(str(column.fill)))
+        codes[~gone] = pd.Index(column.levels).get_indexer(text)  # −1 where unknown
+        unknown = sorted({level for level, code in zip(text, codes[~gone], strict=True) if code < 0})
         if unknown:
             warnings.warn(
                 f"Column {column.name!r} has values never seen in training, {_listing(unknown)}: they count "
                 f"as none of {_listing(column.levels)}.",
                 TractableWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return (codes[:, None] == np.arange(len(column.levels))).astype(np.float64)
+        return codes[:, None] == np.arange(len(column.levels))
     if kind == "text" or (column.kind == "number" and kind == "boolean"):
         raise DataError(f"Column {column.name!r} was {column.kind} in training and is {kind} here.")
-    numbers = values.to_numpy(np.float64)
+    numbers = np.full(len(values), 0.0 if column.fill is None else float(column.fill))
+    numbers[~gone] = present.to_numpy(np.float64)
     if column.kind == "boolean" and not np.isin(numbers, (0, 1)).all():
         wrong = numbers[~np.isin(numbers, (0, 1))][0]
         raise DataError(f"Column {column.name!r} was True/False in training; got {wrong:g} here.")

@@ -79,7 +79,11 @@ def names(tree: PyTree) -> list[str]:
     """One name a number: ``w[0, 1]``, in the order in which ``ravel_pytree`` lays them out."""
     out = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
-        shape = jnp.shape(leaf)
+        stem, shape = path_name(path), jnp.shape(leaf)
         out += [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
     return out
+
+
+def path_name(path: Any) -> str:
+    """The name of a leaf: ``weights.layer0.bias``."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"

@@ -1,0 +1,58 @@
+"""Flax networks as they are."""
+
+from typing import Any
+
+import jax
+
+from tractable.models.network import Network
+from tractable.tools.errors import ModelError, SettingsError
+
+__all__ = ["from_nnx"]
+
+
+def from_nnx(module: Any, example: Any = None) -> Network:
+    """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
+
+    Its ``nnx.Param`` are the weights, nested dicts of arrays by the module's own names; all else (statistics,
+    counters) stays as it is. The module is copied: training it later changes nothing here. A Linen module needs no
+    adapter: it is the pair ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
+
+    Args:
+        module: an ``nnx.Module``, called with one x.
+        example: one x; with it, faults of shape are found at once.
+
+    Returns:
+        A Network whose weights start as widely as the module's, and whose fan-in is that of x @ W.
+
+    Raises:
+        SettingsError: Flax is not installed.
+        ModelError: not an NNX module; layers that use statistics of a batch, or drop units at random.
+    """
+    try:
+        from flax import nnx  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise SettingsError("from_nnx needs Flax, which is not installed: pip install 'flax>=0.12'.") from error
+    if not isinstance(module, nnx.Module):
+        raise ModelError(f"from_nnx expects a flax.nnx.Module; got {type(module).__name__}.")
+    for path, layer in nnx.iter_modules(module):
+        where = f"The layer {'.'.join(map(str, path))!r} ({type(layer).__name__})"
+        if getattr(layer, "use_running_average", True) is False:
+            raise ModelError(
+                f"{where} uses statistics over a batch, which cannot be computed one datum at a time. Use LayerNorm, "
+                "or module.eval() to keep its statistics as they are."
+            )
+        if getattr(layer, "deterministic", True) is False and _drops(layer):
+            raise ModelError(
+                f"{where} drops units at random, so the module has no likelihood of its weights. Take it out, or "
+                "switch it off with module.eval()."
+            )
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def apply(params: Any, x: Any) -> jax.Array:
+        return nnx.merge(graph, params, rest)(x)
+
+    return Network(nnx.to_pure_dict(params), apply, example)
+
+
+def _drops(layer: Any) -> bool:
+    return any((getattr(layer, name, 0) or 0) > 0 for name in ("rate", "dropout_rate"))

@@ -1,0 +1,231 @@
+"""Normal families over a flat unconstrained position z of d numbers: q_φ(z).
+
+    mean field   z = μ + σ ε                         φ = (μ, ρ)          2d numbers
+    low rank     z = μ + σ ε₁ + F ε₂                 φ = (μ, ρ, F)       (2 + r) d
+    full rank    z = μ + L ε                         φ = (μ, ρ, lower)   d + d(d + 1)/2
+
+ε ~ N(0, I), σ = softplus(ρ) = log(1 + e^ρ) > 0, L lower triangular with diagonal σ. A family is pure functions of φ,
+so that sampling is differentiable: the reparameterisation of Kingma & Welling 2013, Rezende et al. 2014.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Phi = dict[str, Any]  # arrays
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Approximation(NamedTuple):
+    """A family q_φ(z), z of d numbers.
+
+    Attributes:
+        init: ``(mean (d,), sd (d,)) -> φ``, independent to begin with.
+        noise: standard normal numbers that a draw takes.
+        sample: ``(φ, ε (noise,)) -> z (d,)``.
+        log_prob: ``(φ, z (d,)) -> ()``.
+        entropy: ``φ -> ()``, −E_q[log q].
+        mean, sd: ``φ -> (d,)``.
+        scale: ``(φ, sd (d,)) -> φ-shaped``: how far each number of φ moves when z moves by sd.
+    """
+
+    init: Callable[[jax.Array, jax.Array], Phi]
+    noise: int
+    sample: Callable[[Any, jax.Array], jax.Array]
+    log_prob: Callable[[Any, jax.Array], jax.Array]
+    entropy: Callable[[Any], jax.Array]
+    mean: Callable[[Any], jax.Array]
+    sd: Callable[[Any], jax.Array]
+    scale: Callable[[Any, jax.Array], Phi]
+
+
+@functools.cache  # so that one family is one static argument of jit
+def mean_field(size: int) -> Approximation:
+    """Independent normals. At the optimum of the reverse KL to a normal of precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
+
+    def sample(phi: Phi, eps: jax.Array) -> jax.Array:
+        return phi["mean"] + jax.nn.softplus(phi["rho"]) * eps
+
+    def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
+        return jnp.sum(log_normal(z - phi["mean"], phi["rho"]))
+
+    def entropy(phi: Phi) -> jax.Array:
+        return jnp.sum(log_softplus(phi["rho"])) + size * (1 + LOG_2PI) / 2
+
+    return Approximation(
+        lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
+        size,
+        sample,
+        log_prob,
+        entropy,
+        lambda phi: phi["mean"],
+        lambda phi: jax.nn.softplus(phi["rho"]),
+        _scale,
+    )
+
+
+@functools.cache
+def full_rank(size: int) -> Approximation:
+    """Any normal."""
+    rows = _strict(size)[0]
+
+    def init(mean: jax.Array, sd: jax.Array) -> Phi:
+        return {"mean": mean, "rho": inverse_softplus(sd), "lower": jnp.zeros(len(rows), mean.dtype)}
+
+    def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
+        white = jax.scipy.linalg.solve_triangular(root(phi), z - phi["mean"], lower=True)
+        return -jnp.sum(jnp.square(white)) / 2 - jnp.sum(log_softplus(phi["rho"])) - size * LOG_2PI / 2
+
+    def entropy(phi: Phi) -> jax.Array:
+        return jnp.sum(log_softplus(phi["rho"])) + size * (1 + LOG_2PI) / 2
+
+    def scale(phi: Phi, sd: jax.Array) -> Phi:
+        return _scale(phi, sd) | {"lower": sd[rows]}
+
+    return Approximation(
+        init,
+        size,
+        lambda phi, eps: phi["mean"] + root(phi) @ eps,
+        log_prob,
+        entropy,
+        lambda phi: phi["mean"],
+        lambda phi: jnp.sqrt(jnp.sum(jnp.square(root(phi)), 1)),
+        scale,
+    )
+
+
+def root(phi: Phi) -> jax.Array:
+    """L of the full-rank family, (d, d)."""
+    sd = jax.nn.softplus(phi["rho"])
+    rows, columns = _strict(len(sd))
+    return jnp.zeros((len(sd), len(sd)), sd.dtype).at[rows, columns].set(phi["lower"]) + jnp.diag(sd)
+
+
+def of_root(mean: jax.Array, root: jax.Array) -> Phi:
+    """φ of the full-rank normal N(mean, root rootᵀ), ``root`` lower triangular with a positive diagonal."""
+    rows, columns = _strict(len(mean))
+    return {"mean": mean, "rho": inverse_softplus(jnp.diag(root)), "lower": root[rows, columns]}
+
+
+@functools.cache
+def low_rank(size: int, rank: int) -> Approximation:
+    """A normal of covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018), F of ``rank`` columns.
+
+    Densities by the matrix-inversion and determinant lemmas: O(d r²).
+    """
+
+    def init(mean: jax.Array, sd: jax.Array) -> Phi:
+        # Zero columns are a saddle that no gradient leaves: they begin small, spread and unequal.
+        spread = jnp.cos(jnp.outer(jnp.arange(size) + 0.5, jnp.arange(rank) + 1.0) * math.pi / size).astype(mean.dtype)
+        return {"mean": mean, "rho": inverse_softplus(sd), "factor": 0.1 * sd[:, None] * spread}
+
+    def capacity(phi: Phi) -> tuple[jax.Array, jax.Array]:
+        scaled = phi["factor"] * jnp.exp(-log_softplus(phi["rho"]))[:, None]  # (d, r) F/σ
+        return scaled, jnp.linalg.cholesky(jnp.eye(rank, dtype=scaled.dtype) + scaled.T @ scaled)
+
+    def sample(phi: Phi, eps: jax.Array) -> jax.Array:
+        return phi["mean"] + jax.nn.softplus(phi["rho"]) * eps[:size] + phi["factor"] @ eps[size:]
+
+    def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
+        scaled, root = capacity(phi)
+        white = (z - phi["mean"]) * jnp.exp(-log_softplus(phi["rho"]))
+        inner = jax.scipy.linalg.solve_triangular(root, scaled.T @ white, lower=True)
+        quadratic = jnp.sum(jnp.square(white)) - jnp.sum(jnp.square(inner))
+        return -quadratic / 2 - log_determinant(phi, root) - size * LOG_2PI / 2
+
+    def log_determinant(phi: Phi, root: jax.Array) -> jax.Array:
+        """½ log |Σ|."""
+        return jnp.sum(log_softplus(phi["rho"])) + jnp.sum(jnp.log(jnp.diag(root)))
+
+    def entropy(phi: Phi) -> jax.Array:
+        return log_determinant(phi, capacity(phi)[1]) + size * (1 + LOG_2PI) / 2
+
+    def scale(phi: Phi, sd: jax.Array) -> Phi:
+        return _scale(phi, sd) | {"factor": jnp.broadcast_to(sd[:, None], (size, rank))}
+
+    return Approximation(
+        init,
+        size + rank,
+        sample,
+        log_prob,
+        entropy,
+        lambda phi: phi["mean"],
+        lambda phi: jnp.sqrt(jnp.square(jax.nn.softplus(phi["rho"])) + jnp.sum(jnp.square(phi["factor"]), 1)),
+        scale,
+    )
+
+
+@functools.cache
+def part(size: int, free: int) -> Approximation:
+    """A normal of any covariance over ``free`` of the numbers, φ["index"], the others held at φ["mean"].
+
+    Its density is of the free numbers alone.
+    """
+    inner = full_rank(free)
+
+    def of(phi: Phi) -> Phi:
+        return {"mean": phi["mean"][phi["index"]], "rho": phi["rho"], "lower": phi["lower"]}
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError("This family is fitted by Laplace alone.")
+
+    return Approximation(
+        refuse,
+        free,
+        lambda phi, eps: phi["mean"].at[phi["index"]].set(inner.sample(of(phi), eps)),
+        lambda phi, z: inner.log_prob(of(phi), z[phi["index"]]),
+        lambda phi: inner.entropy(of(phi)),
+        lambda phi: phi["mean"],
+        lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of(phi))),
+        refuse,
+    )
+
+
+def of(family: str, phi: Any) -> Approximation:
+    """The family called so, of the size that φ has."""
+    size = len(phi["mean"])
+    if family == "mean field":
+        return mean_field(size)
+    if family == "full rank":
+        return full_rank(size)
+    if family == "low rank":
+        return low_rank(size, phi["factor"].shape[1])
+    return part(size, len(phi["index"]))
+
+
+def log_softplus(rho: jax.Array) -> jax.Array:
+    """log σ = log log(1 + e^ρ), finite and differentiable for every ρ.
+
+    Below −15, where e^ρ leaves the digits of one, by its series ρ − e^ρ/2.
+    """
+    small = rho < -15
+    safe = jnp.where(small, 0.0, rho)
+    return jnp.where(small, rho - jnp.exp(jnp.minimum(rho, 0.0)) / 2, jnp.log(jax.nn.softplus(safe)))
+
+
+def inverse_softplus(sd: jax.Array) -> jax.Array:
+    """ρ with softplus(ρ) = sd, sd > 0: log(e^sd − 1)."""
+    sd = jnp.asarray(sd, jnp.result_type(float))
+    return sd + jnp.log(-jnp.expm1(-sd))
+
+
+def _strict(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns strictly below the diagonal."""
+    rows, columns = np.tril_indices(size, -1)
+    return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def _scale(phi: Phi, sd: jax.Array) -> Phi:
+    # dρ = dσ / sigmoid(ρ): a tenth of σ is a tenth of ρ's unit while σ is small, and of σ's own once it is large.
+    return {"mean": sd, "rho": jnp.maximum(1.0, sd)}
+
+
+def log_normal(away: jax.Array, rho: jax.Array) -> jax.Array:
+    """log N(away; 0, softplus(ρ)²), number by number."""
+    log_sd = log_softplus(rho)
+    return -jnp.square(away * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2

@@ -1,0 +1,64 @@
+"""How good a proposal q is, from the weights p(y, z)/q(z) of its own draws."""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tractable.checks.convergence import Check
+
+
+class Weighed(NamedTuple):
+    """What S log weights say.
+
+    Attributes:
+        khat: shape of the generalised Pareto tail of the weights (Vehtari et al. 2024); −inf where all are equal.
+        threshold: min(1 − 1/log₁₀ S, 0.7), up to which S draws give importance sampling that can be relied on.
+        elbo: mean log weight, and its standard error.
+        bound: log mean weight, the S-sample bound on log p(y).
+    """
+
+    khat: float
+    threshold: float
+    elbo: float
+    error: float
+    bound: float
+
+
+def weigh(log_weights: Any) -> Weighed:
+    """k̂ and bounds of log p(y, z_s) − log q(z_s), z_s ~ q, (S,)."""
+    log_weights = np.asarray(log_weights, np.float64)
+    size = len(log_weights)
+    elbo, sd = float(log_weights.mean()), float(log_weights.std(ddof=1))
+    top = log_weights.max()
+    bound = float(top + np.log(np.mean(np.exp(log_weights - top))))
+    threshold = min(1 - 1 / math.log10(size), 0.7)
+    return Weighed(khat(log_weights), threshold, elbo, sd / math.sqrt(size), bound)
+
+
+def khat(log_weights: Any) -> float:
+    """k̂ of Pareto-smoothed importance sampling; −inf for weights equal up to rounding: q is the posterior."""
+    log_weights = np.asarray(log_weights, np.float64)
+    if not np.all(np.isfinite(log_weights)):
+        return float("inf")
+    # A single-precision log density of 10³ nats carries errors of 10⁻⁴: spread below that is no tail.
+    if np.ptp(log_weights) <= 1e-6 * max(1.0, float(np.abs(log_weights).max())):
+        return float("-inf")
+    from arviz_stats.base.array import array_stats  # a second of imports
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(array_stats.psislw(log_weights.max() - log_weights)[1])  # it takes minus the log weights
+
+
+def khat_check(weighed: Weighed) -> Check:
+    """k̂ as a verdict."""
+    if weighed.khat <= weighed.threshold:
+        verdict, meaning = "trust", "reweighting q would change little"
+    elif weighed.khat <= 1:
+        verdict, meaning = "caution", "q misses tails of the posterior: its means serve, its intervals may be narrow"
+    else:
+        verdict, meaning = "caution", "q and the posterior differ in shape: rely on no sd or interval without a check"
+    sentence = f"tail of the weights p/q, good up to {weighed.threshold:.2g}; {meaning}"
+    return Check("k-hat", weighed.khat, verdict, sentence)

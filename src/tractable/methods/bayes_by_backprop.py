@@ -1,0 +1,131 @@
+"""Bayes by Backprop: a mean field over a network's weights, fitted on minibatches."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable import approximations, objectives
+from tractable.approximations import Approximation
+from tractable.core import Kernel, Model, whole
+from tractable.kernels.ascend import ascend
+from tractable.methods.drawing import starts
+from tractable.methods.method import Session, plan_batches
+from tractable.methods.points import MAP
+from tractable.methods.variational import Variational
+from tractable.tools.data import Data, Plan
+from tractable.tools.errors import TractableWarning
+
+PyTree = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesByBackprop(Variational):
+    """q(w) = N(μ, σ²), σ = softplus(ρ), by Blundell et al. 2015.
+
+    For networks: cheap per step, one set of weights and one of spreads. A mean field sees neither the correlations nor
+    the symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs.
+
+    Args:
+        batch_size: rows a step, or as many as there are.
+        epochs: passes over the data at most; None stops when a stage of the climb no longer gains.
+        kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1).
+        samples: draws of the weights a step.
+        noise: "shared", one draw for the rows of a batch; "local" and "flipout" decorrelate them, at a price.
+        learning_rate: of Adam.
+        start: "random", the network's own start; "map" climbs to a maximum a posteriori first.
+        sd: > 0, σ of every weight to begin with.
+        Others as for ``Variational``.
+    """
+
+    label: ClassVar[str] = "bbb"
+    kind: ClassVar[str] = "mean field"
+    batch_size: int | None = 128
+    epochs: int | None = None
+    kl_weights: str = "uniform"
+    samples: int = 1
+    noise: str = "shared"
+    learning_rate: float = 0.003
+    start: str = "random"
+    sd: float = 0.02
+    solver: str = "stochastic"
+    draws: int = 200
+
+    def __post_init__(self) -> None:
+        self.check(self.start in ("random", "map"), "start", "'random' or 'map'")
+        self.check(self.kl_weights in ("uniform", "geometric"), "kl_weights", "'uniform' or 'geometric'")
+        self.check(self.noise in ("shared", "local", "flipout"), "noise", "'shared', 'local' or 'flipout'")
+        self.check_positive("sd")
+        if self.epochs is not None:
+            self.check_whole("epochs")
+        self.check(self.divergence == "reverse", "divergence", "'reverse', whose bound this is")
+        self.check(self.solver == "stochastic", "solver", "'stochastic'")
+        self.check(not self.tempering, "tempering", "() here; the KL weights of a batch are kl_weights")
+        begun = self.start
+        object.__setattr__(self, "start", "random")  # the family's own names differ
+        super().__post_init__()
+        object.__setattr__(self, "start", begun)
+
+    def plan(self, data: Data | None) -> Plan | None:
+        if data is None or self.batch_size is None:
+            return None
+        plan = plan_batches(self, data, min(self.batch_size, data.size))
+        if self.kl_weights == "geometric" and plan.count > 126:
+            warnings.warn(
+                f"kl_weights='geometric' over {plan.count} batches: all but the first 126 weights are below "
+                "the smallest single-precision number, so most batches bear no complexity cost. Use 'uniform' or "
+                "larger batches.",
+                TractableWarning,
+                stacklevel=3,
+            )
+        return plan
+
+    def family(self, size: int) -> Approximation:
+        return approximations.mean_field(size)
+
+    def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
+        given = None if rows is None or rows[1] is None else jax.tree.map(_one, rows[1])
+        full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
+        objective = objectives.bayes_by_backprop(
+            model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
+            size=full if self.batch_size is None else min(full, self.batch_size), given=given,
+        )  # fmt: skip
+        if self.batch_size is None:
+            value, batch = objective.value, None if rows is None else whole(rows)
+            objective = objective._replace(value=lambda noise, phi, _: value(noise, phi, batch))
+        return objective
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        optimizer = self.optimizer
+        if optimizer == "adam":
+            optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(tuned["learning_rate"]))
+        return ascend(self.objective(model, rows, tuned["temperature"]), optimizer)
+
+    def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
+        trees = jax.vmap(model.space.unravel)
+        return {"mean": trees(means), "rho": trees(approximations.inverse_softplus(sds))}
+
+    def flat(self, model: Model, phi: PyTree) -> PyTree:
+        return {"mean": model.space.ravel(phi["mean"]), "rho": model.space.ravel(phi["rho"])}
+
+    def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        model = session.model
+        if self.start == "map":
+            plan = self.plan(session.data)
+            method = MAP(optimizer="adam", batch_size=None if plan is None else plan.batch_size, starts=self.starts)
+            points = jnp.asarray(method.climb_all(session._replace(key=key)), jnp.result_type(float))
+        else:
+            points = starts(model, session.data, key, self.starts)
+        return points, jnp.full(points.shape, self.sd, points.dtype)
+
+    def most(self, plan: Plan | None) -> int:
+        if self.epochs is None:
+            return self.steps
+        return self.epochs * (1 if plan is None else plan.count)
+
+
+def _one(a: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(a.shape[1:], a.dtype)

@@ -1,0 +1,107 @@
+"""Several runs of one method from different starts, as one posterior: the baseline to be held against."""
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.methods.drawing import Drawing
+from tractable.methods.method import Check, Method, Outcome, Session
+from tractable.methods.points import MAP
+from tractable.tools.errors import RunError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepEnsemble(Method):
+    """An equal mixture of ``size`` members, each learnt by ``member`` from a start of its own.
+
+    With maxima for members it is that of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples). Not
+    a posterior: it says how much solutions differ, which is often a good guide to where predictions can be trusted and
+    has no guarantee. Members are not chains: R-hat does not apply, and the spread of a single parameter means nothing
+    where networks have symmetries.
+
+    Args:
+        member: the method of each member.
+        size: members, ≥ 2.
+    """
+
+    label: ClassVar[str] = "ensemble"
+    member: Any = dataclasses.field(default_factory=MAP)
+    size: int = 5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.member, dict):
+            from tractable.methods import from_settings
+
+            object.__setattr__(self, "member", from_settings(self.member))
+        elif isinstance(self.member, str):
+            from tractable.methods import named
+
+            object.__setattr__(self, "member", named(self.member)())
+        good = isinstance(self.member, Method) and not isinstance(self.member, DeepEnsemble)
+        self.check(good, "member", "a method, such as MAP() or BayesByBackprop()")
+        self.check_whole("size", 2)
+
+    @property
+    def draws(self) -> int:
+        """Kept draws a member."""
+        return getattr(self.member, "draws", 1)
+
+    @property
+    def chains(self) -> int:
+        return self.size
+
+    @property
+    def minibatch(self) -> bool:
+        return self.member.minibatch
+
+    def plan(self, data: Any) -> Any:
+        return self.member.plan(data)
+
+    def settings(self) -> dict[str, Any]:
+        return {"method": self.label, "size": self.size, "member": self.member.settings()}
+
+    def learn(self, session: Session) -> Outcome:
+        began = time.perf_counter()
+        member = self.member
+        if isinstance(member, Drawing):
+            member = dataclasses.replace(member, chains=1)  # each chain is a member
+        draws, objectives = [], []
+        for i in range(self.size):
+            inner = session._replace(
+                key=jax.random.fold_in(session.key, i), say=lambda *_: None, save=None, resume=None, keep="draws"
+            )
+            outcome = member.learn(inner)
+            session.say("learning members", i + 1, self.size)
+            if outcome.point is None and outcome.draws is None:
+                raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
+            found: Any = outcome.point
+            kept = np.asarray(found, jnp.result_type(float))[None] if outcome.draws is None else outcome.draws[0]
+            draws.append(kept[: self.draws])
+            objectives.append(outcome.found.get("objective", np.nan))
+            if session.stop():
+                break
+        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"members": len(draws)}
+        seconds = {"learning": time.perf_counter() - began}
+        length = min(len(d) for d in draws)
+        return Outcome(
+            np.stack([d[:length] for d in draws]), None, {}, None, None, found, len(draws) < self.size, seconds
+        )
+
+    def checks(self, posterior: Any) -> list[Check]:
+        values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
+        out = [
+            Check(
+                "members", float(posterior.chains), "caution",
+                "solutions, not draws of a posterior: judge by predictions held out",
+            )
+        ]  # fmt: skip
+        if len(values) and np.all(np.isfinite(values)):
+            out.append(
+                Check("spread of objectives", float(np.ptp(values)), "trust", "nats between best and worst member")
+            )
+        return out

@@ -1,0 +1,294 @@
+"""Laplace's approximation: the normal whose mean is the mode and whose precision is the curvature there."""
+
+import dataclasses
+import functools
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable import approximations
+from tractable.checks.importance import khat_check, weigh
+from tractable.core import Model, Through, is_distribution, log_posterior, whole
+from tractable.methods.drawing import starts
+from tractable.methods.method import Check, Fitted, Outcome, Session
+from tractable.methods.points import MAP, maximum
+from tractable.methods.variational import drawn, draws_key, log_weights
+from tractable.objectives import Objective
+from tractable.tools import tree
+from tractable.tools.data import Data
+from tractable.tools.errors import ModelError, SettingsError
+
+PyTree = Any
+DENSE = 5000  # numbers up to which a covariance is formed
+ROWS = 64  # whose Jacobians are held at once
+PROBED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(MAP):
+    """q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density (MacKay 1992).
+
+    The cheap reference: one climb and one curvature. It knows the posterior as far as it is normal around that mode,
+    and nothing of others. For networks Λ is the generalised Gauss–Newton matrix, which is never indefinite, and
+    predictions go through the network linearised in its weights, for which that Λ is exact (Immer et al. 2021).
+
+    Args:
+        structure: "full", a dense Λ, up to 5000 parameters; "diagonal"; "last-layer", dense over the parameters in
+            which the last layers are linear, the others held at the mode.
+        curvature: "hessian"; "gauss-newton", Σ_n J_nᵀ (−∇²_η log p(y_n|η_n)) J_n and the prior's own curvature, for
+            a likelihood that goes ``Through`` a predictor; "auto", the first unless it is a network or large.
+        draws: independent draws of q that the posterior holds.
+        Others as for ``MAP``.
+    """
+
+    label: ClassVar[str] = "laplace"
+    structure: str = "full"
+    curvature: str = "auto"
+    draws: int = 4000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(
+            self.structure in ("full", "diagonal", "last-layer"), "structure", "'full', 'diagonal', 'last-layer'"
+        )
+        good = self.curvature in ("auto", "hessian", "gauss-newton")
+        self.check(good, "curvature", "'auto', 'hessian' or 'gauss-newton'")
+        self.check_whole("draws")
+
+    def objective(self, model: Model) -> Objective:
+        target = log_posterior(model, flat=True)
+        return Objective(
+            lambda key, count, params: jnp.zeros((count, 0)), lambda noise, params, batch: target(params, batch)
+        )
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = session.model, session.data
+        began = time.perf_counter()
+        if self.optimizer == "lbfgs":
+            positions = starts(model, data, session.key, self.starts)
+            found = [
+                maximum(model, data, p, steps=self.steps, tolerance=self.tolerance, jacobian=True, stop=session.stop)
+                for p in positions
+            ]
+            best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
+            mode, slope = best.position, best.slope
+            evaluations, agreement = sum(m.evaluations for m in found), best.value - min(m.value for m in found)
+        else:
+            points = self.climb_all(session)
+            values = [self._at(model, data, p) for p in points]
+            index = int(np.argmax([v for v, _ in values]))
+            mode, slope = points[index], values[index][1]
+            evaluations, agreement = self.steps * self.starts, values[index][0] - min(v for v, _ in values)
+        if not np.all(np.isfinite(mode)):
+            raise ModelError("The climb to a mode left the finite numbers; is the density bounded?")
+        climbed = time.perf_counter()
+        family, phi, eigenvalue = self.fit(model, data, jnp.asarray(mode, jnp.result_type(float)))
+        q = approximations.of(family, phi)
+        weights = (
+            log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if family != "part" else None
+        )
+        draws = drawn(q, phi, draws_key(session.key), self.draws)
+        chosen = {
+            "slope": float(slope), "evaluations": evaluations, "agreement": float(agreement), "eigenvalue": eigenvalue,
+            "objective": float(self._at(model, data, mode)[0]), "condition": eigenvalue,
+        }  # fmt: skip
+        seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
+        fitted = Fitted(family, jax.tree.map(np.asarray, phi), weights, {})
+        return Outcome(np.asarray(draws)[None], None, {}, None, None, chosen, session.stop(), seconds, fitted)
+
+    def _at(self, model: Model, data: Data | None, position: Any) -> tuple[float, float]:
+        batch = None if data is None else whole(data.arrays())
+        value, slope = _value_and_slope(model, jnp.asarray(position, jnp.result_type(float)), batch)
+        return float(value), float(np.abs(slope).max())
+
+    def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
+        """(family, φ, smallest eigenvalue of Λ or its diagonal)."""
+        size = model.space.size
+        through = isinstance(model.likelihood, Through) and data is not None
+        gauss = self.curvature == "gauss-newton" or (self.curvature == "auto" and through and model.start is not None)
+        if gauss and not through:
+            raise ModelError(
+                "curvature='gauss-newton' expects a likelihood that goes Through a predictor, and data; "
+                "use curvature='hessian'."
+            )
+        rows = None if data is None else data.arrays()
+        if self.structure == "diagonal":
+            diagonal = _gauss_newton(model, mode, rows, None) if gauss else jnp.diag(self._hessian(model, mode, rows))
+            least = float(jnp.min(diagonal))
+            _check_curved(least)
+            return "mean field", approximations.mean_field(size).init(mode, 1 / jnp.sqrt(diagonal)), least
+        index = np.arange(size)
+        if self.structure == "last-layer":
+            index = last_layer(model, data)
+        if len(index) > DENSE:
+            raise SettingsError(
+                f"Laplace(structure={self.structure!r}) forms a covariance of {len(index)} numbers; at most {DENSE}. "
+                "Use structure='last-layer' or 'diagonal'."
+            )
+        if gauss:
+            precision = np.asarray(_gauss_newton(model, mode, rows, tuple(index.tolist())), np.float64)
+        else:
+            precision = np.asarray(self._hessian(model, mode, rows), np.float64)[np.ix_(index, index)]
+        values, basis = np.linalg.eigh(precision)
+        _check_curved(float(values[0]), float(values[-1]))
+        root = jnp.asarray(np.linalg.cholesky((basis / values) @ basis.T), mode.dtype)
+        if len(index) == size:
+            return "full rank", approximations.of_root(mode, root), float(values[0])
+        part = approximations.of_root(mode[index], root)
+        return (
+            "part",
+            {"mean": mode, "index": jnp.asarray(index), "rho": part["rho"], "lower": part["lower"]},
+            float(values[0]),
+        )
+
+    def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
+        if mode.size > DENSE:
+            raise SettingsError(f"A Hessian of {mode.size} numbers is not formed; use curvature='gauss-newton'.")
+        return _hessian(model, mode, None if rows is None else whole(rows))
+
+    def predictive(self, model: Model, fitted: Any) -> Model:
+        if not isinstance(model.likelihood, Through) or model.start is None:
+            return model
+        return linearised(model, jnp.asarray(fitted.phi["mean"]))
+
+    def checks(self, posterior: Any) -> list[Check]:
+        out = super().checks(posterior)
+        if posterior.fitted is not None and posterior.fitted.log_weights is not None:
+            out.append(khat_check(weigh(posterior.fitted.log_weights)))
+        return out
+
+
+def _check_curved(least: float, largest: float = math.inf) -> None:
+    if not least > (1e-10 * largest if math.isfinite(largest) else 0):
+        raise ModelError(
+            f"The curvature at the mode has an eigenvalue of {least:.3g}: a ridge or a saddle, around which there is "
+            "no normal. Give the flat direction a proper prior, or curvature='gauss-newton'; or use NUTS."
+        )
+
+
+def linearised(model: Model, mode: jax.Array) -> Model:
+    """The model whose predictor is that of the network's tangent at the mode, f(z*) + J (z − z*)."""
+    likelihood: Any = model.likelihood
+    centre = model.space.unravel(mode)
+
+    def predictor(params: PyTree, x: PyTree) -> jax.Array:
+        step = jax.tree.map(jnp.subtract, model.unconstrain(params), centre)
+        value, change = jax.jvp(lambda u: likelihood.predictor(model.constrain(u), x), (centre,), (step,))
+        return value + change
+
+    return dataclasses.replace(model, likelihood=Through(predictor, likelihood.observe))
+
+
+def last_layer(model: Model, data: Data | None) -> np.ndarray:
+    """Indices of the parameters in which η is jointly affine, found from the last leaf back, and of those that do not
+    enter it."""
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Through) or data is None:
+        raise ModelError("structure='last-layer' expects a likelihood that goes Through a predictor, and data.")
+    shapes = model.space.shapes
+    leaves = jax.tree.leaves(shapes)
+    sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
+    ends = np.cumsum(sizes)
+    rows = jax.tree.map(lambda a: jnp.asarray(a[:PROBED]), data.given)
+    keys = jax.random.split(jax.random.key(0), 3)
+    base, first, second = (0.5 * jax.random.normal(k, (model.space.size,)) for k in keys)
+
+    @jax.jit
+    def outputs(z: jax.Array) -> jax.Array:
+        return jax.vmap(lambda x: likelihood.predictor(model.constrain(model.space.unravel(z)), x))(rows)
+
+    def moved(mask: np.ndarray, by: jax.Array) -> jax.Array:
+        return jnp.where(mask, by, base)
+
+    chosen, unused = np.zeros(len(leaves), bool), np.zeros(len(leaves), bool)
+    for i in reversed(range(len(leaves))):
+        mask = np.zeros(model.space.size, bool)
+        mask[ends[i] - sizes[i] : ends[i]] = True
+        if np.allclose(outputs(moved(mask, first)), outputs(base), rtol=0, atol=0):
+            unused[i] = True
+            continue
+        trial = chosen.copy()
+        trial[i] = True
+        mask = np.repeat(trial, sizes)
+        a, b = outputs(moved(mask, first)), outputs(moved(mask, second))
+        middle = outputs(moved(mask, (first + second) / 2))
+        if np.allclose(middle, (a + b) / 2, rtol=1e-3, atol=1e-4 * float(jnp.abs(a).max())):
+            chosen = trial
+    if not chosen.any():
+        raise ModelError("The predictor is linear in none of its parameters: there is no last layer. Use 'full'.")
+    return np.flatnonzero(np.repeat(chosen | unused, sizes))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _value_and_slope(model: Model, position: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
+    return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _hessian(model: Model, mode: jax.Array, batch: Any) -> jax.Array:
+    gradient = jax.grad(lambda z: log_posterior(model, flat=True)(z, batch))
+    columns = jax.lax.map(lambda e: jax.jvp(gradient, (mode,), (e,))[1], jnp.eye(mode.size), batch_size=16)
+    return -(columns + columns.T) / 2
+
+
+@functools.partial(jax.jit, static_argnames=("model", "index"))
+def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
+    """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
+    likelihood: Any = model.likelihood
+    y, x = rows
+    keep = None if index is None else jnp.asarray(index)
+
+    def eta(z: jax.Array, x: PyTree) -> jax.Array:
+        return jnp.ravel(likelihood.predictor(model.constrain(model.space.unravel(z)), x))
+
+    shape = jax.eval_shape(
+        lambda x: likelihood.predictor(model.constrain(model.space.unravel(mode)), x), jax.tree.map(lambda a: a[0], x)
+    ).shape
+
+    def log_prob(z: jax.Array, eta: jax.Array, y: PyTree) -> jax.Array:
+        params = model.constrain(model.space.unravel(z))
+        d = likelihood.observe(params, eta.reshape(shape))
+        return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), d, y, is_leaf=is_distribution))
+
+    def scaled_jacobian(row: tuple) -> jax.Array:
+        """√(−∇²_η log p) J of one row, (outputs, d)."""
+        y, x = row
+        now = eta(mode, x)
+        values, basis = jnp.linalg.eigh(-jax.hessian(lambda e: log_prob(mode, e, y))(now))
+        jacobian = jax.jacrev(eta)(mode, x)
+        jacobian = jacobian if keep is None else jacobian[:, keep]
+        return jnp.sqrt(jnp.maximum(values, 0))[:, None] * (basis.T @ jacobian)
+
+    def own(z: jax.Array) -> jax.Array:
+        """Prior, log-determinant, and the likelihood at fixed η: the curvature that is not the network's."""
+        unconstrained = model.space.unravel(z)
+        params = model.constrain(unconstrained)
+        etas = jax.vmap(lambda x: eta(mode, x))(x)
+        data = jnp.sum(jax.vmap(lambda e, y: log_prob(z, e, y))(etas, y))
+        return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
+
+    # Each parameter has its own prior, so this part is diagonal but for several numbers beside a network.
+    gradient = jax.grad(own)
+    size = mode.size
+    diagonal = jax.jvp(gradient, (mode,), (jnp.ones(size, mode.dtype),))[1]
+    diagonal = jnp.maximum(-diagonal, 0)
+
+    total = jnp.diag(diagonal if keep is None else diagonal[keep]) if keep is not None else diagonal
+    count = jax.tree.leaves(y)[0].shape[0]
+    chunks = -(-count // ROWS)
+    width = -(-count // chunks)
+
+    def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
+        at = jnp.minimum(start, count - width)
+        rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, at, width), (y, x))
+        fresh = (at + jnp.arange(width) >= start)[:, None, None]
+        stacked = jnp.where(fresh, jax.vmap(scaled_jacobian)(rows), 0)
+        stacked = stacked.reshape(-1, stacked.shape[-1])
+        return total + (jnp.sum(jnp.square(stacked), 0) if keep is None else stacked.T @ stacked), None
+
+    return jax.lax.scan(add, total, jnp.arange(chunks) * width)[0]

@@ -1,0 +1,516 @@
+"""Networks whose weights are unknown: Bayesian neural networks, from any function of weights and one input.
+
+A network is a pair: example weights, and ``apply(weights, x)`` for **one** x. `mlp` makes one; an Equinox module
+is one; Flax modules become one by ``tractable.adapters.flax.from_nnx``.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to, constraints
+
+from tractable.core import Model, Through, is_distribution
+from tractable.models.conjugate import Real, positive
+from tractable.tools.errors import ModelError
+
+__all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
+
+PyTree = Any
+NARROW = float(np.exp(-6.0))
+SD_FLOOR = 1e-3  # of a heteroscedastic network's sd: without one the likelihood has no bound
+RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
+
+ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # and the gain at which a start keeps their scale
+    "relu": (jax.nn.relu, RELU_GAIN),
+    "gelu": (jax.nn.gelu, RELU_GAIN),
+    "silu": (jax.nn.silu, RELU_GAIN),
+    "elu": (jax.nn.elu, RELU_GAIN),
+    "tanh": (jnp.tanh, 1.0),
+    "sigmoid": (jax.nn.sigmoid, 1.0),
+    "identity": (lambda x: x, 1.0),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A function of weights and one input.
+
+    Args:
+        params: pytree of real arrays, example weights: they say shapes, and where ``start`` is left out they say
+            how widely weights start.
+        apply: ``(params, x) -> output`` for one x, without a batch axis; deterministic.
+        example: one x, or its ``jax.ShapeDtypeStruct``; with it, faults of shape are found at once.
+        output_axis: the axis of a weight that runs over a layer's outputs; all others are its fan-in. −1 for
+            x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
+        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean
+            and sd of the example's leaf, so that weights begin as their library initialised them; a constant leaf
+            (biases of 0, scales of 1) begins at that constant.
+
+    Raises:
+        ModelError: no weights; weights that are not real numbers, or not finite.
+    """
+
+    params: PyTree
+    apply: Callable[..., Any]
+    example: Any = None
+    output_axis: int = -1
+    start: Callable[[jax.Array], PyTree] | None = None
+    # The models made of it, which go when it goes: the same arguments give the same Model.
+    made: Callable[..., Model] = field(default_factory=lambda: functools.lru_cache(32)(_model), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        leaves = jax.tree_util.tree_flatten_with_path(self.params)[0]
+        if not leaves:
+            raise ModelError("A network needs weights; its params hold no array.")
+        for path, leaf in leaves:
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ModelError(
+                    f"The weight {_name(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is not "
+                    "learnt belongs inside apply, not among the params."
+                )
+            if not np.all(np.isfinite(np.asarray(leaf))):
+                raise ModelError(f"The weight {_name(path)!r} is not finite: give example weights that are.")
+
+
+def mlp(
+    features: int, hidden: int | Sequence[int], outputs: int, activation: str | Callable[[jax.Array], Any] = "relu"
+) -> Network:
+    """A multilayer perceptron.
+
+        h₀ = x,   hₗ = σ(hₗ₋₁ Wₗ + bₗ),   output = h_L W + b
+
+    Weights start as He et al. 2015 draw them, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh,
+    sigmoid and functions of the user's own; biases start at 0.
+
+    Args:
+        features: D ≥ 1, length of x.
+        hidden: widths of the hidden layers, each ≥ 1; one number for one layer, () for a linear map.
+        outputs: ≥ 1, length of the output.
+        activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
+
+    Returns:
+        A Network of ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
+        arguments give the same Network.
+
+    Raises:
+        ModelError: a width below 1; an unknown activation.
+
+    >>> net = mlp(8, (50,), 1)
+    >>> jax.tree.map(jnp.shape, net.params["layer1"])
+    {'bias': (1,), 'weight': (50, 1)}
+    >>> net is mlp(8, [50], 1, activation="relu")
+    True
+    """
+    middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
+    for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
+        if not isinstance(width, int | np.integer) or isinstance(width, bool) or width < 1:
+            raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {width!r}.")
+    if isinstance(activation, str) and activation not in ACTIVATIONS:
+        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
+    # Arrays belong to the precision in force when they were made.
+    return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
+
+
+@functools.lru_cache(maxsize=32)
+def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) -> Network:
+    function, gain = ACTIVATIONS[activation] if isinstance(activation, str) else (activation, 1.0)
+    layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
+    if len(layers) == 1:
+        gain = 1.0  # nothing is lost to an activation
+
+    def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
+        weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
+        return {"weight": weight, "bias": jnp.zeros(shape[1], dtype)}
+
+    def start(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(layers))
+        return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
+
+    def apply(params: PyTree, x: Any) -> jax.Array:
+        for i, name in enumerate(layers):
+            x = x @ params[name]["weight"] + params[name]["bias"]  # (out,)
+            if i < len(layers) - 1:
+                x = function(x)
+        return x
+
+    return Network(start(jax.random.key(0)), apply, jax.ShapeDtypeStruct((widths[0],), dtype), -1, start)
+
+
+class ScaleMixture(dist.Distribution):
+    """π N(0, wide²) + (1 − π) N(0, narrow²): made by `scale_mixture`."""
+
+    arg_constraints = {  # noqa: RUF012
+        "share": constraints.unit_interval,
+        "wide": constraints.positive,
+        "narrow": constraints.positive,
+    }
+    support = constraints.real  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, share: Any, wide: Any, narrow: Any, *, validate_args: bool | None = None) -> None:
+        self.share, self.wide, self.narrow = share, wide, narrow
+        super().__init__((), (), validate_args=validate_args)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        # In the tails the narrow density underflows long before its logarithm does.
+        return jnp.logaddexp(
+            jnp.log(self.share) + dist.Normal(0.0, self.wide).log_prob(value),
+            jnp.log1p(-self.share) + dist.Normal(0.0, self.narrow).log_prob(value),
+        )
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        which, normal = jax.random.split(key)
+        wide = jax.random.bernoulli(which, self.share, sample_shape)
+        return jnp.where(wide, self.wide, self.narrow) * jax.random.normal(normal, sample_shape)
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.zeros(())
+
+    @property
+    def variance(self) -> jax.Array:
+        return jnp.asarray(self.share * self.wide**2 + (1 - self.share) * self.narrow**2)
+
+
+def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) -> ScaleMixture:
+    """A spike and a slab, both normal: a prior under which most weights are near 0 and a few are free.
+
+        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   each weight by itself
+
+    Blundell et al. 2015, equation 7. Their experiments choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂
+    from 6, 7, 8. Mean 0, variance π σ₁² + (1 − π) σ₂².
+
+    Args:
+        share: π in (0, 1), weight of the wide component.
+        wide: σ₁ > 0, an sd.
+        narrow: σ₂ in (0, σ₁], an sd; e⁻⁶ by default.
+
+    Returns:
+        A distribution of one real; ``.expand(shape)`` for many. The same arguments give the same object.
+
+    Raises:
+        ModelError: a share outside (0, 1); sds that are not positive, or in the wrong order.
+
+    >>> print(scale_mixture().log_prob(15.0).round(2))
+    -114.11
+    """
+    positive(wide=wide, narrow=narrow)
+    if not 0 < share < 1:
+        raise ModelError(f"share is the wide component's, between 0 and 1; got {share}.")
+    if narrow > wide:
+        raise ModelError(f"narrow is the smaller sd; got narrow={narrow} and wide={wide}. Swap them.")
+    return _scale_mixture(float(share), float(wide), float(narrow))
+
+
+_scale_mixture = functools.lru_cache(maxsize=128)(ScaleMixture)
+
+
+LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the output's shape, in words and checked
+    "normal": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
+    "student-t": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
+    "heteroscedastic": ("(2,), a mean and a raw scale", lambda shape: shape == (2,)),
+    "categorical": ("(C,), a logit for each of C ≥ 2 classes", lambda shape: len(shape) == 1 and shape[0] > 1),
+    "bernoulli": ("() or (1,), a logit", lambda shape: shape in ((), (1,))),
+    "poisson": ("() or (1,), a log rate", lambda shape: shape in ((), (1,))),
+}
+NOISY = ("normal", "student-t")  # with a noise that can be learnt
+
+
+def _of(likelihood: str, output: jax.Array, noise: Any, df: float) -> dist.Distribution:
+    """The distribution of one datum."""
+    if likelihood == "categorical":
+        return dist.CategoricalLogits(output)
+    if likelihood == "heteroscedastic":
+        mean, raw = output
+        return dist.Normal(mean, jax.nn.softplus(raw) + SD_FLOOR)
+    if output.shape == (1,):
+        output = output[0]
+    if likelihood == "bernoulli":
+        return dist.BernoulliLogits(output)
+    if likelihood == "poisson":
+        return dist.Poisson(jnp.exp(output))
+    centred = dist.Normal(output, noise) if likelihood == "normal" else dist.StudentT(df, output, noise)
+    return centred.to_event(output.ndim)
+
+
+def neural_network(
+    network: Any,
+    likelihood: str | Callable[..., dist.Distribution] = "normal",
+    *,
+    prior: Any = "scaled",
+    noise: Real | None = None,
+    df: Real = 4.0,
+    extra: dict[str, dist.Distribution] | None = None,
+    example: Any = None,
+) -> Model:
+    """A model in which a network f with unknown weights w says all about y.
+
+        normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a number, (D,) for D numbers
+        student-t:        y ~ f(x) + noise · t_df                  the same
+        heteroscedastic:  y ~ N(f₀, (softplus(f₁) + 0.001)²)       f: (2,)
+        categorical:      y ~ Categorical(softmax(f(x)))           f: (C,), y in 0..C−1
+        bernoulli:        y ~ Bernoulli(1 / (1 + e^−f(x)))         f: () or (1,), y in {0, 1}
+        poisson:          y ~ Poisson(e^f(x))                      f: () or (1,)
+
+    Standardise x, and y where it is a measurement.
+
+    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (a layer's inputs are the product of all
+    axes but the outputs'; vectors and numbers have a fan-in of 1). At standardised inputs, |x|² = D, the output of a
+    ReLU network then has the variance 2 exactly, whatever its widths and depth, and that of a tanh network between
+    1 and 2: functions of the size of a standardised y. Under one sd for all, functions grow with the width (Neal
+    1996). Embeddings and layers with weights of several factors want a prior of their own.
+
+    Args:
+        network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
+            ``(params, apply)`` whose layers compute x @ W.
+        likelihood: a name above, or ``(output, extra) -> distribution`` of one datum, where ``extra`` holds the
+            further parameters.
+        prior: of the weights: "scaled"; an sd > 0 for all of them; a distribution of one number for all of them,
+            such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight"; or a
+            pytree of distributions with the structure of the weights.
+        noise: the sd (for student-t the scale), > 0; None learns it under HalfNormal(1).
+        df: > 0, degrees of freedom of student-t.
+        extra: priors of a callable likelihood's further parameters, by name.
+        example: one x; with it, a network that does not fit its likelihood is refused here and not by ``infer``.
+
+    Returns:
+        A Model of ``weights`` (the network's own pytree) and, where learnt, ``noise`` () or the ``extra``. Methods
+        begin at the weights' own start (see Network) and at a noise within a factor e of 1, what a network that
+        explains nothing leaves of a standardised y. The same Network and arguments give the same Model, whose
+        second fit compiles nothing; a pair or a module gives a new one each time.
+
+    Raises:
+        ModelError: an unknown likelihood or prior; settings that belong to another likelihood; a network whose output
+            does not fit; layers that keep a state or drop units at random.
+
+    >>> model = neural_network(mlp(3, (2,), 1))
+    >>> model.names[:4]
+    ['noise', 'weights.layer0.bias[0]', 'weights.layer0.bias[1]', 'weights.layer0.weight[0, 0]']
+    """
+    network = _as_network(network, example)
+    positive(df=df)
+    if isinstance(likelihood, str):
+        if likelihood not in LIKELIHOODS:
+            raise ModelError(f"likelihood is one of {', '.join(LIKELIHOODS)}, or a function; got {likelihood!r}.")
+        if extra:
+            raise ModelError(f"extra= is for a likelihood of your own; {likelihood!r} has its parameters already.")
+    if noise is not None:
+        if likelihood not in NOISY:
+            raise ModelError("noise= is for likelihood='normal' and 'student-t'; leave it out, or use extra=.")
+        positive(noise=noise)
+    if "weights" in (extra or {}):
+        raise ModelError("'weights' names the network's own parameters; call that of extra= something else.")
+    arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
+    return (network.made if _hashable(arguments) else _model)(*arguments)
+
+
+def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise: Any, df: float, extra: tuple) -> Model:
+    """The Model of arguments that are known to be good; the precision is there for the cache to see."""
+    others = dict(extra)
+    if likelihood in NOISY and noise is None:
+        others["noise"] = dist.HalfNormal(1.0)
+
+    def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+        return _applied(network, params["weights"], x)
+
+    def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution:
+        if not isinstance(likelihood, str):
+            return likelihood(output, {name: value for name, value in params.items() if name != "weights"})
+        _check_output(likelihood, output)
+        return _of(likelihood, output, params.get("noise", noise), df)
+
+    def start(key: jax.Array) -> dict[str, Any]:
+        key, *keys = jax.random.split(key, 1 + len(others))
+        begun = network.start(key) if network.start is not None else _spread(network.params, key)
+        return {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
+
+    priors = {"weights": _priors(prior, network), **others}
+    model = Model(priors, Through(predictor, observe), start=start)
+    if network.example is not None:
+        output = jax.eval_shape(lambda w, x: _applied(network, w, x), network.params, network.example)
+        if isinstance(likelihood, str):
+            _check_output(likelihood, output)
+    return model
+
+
+def _as_network(network: Any, example: Any) -> Network:
+    if isinstance(network, Network):
+        return network if example is None else replace(network, example=example)
+    if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
+        return Network(network[0], network[1], example)
+    import equinox  # here, for those who need it: it takes a while
+
+    if isinstance(network, equinox.Module):
+        return _from_equinox(network, example)
+    raise ModelError(
+        "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
+        f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
+    )
+
+
+def _from_equinox(module: Any, example: Any) -> Network:
+    import equinox
+
+    def stateful(layer: Any) -> bool:
+        return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
+
+    def drops(layer: Any) -> bool:
+        return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
+
+    # The innermost layers have the telling names.
+    for layer in _layers(module, equinox.Module):
+        kind = type(layer).__name__
+        if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
+            raise ModelError(
+                f"The network has a {kind} layer, which keeps a state: statistics over a batch cannot be computed one "
+                "datum at a time. Use LayerNorm."
+            )
+        if drops(layer):
+            raise ModelError(
+                f"The network has a {kind} layer that drops units at random, so it has no likelihood of its weights. "
+                "Take it out, or switch it off with equinox.nn.inference_mode(network)."
+            )
+    if not callable(module):
+        raise ModelError(f"{type(module).__name__} cannot be called with an x; give it a __call__.")
+    params, static = equinox.partition(module, equinox.is_inexact_array)
+    return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
+
+
+def _layers(module: Any, kind: type) -> list[Any]:
+    """A module and all modules inside it."""
+    inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
+    return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
+
+
+def _applied(network: Network, weights: PyTree, x: Any) -> Any:
+    """The output of one x, or a sentence about its shape."""
+    got = jax.tree.map(jnp.shape, x)
+    if network.example is not None:
+        wanted = jax.tree.map(jnp.shape, network.example)
+        if got != wanted:
+            raise ModelError(
+                f"The network takes one input of shape {wanted}; got a row of shape {got}. Change the data's given, or "
+                "the network's first layer."
+            )
+    try:
+        return network.apply(weights, x)
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"The network could not be applied to one input of shape {got}, without a batch axis: {error}"
+        ) from error
+
+
+def _check_output(likelihood: str, output: Any) -> None:
+    wanted, fits = LIKELIHOODS[likelihood]
+    shape = getattr(output, "shape", None)
+    if shape is None:
+        raise ModelError(f"The network should return one array; got {type(output).__name__}.")
+    if not fits(shape):
+        raise ModelError(
+            f"likelihood={likelihood!r} needs a network whose output for one x has shape {wanted}; got {shape}. "
+            "Change the network's last layer, or the likelihood."
+        )
+
+
+def _priors(prior: Any, network: Network) -> PyTree:
+    """A distribution for every leaf of the weights."""
+    params = network.params
+    if isinstance(prior, str):
+        if prior != "scaled":
+            raise ModelError(f"prior is 'scaled', an sd, or distributions; got {prior!r}.")
+
+        def one(path: str, shape: tuple[int, ...]) -> Any:
+            return dist.Normal(0.0, float(1 / np.sqrt(_fan_in(shape, network.output_axis))))
+    elif is_distribution(prior):
+        if prior.shape() != ():
+            raise ModelError(
+                f"A prior for all weights is of one number; got {type(prior).__name__} of shape {prior.shape()}. For "
+                "others give (path, shape) -> distribution."
+            )
+
+        def one(path: str, shape: tuple[int, ...]) -> Any:
+            return prior
+    elif isinstance(prior, float | int | np.number):
+        positive(prior=float(prior))
+
+        def one(path: str, shape: tuple[int, ...]) -> Any:
+            return dist.Normal(0.0, float(prior))
+    elif _all_distributions(prior):
+        if jax.tree.structure(prior, is_leaf=is_distribution) != jax.tree.structure(params):
+            raise ModelError(
+                "A pytree of priors has the structure of the weights, "
+                f"{jax.tree.structure(params)}; got {jax.tree.structure(prior, is_leaf=is_distribution)}."
+            )
+        named = {_name(path): d for path, d in jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]}
+
+        def one(path: str, shape: tuple[int, ...]) -> Any:
+            return named[path]
+    elif callable(prior):
+        one = prior
+    else:
+        raise ModelError(
+            "prior is 'scaled', an sd, a distribution, (path, shape) -> distribution, or a pytree of distributions; "
+            f"got {type(prior).__name__}."
+        )
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
+    return jax.tree.unflatten(treedef, [_shaped(_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+
+
+def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distribution:
+    found = one(path, shape)
+    if not is_distribution(found):
+        raise ModelError(f"The prior of the weight {path!r} is {type(found).__name__}; expected a distribution.")
+    if found.shape() not in ((), shape):
+        raise ModelError(
+            f"The prior of the weight {path!r} has shape {found.shape()}; expected {shape}, or () for each number."
+        )
+    return found if found.shape() == shape else found.expand(shape)
+
+
+def _all_distributions(prior: Any) -> bool:
+    leaves = jax.tree.leaves(prior, is_leaf=is_distribution)
+    return bool(leaves) and all(map(is_distribution, leaves))
+
+
+def _fan_in(shape: tuple[int, ...], output_axis: int) -> int:
+    return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
+
+
+def _spread(params: PyTree, key: jax.Array) -> PyTree:
+    """Weights drawn as widely as the example's, leaf by leaf; constants as they are."""
+    leaves, treedef = jax.tree.flatten(params)
+    dtype = jnp.result_type(float)
+    drawn = []
+    for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
+        values = np.asarray(leaf, np.float64)
+        constant = values.size == 0 or np.ptp(values) == 0
+        noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
+        drawn.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
+    return jax.tree.unflatten(treedef, drawn)
+
+
+def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
+    """Within 1 of the origin of the reals, in the support of a prior."""
+    bijection = biject_to(prior.support)
+    like = jax.eval_shape(lambda k: bijection.inv(prior.sample(k)), key)
+    return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))
+
+
+def _hashable(arguments: tuple) -> bool:
+    try:
+        hash(arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
