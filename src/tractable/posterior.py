@@ -17,10 +17,10 @@ from tractable.core import Data, Model, as_data
 from tractable.methods.langevin import SGLD
 from tractable.methods.method import Fitted, Method, Outcome, Standing
 from tractable.methods.rejection import evidence
-from tractable.methods.variational import drawn
+from tractable.methods.variational import drawn, draws_key
 from tractable.report import Report, judge
 from tractable.tools.data import CHUNK
-from tractable.tools.errors import DataError, RunError
+from tractable.tools.errors import DataError, RunError, SettingsError
 
 PyTree = Any
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
@@ -224,6 +224,34 @@ class Posterior:
         weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
         index = jax.random.choice(key, len(flat), (n,), p=weights)
         return self.shaped(flat[np.asarray(index)])
+
+    def pruned(self, share: float) -> "Posterior":
+        """The mean field with its least certain parameters at zero, exactly: the ``share`` of lowest |μ|/σ.
+
+        Blundell et al. 2015, section 5.1. Only parameters on the reals are counted and pruned.
+
+        Args:
+            share: in [0, 1).
+        """
+        if self.fitted is None or self.fitted.family != "mean field":
+            raise SettingsError("pruned(share) expects a mean field, from BayesByBackprop or MeanField.")
+        if not 0 <= share < 1:
+            raise SettingsError(f"pruned(share) expects a share in [0, 1); got {share}.")
+        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.model.space.shapes)]
+        real = np.flatnonzero(np.repeat(self.model.unbounded, sizes))
+        mean, sd = (np.array(a) for a in (self.fitted.phi["mean"], approximations.softplus(self.fitted.phi["rho"])))
+        certain = np.abs(mean[real]) / sd[real]
+        gone = real[np.argsort(certain, kind="stable")[: round(share * len(real))]]
+        mean[gone] = 0
+        rho = np.array(self.fitted.phi["rho"])
+        rho[gone] = -np.inf  # σ = 0
+        phi = {"mean": mean, "rho": rho}
+        q = approximations.mean_field(len(mean))
+        draws = np.asarray(drawn(q, phi, draws_key(self.seed), self.count))[None]
+        fitted = self.fitted._replace(phi=phi, log_weights=None)
+        return Posterior(
+            self.model, self.data, self.method, self.seed, draws, found=self.found, seconds=self.seconds, fitted=fitted
+        )
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""

@@ -170,7 +170,7 @@ def expected(
 
 def projected(phi: PyTree, features: jax.Array) -> jax.Array:
     """sd of fᵀz under q, a row, (N,)."""
-    sd = jax.nn.softplus(phi["rho"])
+    sd = approximations.softplus(phi["rho"])
     if "lower" in phi:
         variance = jnp.sum(jnp.square(features @ approximations.root(phi)), 1)
     else:

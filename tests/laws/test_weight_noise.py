@@ -169,8 +169,8 @@ def without_noise(make: Factory, networks: tuple = tuple(NETWORKS)) -> Scores:
 
 def noise_is_white(make: Factory, size: int = 2) -> Scores:
     """All of the noise has mean 0 and covariance I, normals are normal, signs are ±1."""
-    apply, shapes, shape = NETWORKS["dense"]
-    network = make(apply, weights_like(shapes)[0], jnp.zeros(shape))
+    mean, _ = weights_like({"w": (2, 2), "b": (2,)})  # square: equal keys would show
+    network = make(dense, mean, jnp.zeros(2))
     noise = network.draw(jax.random.key(5), C, size)
     flat = np.concatenate([np.asarray(leaf).reshape(C, -1) for leaf in jax.tree.leaves(noise)], 1)
     fourth = np.mean(flat**4, 0)  # 3 of normals, 1 of signs

@@ -25,7 +25,6 @@ class State(NamedTuple):
 
 class Info(NamedTuple):
     objective: jax.Array  # () noisy, at the position left behind
-    slope: jax.Array  # () the gradient's largest component there
 
 
 def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Kernel:
@@ -47,7 +46,6 @@ def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Ker
             value, gradient, seen = objective.slope(noise, state.position, batch, state.seen)
         downhill = jax.tree.map(jnp.negative, gradient)
         updates, memory = optimizer.update(downhill, state.memory, state.position)
-        slope = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(gradient)]))
-        return State(optax.apply_updates(state.position, updates), memory, seen), Info(value, slope)
+        return State(optax.apply_updates(state.position, updates), memory, seen), Info(value)
 
     return Kernel(init, draw, step)

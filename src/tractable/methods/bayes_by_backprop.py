@@ -17,7 +17,7 @@ from tractable.methods.method import Session, plan_batches
 from tractable.methods.points import MAP
 from tractable.methods.variational import Variational
 from tractable.tools.data import Data, Plan
-from tractable.tools.errors import TractableWarning
+from tractable.tools.errors import SettingsError, TractableWarning
 
 PyTree = Any
 
@@ -72,6 +72,10 @@ class BayesByBackprop(Variational):
     def plan(self, data: Data | None) -> Plan | None:
         if data is None or self.batch_size is None:
             return None
+        if self.noise != "shared" and not data.resident:
+            raise SettingsError(
+                f"BayesByBackprop(noise={self.noise!r}) expects data in memory; use noise='shared' for data on file."
+            )
         plan = plan_batches(self, data, min(self.batch_size, data.size))
         if self.kl_weights == "geometric" and plan.count > 126:
             warnings.warn(

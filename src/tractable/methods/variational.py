@@ -200,7 +200,7 @@ class Variational(Method):
         seen = _Seen(program, plan, data, rows, run_key, self.starts)
         signal_first = seen.signal(tuned, jax.tree.map(lambda a: a[0], positions))
         shape = self.shape(model, plan, positions)
-        states = loop.begin(program, tuned, None if plan is not None else rows, keys, positions)
+        states = loop.begin(program, tuned, seen.within()[1], keys, positions)
         ravel, unravel = tree.raveller(jax.eval_shape(lambda p: jax.tree.map(lambda a: a[0], p), positions))
         averaging = tree.size(positions) // self.starts <= AVERAGED
         bounds, previous, averaged, done, interrupted = [], None, None, 0, False

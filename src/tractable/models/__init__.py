@@ -1,5 +1,6 @@
-"""Models to begin with, and the exact answers against which others are judged."""
+"""Models that come with the library."""
 
+from tractable.models import conjugate, linear, network
 from tractable.models.network import mlp, neural_network, scale_mixture
 
-__all__ = ["mlp", "neural_network", "scale_mixture"]
+__all__ = ["conjugate", "linear", "mlp", "network", "neural_network", "scale_mixture"]
