@@ -1,21 +1,31 @@
 """The report is one file that stands alone, says the verdict and leaves nothing unescaped."""
 
 import dataclasses
+import html
 import re
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import biject_to
+from scipy import stats
 
+from tractable import exhibits
+from tractable.approximations import inverse_softplus
+from tractable.checks.calibration import crps_normal
 from tractable.checks.convergence import Check
 from tractable.compare import Comparison, compare
 from tractable.core import Data, Model
 from tractable.infer import infer
 from tractable.markup import decimals, duration, shown
-from tractable.methods import MALA, MAP, SGLD, RandomWalk
+from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
+from tractable.methods.method import Fitted
 from tractable.models.linear import generalised_linear
-from tractable.page import write_comparison_page, write_page
+from tractable.models.network import mlp, neural_network, scale_mixture
+from tractable.page import told, write_comparison_page, write_page
+from tractable.posterior import Posterior
 from tractable.tools import tables
 from tractable.tools.errors import TractableWarning
 
@@ -54,7 +64,7 @@ def page(folder, posterior, **options) -> str:
     for name in posterior.names:
         assert name in text
     for check in posterior.report().checks:
-        assert check.name in text
+        assert html.escape(check.name) in text
     return text
 
 
@@ -173,3 +183,234 @@ def test_a_check_without_a_number(tmp_path, numbers):
 
     text = checks_table([Check("<i>", float("nan"), "reject", "a < b")])
     assert "&lt;i&gt;" in text and "a &lt; b" in text and "<td>–</td>" in text
+
+
+# A q, made by hand: the page does not ask how it was found.
+
+
+def with_q(model, method, *, mean=0.3, sd=0.1, weights=None, bound=None, data=NUMBERS) -> Posterior:
+    size = model.space.size
+    generator = np.random.default_rng(1)
+    mu, sigma = mean * generator.normal(size=size), sd * np.exp(0.1 * generator.normal(size=size))
+    draws = mu + sigma * generator.normal(size=(1, 60, size))
+    phi = {"mean": mu, "rho": np.asarray(inverse_softplus(jnp.asarray(sigma)))}
+    fitted = Fitted("mean field", phi, weights, {} if bound is None else {"bound": bound})
+    found = {"gain": 0.0, "gain error": 0.0, "steps": 600}
+    return Posterior(model, data, method, 0, draws, found=found, fitted=fitted)
+
+
+def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
+    bound = -200 + 30 * (1 - np.exp(-np.arange(60) / 10)) + np.random.default_rng(0).normal(size=60)
+    posterior = with_q(
+        generalised_linear(2, "normal"), MeanField(), weights=0.05 * GENERATOR.normal(size=400), bound=bound
+    )
+    text = page(tmp_path, posterior, held_out=NUMBERS)
+    for word in ("<h2>Climb", "<h2>Marginals", "<h2>Pairs", "draws of q", "k-hat is", "vary little enough", "CRPS"):
+        assert word in text, word
+    for word in ("Trace", "Ranks", "Autocorrelation", "R-hat", "bulk ESS", "<h2>Layers", "chains × draws"):
+        assert word not in text, word
+
+
+@pytest.mark.parametrize(
+    ("spread", "words"), [(2.0, "k-hat is"), (0.0, "so q is the posterior"), (None, ""), (30.0, "not even a mean")]
+)
+def test_khat_is_explained(spread, words):
+    weights = None if spread is None else spread * np.random.default_rng(0).normal(size=1000)
+    found = exhibits.khat_sentence(with_q(coin(), MeanField(), weights=weights, data=Data([1, 0])))
+    assert words in found if words else found == ""
+
+
+def test_a_climb_without_a_trace_or_of_one_value_is_left_out():
+    for bound in (None, np.array([1.0]), np.array([np.nan, -np.inf])):
+        assert exhibits.climb_section(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == ""
+    broken = np.array([-np.inf, -1e9, -5.0, -4.0, np.nan, -3.0])
+    assert "<svg" in exhibits.climb_section(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
+
+
+@pytest.fixture(scope="module")
+def network():
+    return neural_network(mlp(2, (12,), 1))
+
+
+def test_a_network_is_told_by_layers(tmp_path, network):
+    posterior = with_q(network, BayesByBackprop())
+    text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS, shifted=X + 20))
+    assert "layer1.weight" in text and "KL from prior" in text and "AUROC shifted" in text
+    assert "49 weights of a network" in text
+    assert "layer0.weight[" not in text and "layer1.bias[" not in text  # no number of its own
+    assert list(told(posterior)) == ["mean", "sd", "5%", "95%"]
+
+    # By Bayes by Backprop or by chains, weights have no panels; of chains the noise has.
+    chains = Posterior(network, NUMBERS, NUTS(), 0, np.random.default_rng(0).normal(size=(2, 30, network.space.size)))
+    assert exhibits.interesting(chains) == [0] == exhibits.interesting(posterior)
+    labels = exhibits.chains_section(chains, network.names)
+    assert "noise" in labels and "layer" not in labels and "Pairs" not in labels
+    point = Posterior(network, NUMBERS, MAP(), 0, point=np.zeros(network.space.size))
+    assert "noise" in exhibits.point_section(point, network.names)
+    assert "layer" not in exhibits.point_section(point, network.names)
+
+
+def test_which_numbers_are_weights(network):
+    assert exhibits.weights_of(network).tolist() == [name.startswith("weights.") for name in network.names]
+    small = neural_network(mlp(2, (3,), 1))
+    for model in (small, generalised_linear(60, "normal"), coin()):  # few, or each with a meaning
+        assert not exhibits.weights_of(model).any()
+
+
+def test_an_ensemble_lists_its_members(tmp_path, network):
+    draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
+    found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
+    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, draws, found=found)
+    text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS))
+    for word in ("<h2>Members", "−42.00", "<dt>members</dt><dd>3</dd>", "how far members differ", "member.method"):
+        assert word in text, word
+    for word in ("Ranks", "R-hat", "KL from prior", "<h2>Marginals"):
+        assert word not in text, word
+
+
+def test_a_comparison_of_networks_has_no_marginals(tmp_path, network):
+    import pandas as pd
+
+    posterior = with_q(network, BayesByBackprop())
+    found = Comparison(pd.DataFrame({"verdict": ["caution"]}, index=["bbb"]), {"bbb": posterior}, {}, None)
+    assert "<h2>Marginals" not in read(write_comparison_page(tmp_path, found, title="A title"))
+
+
+# Laws: what is told is right.
+
+
+def divergence_law(implementation) -> dict[str, float]:
+    """KL(N(m, s²) ‖ prior) against its formula, and by quadrature where there is none; scores ≤ 1."""
+    mean, sd, normal = jnp.array([[0.3, -1.0], [2.0, 0.0]]), jnp.array([[0.1, 0.5], [2.0, 1.0]]), dist.Normal(0.5, 2.0)
+    real = biject_to(dist.constraints.real)
+    exact = float(np.sum(np.log(2.0 / sd) + (sd**2 + (mean - 0.5) ** 2) / 8 - 0.5))
+    found = implementation(mean, sd, normal.expand((2, 2)).to_event(2), real, True)
+    scores = {"normal": abs(float(found) - exact) / 1e-10}
+
+    def quadrature(log_prior, m, s):
+        z = np.linspace(m - 9 * s, m + 9 * s, 2001)
+        mass = stats.norm.pdf(z, m, s) * (z[1] - z[0])
+        log_ratio = stats.norm.logpdf(z, m, s) - log_prior(z)
+        value = mass @ log_ratio
+        return value, np.sqrt(mass @ (log_ratio - value) ** 2 / exhibits.KL_DRAWS)
+
+    mixture, half = scale_mixture(0.5, 1.0, 0.5), dist.HalfNormal(1.0)
+    cases = {
+        "mixture": (mixture, real, True, mixture.log_prob),
+        "positive": (half, biject_to(dist.constraints.positive), False, lambda z: half.log_prob(np.exp(z)) + z),
+    }
+    for name, (prior, bijection, unbounded, log_prior) in cases.items():
+        want, error = quadrature(log_prior, 0.4, 0.3)
+        got = float(implementation(jnp.full(1, 0.4), jnp.full(1, 0.3), prior.expand((1,)), bijection, unbounded))
+        scores[name] = abs(got - want) / (5.33 * error)
+    return scores
+
+
+def test_kl_from_the_prior():
+    assert max(divergence_law(exhibits.divergence).values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "mutant"),
+    [
+        ("normal", lambda m, s, p, b, u: exhibits.divergence(m, s**2, p, b, u)),  # a variance for an sd
+        ("normal", lambda m, s, p, b, u: exhibits.divergence(m, s, p, b, u) / m.size),  # a mean for a sum
+        ("positive", lambda m, s, p, b, u: exhibits.divergence(m, s, p, biject_to(dist.constraints.real), u)),
+        ("mixture", lambda m, s, p, b, u: -exhibits.divergence(m, s, p, b, u)),
+    ],
+)
+def test_kl_law_catches(broken, mutant):
+    with np.errstate(all="ignore"):
+        score = divergence_law(mutant)[broken]
+    assert not score <= 1
+
+
+def test_layers_are_those_of_the_weights(network):
+    posterior = with_q(network, BayesByBackprop())
+    leaves = {leaf.name: leaf for leaf in exhibits.leaves_of(posterior)}
+    assert {name: leaf.size for name, leaf in leaves.items()} == {
+        "layer0.bias": 12, "layer0.weight": 24, "layer1.bias": 1, "layer1.weight": 12,
+    }  # fmt: skip
+    mu, sigma = posterior.fitted.phi["mean"], np.log1p(np.exp(posterior.fitted.phi["rho"]))
+    here = np.array([name.startswith("weights.layer0.weight") for name in network.names])
+    m, s, prior = mu[here], sigma[here], 1 / np.sqrt(2)  # two inputs
+    found = leaves["layer0.weight"]
+    kl = np.sum(np.log(prior / s) + (s**2 + m**2) / (2 * prior**2) - 0.5)
+    np.testing.assert_allclose(
+        [found.mean, found.sd, found.ratio, found.kl],
+        [np.abs(m).mean(), s.mean(), (np.abs(m) / s).mean(), kl],
+        rtol=1e-8,
+    )
+    full = dataclasses.replace(posterior, fitted=posterior.fitted._replace(family="full rank", phi={
+        "mean": mu, "rho": posterior.fitted.phi["rho"], "lower": np.zeros(len(mu) * (len(mu) - 1) // 2)}))  # fmt: skip
+    assert all(np.isnan(leaf.kl) for leaf in exhibits.leaves_of(full))
+
+
+def test_scores_of_a_known_prediction():
+    """y ~ N(θ, 1), θ ~ N(1, 0.5²): the prediction is N(1, 1.25), seen through another unit too."""
+    import pandas as pd
+
+    generator = np.random.default_rng(3)
+    model = Model({"theta": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["theta"] + 0.0 * x, 1.0))
+    theta = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 1.0, 0.5)  # evenly over its quantiles
+    y, x = generator.normal(1.0, np.sqrt(1.25), 300), np.zeros(300)
+    posterior = Posterior(model, None, NUTS(), 0, generator.permutation(theta).reshape(4, 250, 1))
+    held = Data(y, x)
+    found = exhibits.held_out_scores(posterior, held)
+    value = {score.name: score.value for score in found.scores}
+    predictive = stats.norm(1.0, np.sqrt(1.25))
+    np.testing.assert_allclose(value["log predictive"], predictive.logpdf(y).mean(), atol=1e-3)
+    np.testing.assert_allclose(value["RMSE"], np.sqrt(np.mean((y - 1) ** 2)), rtol=1e-6)
+    # A share of 500 draws errs by at most 1/√2000; of a mean of 300 rows a seventeenth.
+    below = predictive.cdf(y)
+    np.testing.assert_allclose(found.below, below, atol=5.33 * np.sqrt(0.25 / exhibits.DRAWN))
+    exact = crps_normal(y, 1.0, np.sqrt(1.25)).mean()
+    assert abs(value["CRPS"] - exact) < 5.33 * np.sqrt(1.25 / exhibits.DRAWN / 300)
+    for level in (50, 90, 95):
+        inside = np.abs(found.below - 0.5) <= level / 200
+        assert value[f"coverage {level} %"] == inside.mean()
+        assert abs(inside.mean() - level / 100) < 5.33 * np.sqrt(0.25 / 300)
+    np.testing.assert_allclose(value["sharpness"], 2 * 1.645 * np.sqrt(1.25), rtol=0.05)
+
+    encoder = tables.fit_encoder(pd.DataFrame({"x": [0.0, 1.0], "y": [2.0, 8.0]}), "y", family="normal")  # sd 3
+    other = {score.name: score.value for score in exhibits.held_out_scores(posterior, held, encoder).scores}
+    for name in ("RMSE", "CRPS", "sharpness"):
+        np.testing.assert_allclose(other[name], 3 * value[name], rtol=1e-6)
+    np.testing.assert_allclose(other["log predictive"], value["log predictive"] - np.log(3), atol=1e-6)
+    assert other["coverage 90 %"] == value["coverage 90 %"]
+
+
+def test_scores_look_through_the_predictive_model():
+    """Laplace predicts by another model than it was fitted with."""
+    models = [Model({"theta": dist.Normal(0, 1)}, lambda p, m=m: dist.Normal(p["theta"] + m, 1.0)) for m in (0.0, 50.0)]
+    posterior = Posterior(models[0], None, NUTS(), 0, np.zeros((1, 30, 1)))
+    data = Data(np.full(5, 50.0))
+    np.testing.assert_allclose(exhibits.transforms(posterior, data)[0], 1, rtol=1e-12)
+    posterior.predictive = models[1]
+    assert np.all(np.abs(exhibits.transforms(posterior, data)[0] - 0.5) < 0.2)
+
+
+def test_a_point_draws_as_many_data_as_a_sample():
+    model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
+    posterior = Posterior(model, None, MAP(), 0, point=np.zeros(1))
+    below, crps = exhibits.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
+    error = 5.33 * np.sqrt(0.25 / exhibits.DRAWN)
+    np.testing.assert_allclose(below, stats.norm.cdf([-1.0, 0.0, 2.0]), atol=error)
+    np.testing.assert_allclose(crps, crps_normal([-1.0, 0.0, 2.0], 0.0, 1.0), atol=2 * error)
+
+
+def test_scores_of_classes_and_of_rows_from_elsewhere():
+    """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
+    model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
+    posterior = Posterior(model, None, MAP(), 0, point=np.ones(1))
+    x, y = np.array([3.0, -3.0, 4.0, 5.0]), np.array([1, 0, 0, 1])
+    found = exhibits.held_out_scores(posterior, Data(y, x), None, np.array([0.1, 0.0, 3.5]))
+    value = {score.name: score.value for score in found.scores}
+    p = 1 / (1 + np.exp(-x))
+    top = np.maximum(p, 1 - p)
+    right = (p > 0.5) == y
+    assert value["accuracy"] == 0.75
+    np.testing.assert_allclose(value["Brier"], 2 * np.mean((p - y) ** 2), rtol=1e-6)
+    np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
+    np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
+    np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)

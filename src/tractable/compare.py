@@ -168,8 +168,10 @@ def evaluations(posterior: Posterior) -> tuple[float, float]:
     method, found, info = posterior.method, posterior.found, posterior.info
     plan = method.plan(posterior.data)
     share = 1.0 if plan is None else plan.width / plan.size
-    if posterior.is_point:
+    if posterior.is_point or "evaluations" in found:
         return found["evaluations"] * share, 0.0
+    if posterior.fitted is not None:
+        return found["steps"] * share * getattr(method, "samples", 1) * getattr(method, "starts", 1), 0.0
     if "gradients" in info:  # a mean over the steps since the last draw
         return float(np.sum(info["gradients"], dtype=np.float64) * posterior.thin), 0.0
     if "tries" in info:

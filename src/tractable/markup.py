@@ -103,6 +103,8 @@ def shown(value: Any, form: str | None = None) -> str:
     """A value for HTML: numbers in the digits that mean something, – where there is none."""
     if value is None:
         return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(v) for v in value) or "none"
     if isinstance(value, bool | np.bool_ | str):
         return escape(str(value).lower() if not isinstance(value, str) else value)
     if not math.isfinite(value):

@@ -15,10 +15,11 @@ from tractable.core import as_data
 from tractable.exhibits import (
     SHOWN,
     bias_section,
-    chains_section,
+    figures,
     held_out_section,
-    point_section,
+    khat_sentence,
     resampled,
+    weights_of,
 )
 from tractable.markup import badge, decimals, described, duration, grid, of, section, shown, strip, typeset, write
 from tractable.tools.tables import Encoder
@@ -38,6 +39,7 @@ def write_page(
     title: str,
     held_out: Any = None,
     encoder: Encoder | None = None,
+    shifted: Any = None,
 ) -> pathlib.Path:
     """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
 
@@ -47,17 +49,18 @@ def write_page(
         title: of the page.
         held_out: Data, or arrays, that inference did not see; predictions of them are judged.
         encoder: of a table; weights are then shown with their columns' names, errors in the target's units.
+        shifted: inputs of rows from elsewhere, whose predictions are held against those of ``held_out``.
 
     Returns:
         The file's path.
     """
     labels = named(posterior.names, encoder)
     parts = [
-        section("Why", checks_table(posterior.report().checks)),
+        section("Why", checks_table(posterior.report().checks), khat_sentence(posterior)),
         section("Parameters", summary_table(posterior, encoder)),
-        point_section(posterior, labels) if posterior.unconstrained is None else chains_section(posterior, labels),
+        figures(posterior, labels),
         bias_section(posterior),
-        "" if held_out is None else held_out_section(posterior, as_data(held_out), encoder),
+        "" if held_out is None else held_out_section(posterior, as_data(held_out), encoder, shifted),
         section("Settings", settings_table(posterior)),
     ]  # fmt: skip
     return write(folder, title, header(posterior, title) + "".join(parts))
@@ -80,7 +83,8 @@ def write_comparison_page(folder: str | pathlib.Path, comparison: Any, *, title:
         said = "".join(f"<p><b>{escape(k)}</b> – {escape(str(v))}</p>" for k, v in comparison.failures.items())
         body += section("What failed", said)
     if comparison.posteriors:
-        body += section("Marginals", *overlays(comparison))
+        if not weights_of(next(iter(comparison.posteriors.values())).model).any():
+            body += section("Marginals", *overlays(comparison))
         body += section("Every method's checks", "".join(details(k, p) for k, p in comparison.posteriors.items()))
     return write(folder, title, body)
 
@@ -95,12 +99,17 @@ def header(posterior: Any, title: str) -> str:
     """Title, verdict, and the few numbers that say how large this was."""
     verdict = posterior.report().verdict
     what = "one point" if posterior.is_point else f"{posterior.chains} × {posterior.count:,}"
+    kept = "kept" if posterior.is_point else "chains × draws"
     if posterior.unconstrained is None and not posterior.is_point:
         what = "moments only"
+    elif posterior.fitted is not None:
+        kept, what = "draws of q", f"{posterior.count:,}"
+    elif posterior.method.label == "ensemble":
+        kept, what = "members" if posterior.count == 1 else "members × draws", what.removesuffix(" × 1")
     facts = {
         "rows of data": f"{posterior.rows:,}",
         "parameters": f"{len(posterior.names):,}",
-        "kept" if posterior.is_point else "chains × draws": what,
+        kept: what,
         "wall time": duration(sum(posterior.seconds.values())),
     }
     stopped = " The run was stopped before its end." if posterior.interrupted else ""
@@ -125,7 +134,9 @@ def checks_table(checks: Any) -> str:
 def settings_table(posterior: Any) -> str:
     """What would be needed to do it again."""
     versions = {p: importlib.metadata.version(p) for p in ("tractable", "jax", "numpyro", "numpy")}
-    given = posterior.settings
+    given: dict[str, Any] = {}
+    for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
+        given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     run = {"data": "none" if posterior.data is None else f"{posterior.rows:,} rows", "seed": given.pop("seed"),
            "precision": jnp.result_type(float).name, "device": jax.default_backend()}  # fmt: skip
     found = {k.replace("_", " "): v for k, v in posterior.found.items() if isinstance(v, int | float | str)}
@@ -144,10 +155,22 @@ def settings_table(posterior: Any) -> str:
     return f'<div class="settings">{"".join(lists)}</div>'
 
 
+def told(posterior: Any) -> Any:
+    """``posterior.summary()`` without what means nothing here: Monte-Carlo columns of draws that are no chain."""
+    table = posterior.summary()
+    if posterior.fitted is None and posterior.method.label != "ensemble":
+        return table
+    return table.drop(columns=["mcse_mean", "ess_bulk", "ess_tail", "r_hat"], errors="ignore")
+
+
 def summary_table(posterior: Any, encoder: Encoder | None) -> str:
     if posterior.unconstrained is not None and posterior.count == 0:
         return "<p>The run was stopped before its first draw.</p>"
-    table = posterior.summary()
+    weights = weights_of(posterior.model)
+    table = told(posterior)[~weights]
+    note = f"<p>And {weights.sum():,} weights of a network, layer by layer below.</p>" if weights.any() else ""
+    if not len(table):
+        return note.replace("And ", "")
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
     places, enough = decimals(np.abs(sizes)), 100 * posterior.chains
     heads = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
@@ -155,7 +178,8 @@ def summary_table(posterior: Any, encoder: Encoder | None) -> str:
     if posterior.is_point:
         heads |= {"mean": "estimate", "sd": "standard error"}
     rows = []
-    for name, (_, values) in zip(posterior.names, table.iterrows(), strict=True):
+    for name, values in table.iterrows():
+        name = str(name)
         cells = ""
         own = None if values["sd"] < 10.0**-places else f".{places}f"  # a number on a scale of its own
         for column, value in values.items():
@@ -164,7 +188,7 @@ def summary_table(posterior: Any, encoder: Encoder | None) -> str:
             cells += f"<td{' class=flag' if poor else ''}>{shown(float(value), form)}</td>"
         rows.append(f'<tr><th scope="row">{escape(name)}{of(feature(name, encoder))}</th>{cells}</tr>')
     columns = [heads.get(str(c), str(c)) for c in table.columns]
-    return grid(["parameter", *columns], rows, "" if posterior.is_point else "wide")
+    return grid(["parameter", *columns], rows, "" if posterior.is_point else "wide") + note
 
 
 def overlays(comparison: Any) -> tuple[str, str]:

@@ -140,6 +140,35 @@ def pairs(values: np.ndarray, labels: list[str], diverged: np.ndarray | None = N
     return svg(draw, (max(side, 4.4), max(0.86 * side, 3.4)), "Draws of every two parameters")
 
 
+def climb(bound: np.ndarray, steps: float | int) -> str:
+    """A noisy bound (n,) that was looked at evenly over ``steps`` steps, and its running mean."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        finite = np.where(np.isfinite(bound), bound, np.nan)
+        at = np.linspace(0, steps, len(bound) + 1)[1:]
+        width = max(1, len(bound) // 25)
+        sums = np.cumsum(np.insert(np.nan_to_num(finite), 0, 0.0))
+        counts = np.cumsum(np.insert(np.isfinite(bound).astype(float), 0, 0.0))
+        mean = (sums[width:] - sums[:-width]) / np.maximum(counts[width:] - counts[:-width], 1)
+        every = -(-len(bound) // (4 * POINTS))
+        axes.plot(at[::every], finite[::every], color=COLOURS[0], linewidth=0.6, alpha=0.45)
+        axes.plot(at[width - 1 :][::every], mean[::every], color=COLOURS[0], linewidth=1.6)
+        # The first steps may be a thousand times lower: the end is what is looked at.
+        settled = finite[len(bound) // 4 :]
+        low, high = np.nanmin(np.nanquantile(settled, 0.01)), np.nanmax(finite)
+        reach = max(high - low, 1e-6 * max(abs(high), 1.0))
+        axes.set_ylim(low - 0.25 * reach, high + 0.06 * reach)
+        axes.set_xlim(0, steps)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.set_xlabel("steps")
+        axes.set_ylabel("bound, in nats")
+        axes.spines["left"].set_visible(False)
+
+    return svg(draw, (7.2, 2.4), "The bound over the climb")
+
+
 def forest(labels: list[str], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
     """An estimate and its interval a line."""
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from tractable import NUTS, load
 from tractable.cli import settings
 from tractable.cli.app import app
-from tractable.cli.problem import from_table, model_of, problem_of, read_run, split
+from tractable.cli.problem import Choices, as_rows, from_table, model_of, problem_of, read_run, split
 from tractable.gallery import EXAMPLES
 from tractable.tools.errors import SettingsError
 from tractable.tools.tables import Encoder
@@ -50,6 +50,11 @@ def tables(tmp_path_factory) -> Path:
     frame.assign(price=price).to_csv(folder / "prices.csv", index=False)
     frame.assign(bought=bought).to_parquet(folder / "sales.parquet", index=False)
     frame.head(5).to_csv(folder / "new.csv", index=False)
+    holes = frame.assign(price=price).head(50)
+    holes.loc[[1, 7, 20], "x"], holes.loc[[2, 30], "colour"] = np.nan, None
+    holes.to_csv(folder / "holes.csv", index=False)
+    holes.head(4).drop(columns="price").to_csv(folder / "new-holes.csv", index=False)
+    frame.assign(x=frame.x + 40).to_csv(folder / "far.csv", index=False)
     return folder
 
 
@@ -172,6 +177,7 @@ def test_every_class_is_fitted_however_rare():
 
 COIN = ["--example", "beta-bernoulli"]
 PRICES = ["prices.csv", "--target", "price"]
+NETWORK = ["--model", "mlp"]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +201,16 @@ PRICES = ["prices.csv", "--target", "price"]
         ([*COIN, "--method", "metropolis", "--set", "proposal=x"], "a command line cannot hold it"),
         ([*COIN, "--resume"], "--resume expects --out"),
         (["--resume", "--out", "nothing"], "nothing is no run: expected run.json in it"),
+        ([*PRICES, "--model", "tree"], "--model is glm or mlp; got 'tree'"),
+        ([*PRICES, "--hidden", "50"], "--hidden is for --model mlp; glm has no hidden layers"),
+        ([*PRICES, *NETWORK, "--hidden", "50,x"], "with commas between them, such as 50 or 50,50; got '50,x'"),
+        ([*PRICES, *NETWORK, "--hidden", "0"], "got '0'"),
+        ([*PRICES, *NETWORK, "--method", "rejection"], "numbers of a network never do. Use bbb"),
+        ([*PRICES, "--missing", "guess"], "--missing is raise, drop, impute; got 'guess'"),
+        ([*PRICES, "--missing", "impute", "--drop-missing"], "--drop-missing and --missing impute contradict"),
+        ([*PRICES, "--shifted", "prices.csv", "--held-out", "0"], "give --held-out a share above 0"),
+        ([*COIN, *NETWORK], "an example has a model of its own"),
+        (["holes.csv", "--target", "price"], "have inputs imputed (--missing impute), or leave out such rows (--drop"),
     ],
 )
 def test_faults_are_sentences_and_leave_nothing(words, sentence, tables, tmp_path, monkeypatch):
@@ -213,7 +229,7 @@ def test_missing_values_are_left_out_when_asked(tables, tmp_path):
     frame.loc[3, "x"], frame.loc[5, "price"] = np.nan, np.inf
     frame.to_csv(tmp_path / "holes.csv", index=False)
     assert "--drop-missing" in fault("fit", tmp_path / "holes.csv", "--target", "price")
-    problem = from_table(tmp_path / "holes.csv", "price", drop=True)
+    problem = from_table(tmp_path / "holes.csv", "price", Choices(missing="drop"))
     assert problem.data.size + problem.held_out.size == 78
 
 
@@ -282,3 +298,82 @@ def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_pat
     assert about["interrupted"] and posterior.interrupted
     assert 0 < posterior.count < 100_000
     assert (out / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
+    out = tmp_path / "net"
+    words = [tables / "holes.csv", "--target", "price", "--model", "mlp", "--hidden", "8", "--missing", "impute"]
+    result = run("fit", *words, "--set", "epochs=30", "--shifted", tables / "far.csv", "--out", out)
+    assert result.exit_code == 0, result.output
+    for word in ("CRPS", "coverage 90 %", "sharpness", "AUROC shifted", "noise", "65 weights of the network"):
+        assert word in result.stdout, word
+    assert "layer0" not in result.stdout
+    about = read_run(out)
+    assert (about["method"]["method"], about["problem"]["model"], about["problem"]["hidden"]) == ("bbb", "mlp", [8])
+    encoder = Encoder.from_dict(about["problem"]["encoder"])
+    assert encoder.features == [
+        "x", "x is missing", "colour=blue", "colour=green", "colour=red", "colour is missing",
+    ]  # fmt: skip
+    page = (out / "report.html").read_text()
+    assert "layer1.weight" in page and "AUROC shifted" in page and "weights.layer0" not in page
+
+    # What was learnt is there: a run that is gone on with is not learnt again, and says the same.
+    summary = (out / "summary.csv").read_text()
+    again = run("fit", "--resume", "--out", out)
+    assert again.exit_code == 0 and again.stdout == result.stdout
+    assert (out / "summary.csv").read_text() == summary
+    assert "verdict" in run("report", out).stdout.lower()
+
+    predicted = tmp_path / "predictions.csv"
+    assert run("predict", out, tables / "new-holes.csv", "--out", predicted).exit_code == 0
+    plain = pd.read_csv(predicted)
+    assert len(plain) == 4 and np.isfinite(plain.to_numpy()).all()
+    calibrated = ["--calibrate", tables / "prices.csv", "--level", "0.8"]
+    assert run("predict", out, tables / "new-holes.csv", "--out", predicted, *calibrated).exit_code == 0
+    found = pd.read_csv(predicted)
+    np.testing.assert_allclose(found["mean"], plain["mean"], rtol=1e-6)
+    # The interval is the mean and a multiple of the sd, one for all rows: the 65th of 80 scores.
+    problem = problem_of(about["problem"])
+    every = from_rows(encoder, tables / "prices.csv")
+    told = load(out, problem.model).predict(every.given)
+    q = np.sort(np.abs(every.y - told.mean) / told.sd)[int(np.ceil(81 * 0.8)) - 1]
+    np.testing.assert_allclose((found["upper"] - found["lower"]) / 2, q * found["sd"], rtol=1e-5)
+    assert "lacks it" in fault(
+        "predict", out, tables / "new.csv", "--out", predicted, "--calibrate", tables / "new.csv"
+    )
+
+
+def from_rows(encoder: Encoder, path: Path):
+    """A table's rows as Data."""
+    return as_rows(encoder, pd.read_csv(path))
+
+
+@pytest.mark.slow
+def test_classes_by_an_ensemble_of_networks(tables, tmp_path):
+    out, predicted = tmp_path / "sales", tmp_path / "predictions.csv"
+    words = [tables / "sales.parquet", "--target", "bought", "--model", "mlp", "--hidden", "8", "--out", out]
+    settings = ["--method", "ensemble", "--set", "size=2", "--set", "member=map"]
+    result = run("fit", *words, *settings, "--shifted", tables / "far.csv")
+    assert result.exit_code == 0, result.output
+    for word in ("accuracy", "ECE", "Brier", "AUROC shifted", "49 weights of the network"):
+        assert word in result.stdout, word
+    assert "<h2>Members" in (out / "report.html").read_text()
+    assert run("predict", out, tables / "new.csv", "--out", predicted).exit_code == 0
+    found = pd.read_csv(predicted)
+    np.testing.assert_allclose(found["p(no)"] + found["p(yes)"], 1, atol=1e-6)
+    assert "is for numbers" in fault(
+        "predict", out, tables / "new.csv", "--out", predicted, "--calibrate", tables / "sales.parquet"
+    )
+
+
+def test_comparison_of_networks_has_no_reference(tables, tmp_path):
+    out = tmp_path / "nets"
+    words = ["compare", tables / "sales.parquet", "--target", "bought", "--model", "mlp", "--hidden", "8", "--out", out]
+    result = run(*words, "--methods", "map")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(out / "comparison.csv", index_col=0)
+    assert list(table.index) == ["map"] and np.isfinite(table.loc["map", "held-out"])
+    assert table[["mean error", "sd ratio"]].isna().all().all()
+    assert "reference" not in result.stdout and (out / "report.html").exists()
+    assert "never do" in fault(*words, "--methods", "rejection")

@@ -123,6 +123,63 @@ def test_missing_rows_are_dropped():
     np.testing.assert_array_equal(x, tables.encode(encoder, frame[kept]).x)
 
 
+def holes():
+    """Of each kind a column with a hole, one that is one value or missing, and one with holes only later."""
+    return pd.DataFrame(
+        {
+            "age": [20.0, np.nan, 40.0, 60.0, 90.0, np.inf],
+            "smoker": pd.Series([True, None, False, True, True, True], dtype=object),
+            "town": ["Bern", "Arles", None, "Bern", "Bern", "Arles"],
+            "rare": ["x", None, None, None, None, "x"],
+            "later": ["b", "a", "b", "a", "b", "b"],
+            "height": [1, 2, 3, 4, 5, 9],
+            "ill": ["yes", "no", "no", None, "yes", "no"],
+        }
+    )
+
+
+def test_missing_inputs_are_filled_in_and_told():
+    frame = holes()
+    encoder = tables.fit_encoder(frame, "ill", missing="impute")
+    assert encoder.features == [
+        "age", "age is missing", "smoker", "smoker is missing", "town=Arles", "town=Bern", "town is missing",
+        "rare is missing", "later=a", "later=b", "height",
+    ]  # fmt: skip
+    assert tables.complete(encoder, frame).tolist() == [True, True, True, False, True, True]  # a target is needed
+    x, y = tables.encode(encoder, frame)
+    assert y.tolist() == [1, 0, 0, 1, 0]
+    # Without the row that has no target, present ages are 20, 40, 90: their median is 40, their mean 50.
+    np.testing.assert_allclose(x[:, 0], (np.array([20, 40, 40, 90, 40]) - 50) / np.std([20, 40, 90]), atol=1e-15)
+    assert x[:, 1].tolist() == [0, 1, 0, 0, 1]
+    assert x[:, 2].tolist() == [1, 1, 0, 1, 1] and x[:, 3].tolist() == [0, 1, 0, 0, 0]
+    assert x[:, 4:7].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert x[:, 7].tolist() == [0, 1, 1, 1, 0]
+    assert tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+
+
+def test_rows_to_predict_for_are_filled_in_as_training_was():
+    encoder = tables.fit_encoder(holes(), "ill", missing="impute")
+    nothing = pd.DataFrame({name: [np.nan] for name in holes().columns if name != "ill"})
+    x, y = tables.encode(encoder, nothing)
+    assert y is None
+    column = dict(zip(encoder.features, x[0], strict=True))
+    assert column["age is missing"] == column["smoker is missing"] == column["town is missing"] == 1
+    assert column["town=Arles"] == column["town=Bern"] == 0  # a level of its own
+    assert (column["later=a"], column["later=b"]) == (0, 1)  # never missing in training: the most frequent
+    heights = np.array([1, 2, 3, 5, 9])
+    np.testing.assert_allclose(column["height"], (3 - heights.mean()) / heights.std())
+    # Without a hole the answer is that of an encoder which does not impute.
+    plain, imputing = (tables.fit_encoder(table(), "ill", missing=m) for m in ("raise", "impute"))
+    assert imputing.features == plain.features
+    np.testing.assert_array_equal(tables.encode(imputing, table()).x, tables.encode(plain, table()).x)
+
+
+def test_a_column_without_any_value_is_left_out():
+    with pytest.warns(TractableWarning, match="'age' is missing in every row; it is left out"):
+        encoder = tables.fit_encoder(table().assign(age=np.nan), "ill", missing="impute")
+    assert "age" not in [column.name for column in encoder.columns]
+
+
 def test_rows_to_predict_for_are_never_dropped():
     encoder = tables.fit_encoder(table(), "ill", missing="drop")
     frame = table().drop(columns="ill")
@@ -160,7 +217,7 @@ FAULTS = {
     "no target": (lambda: tables.fit_encoder(table(), "sick"), "'sick' is not a column.*'age', 'weight'"),
     "nothing else": (lambda: tables.fit_encoder(table()[["ill"]], "ill"), "no column but the target 'ill'"),
     "no rows": (lambda: tables.fit_encoder(table().iloc[:0], "ill"), "holds no rows"),
-    "missing=": (lambda: tables.fit_encoder(table(), "ill", "mean"), "'raise' or 'drop'; got 'mean'"),
+    "missing=": (lambda: tables.fit_encoder(table(), "ill", "mean"), "'raise', 'drop' or 'impute'; got 'mean'"),
     "family=": (lambda: tables.fit_encoder(table(), "ill", family="t"), "got 't'"),
     "constant target": (lambda: tables.fit_encoder(_with(ill="no"), "ill"), "'ill' is 'no' in every row"),
     "text as normal": (

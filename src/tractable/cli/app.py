@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,7 +31,24 @@ Example = Annotated[str | None, typer.Option(help="A built-in example; 'tractabl
 Target = Annotated[str | None, typer.Option(help="The column of TABLE to explain; the others are inputs.")]
 Family = Annotated[str | None, typer.Option(help="normal, bernoulli or categorical; by default the target's type.")]
 HeldOut = Annotated[float, typer.Option(help="Share of TABLE's rows kept back to score predictions; 0 for none.")]
-Drop = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows of TABLE with missing values.")]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        help="What becomes of missing values in TABLE: raise refuses them, drop leaves their rows out, impute fills "
+        "inputs in (median, most frequent) and tells the model where.  [default: raise]",
+        show_default=False,
+    ),
+]
+Drop = Annotated[bool, typer.Option("--drop-missing", help="The same as --missing drop.")]
+Kind = Annotated[str, typer.Option("--model", help="glm, a generalised linear model, or mlp, a neural network.")]
+Hidden = Annotated[
+    str | None,
+    typer.Option(help="Widths of the network's hidden layers, such as 50,50.  [default: 50]", show_default=False),
+]
+Shifted = Annotated[
+    Path | None,
+    typer.Option(help="Rows from elsewhere, to see whether predictions of them are less sure.", show_default=False),
+]
 Seed = Annotated[int | None, typer.Option(help="Of all randomness.  [default: 0]", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's folder and nothing else.")]
 Folder = Annotated[Path, typer.Argument(help="A folder made by fit or compare.", metavar="RUN")]
@@ -99,7 +117,9 @@ def fit(
     method: Annotated[
         str | None,
         typer.Option(
-            help="mle, map, rejection, metropolis, mala, hmc, nuts, sgld or sghmc.  [default: nuts]", show_default=False
+            help="mle, map, laplace, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
+            "nuts, sgld or sghmc.  [default: nuts; of a network bbb]",
+            show_default=False,
         ),
     ] = None,
     set_: Annotated[
@@ -112,7 +132,11 @@ def fit(
     ] = None,
     held_out: HeldOut = 0.2,
     family: Family = None,
+    model: Kind = "glm",
+    hidden: Hidden = None,
+    missing: Missing = None,
     drop_missing: Drop = False,
+    shifted: Shifted = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, exactly as if it had not stopped.")
     ] = False,
@@ -120,12 +144,13 @@ def fit(
 ) -> None:
     """Fit a model to an example or to a table of your own, and say how far the result can be trusted.
 
-    A table gets a generalised linear model: Normal for a number, Bernoulli for two classes, Categorical for more.
+    A table gets a generalised linear model, or a network: Normal for a number, Bernoulli for two classes, Categorical
+    for more.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps what it has.
     """
-    from tractable.cli.problem import problem_of, read_run, write_run
+    from tractable.cli.problem import default_method, problem_of, read_run, suits, write_run
     from tractable.cli.settings import made, method_of
     from tractable.tools.errors import CheckpointError, SettingsError
 
@@ -141,14 +166,19 @@ def fit(
     if saved and table is None and example is None:
         problem = problem_of(saved["problem"])
     else:
-        problem = problem_from(table, example, target, held_out, drop_missing, family)
+        problem = problem_from(
+            table, example, target, missing, drop_missing,
+            held_out=held_out, family=family, model=model, hidden=hidden, shifted=shifted,
+        )  # fmt: skip
     if saved and method is None and config is None and not set_:
         chosen, kept_seed = (
             made({k: v for k, v in saved["method"].items() if v is not None} | nones(saved)),
             saved["seed"],
         )
     else:
-        chosen, kept_seed = method_of(method or saved.get("method", {}).get("method"), config, set_ or [])
+        named = method or saved.get("method", {}).get("method")
+        chosen, kept_seed = method_of(named, config, set_ or [], default_method(problem))
+    suits(chosen, problem)
     number = int(next(s for s in (seed, kept_seed, saved.get("seed"), 0) if s is not None))
 
     folder = out if out is not None else fresh(f"{problem.name}-{chosen.label}")
@@ -168,16 +198,17 @@ def fit(
 def learn(problem: "Problem", method: "Method", seed: int, folder: Path, quiet: bool) -> "Posterior":
     """The posterior, which is then in the folder too."""
     from tractable.infer import infer
+    from tractable.methods.drawing import Drawing
     from tractable.saving import load
 
-    points = method.label in ("map", "mle")
-    if points and (folder / "posterior.json").exists():
+    at_once = not isinstance(method, Drawing)  # such a run is not saved as it goes
+    if at_once and (folder / "posterior.json").exists():
         return load(folder, problem.model, problem.data)
     progress = False if quiet else None
     posterior = infer(
-        problem.model, problem.data, method, seed=seed, progress=progress, checkpoint=None if points else folder
+        problem.model, problem.data, method, seed=seed, progress=progress, checkpoint=None if at_once else folder
     )
-    if points:
+    if at_once:
         shutil.rmtree(folder / "draws.zarr", ignore_errors=True)  # of a run killed while it was saved
         posterior.save(folder)
     return posterior
@@ -187,18 +218,27 @@ def conclude(posterior: "Posterior", problem: "Problem", folder: Path, quiet: bo
     """Page, tables and exit code of a fit."""
     from tractable.cli import show
     from tractable.cli.problem import scores
-    from tractable.page import named, write_page
+    from tractable.exhibits import weights_of
+    from tractable.page import named, told, write_page
     from tractable.run import interruptible
 
     title = f"{problem.name} by {type(posterior.method).__name__}"
-    write_page(folder, posterior, title=title, held_out=problem.held_out, encoder=problem.encoder)
+    write_page(
+        folder, posterior,
+        title=title, held_out=problem.held_out, encoder=problem.encoder, shifted=problem.shifted,
+    )  # fmt: skip
     report = posterior.report()
     if quiet:
         typer.echo(folder)
     else:
         console = show.console()
-        summary = posterior.summary()
-        console.print(show.parameters(summary.set_axis(named(posterior.names, problem.encoder), axis=0)))
+        summary, weights = told(posterior), weights_of(posterior.model)
+        labels = named(posterior.names, problem.encoder)
+        others = summary.set_axis(labels, axis=0)[~weights]
+        if len(others) or not weights.any():
+            console.print(show.parameters(others, int(weights.sum())))
+        else:
+            console.print(f"{int(weights.sum()):,} weights of the network: see the report.\n")
         if problem.held_out is not None:
             console.print(show.held_out(scores(posterior, problem)))
         console.print(show.verdict(report.verdict, [c._asdict() for c in report.checks]))
@@ -214,7 +254,13 @@ def compare(
     table: Table = None,
     example: Example = None,
     target: Target = None,
-    methods: Annotated[str, typer.Option(help="Names with commas between them.")] = "map,mala,nuts,sgld",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between them.  [default: map,mala,nuts,sgld; of a network map,bbb,ensemble]",
+            show_default=False,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="[METHOD.]FIELD=VALUE", help="A field of one method, or of all which have it."),
@@ -225,15 +271,20 @@ def compare(
     ] = None,
     held_out: HeldOut = 0.2,
     family: Family = None,
+    model: Kind = "glm",
+    hidden: Hidden = None,
+    missing: Missing = None,
     drop_missing: Drop = False,
     quiet: Quiet = False,
 ) -> None:
     """Put methods side by side on one model, against its exact posterior or, where there is none, a run of NUTS.
 
+    Networks are held against no reference: their weights can be exchanged, so that no moment of one means anything.
+
     Exit code: 0, 2 for a fault or where every method failed, 130 or 143 where stopped.
     """
     from tractable.cli import show
-    from tractable.cli.problem import write_run
+    from tractable.cli.problem import suits, write_run
     from tractable.cli.settings import methods_of
     from tractable.compare import compare as side_by_side
     from tractable.compare import shown
@@ -244,22 +295,28 @@ def compare(
 
     if out is not None and (out / "draws.zarr").exists():
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
-    problem = problem_from(table, example, target, held_out, drop_missing, family)
-    chosen = methods_of(methods, set_ or [])
+    problem = problem_from(
+        table, example, target, missing, drop_missing, held_out=held_out, family=family, model=model, hidden=hidden
+    )
+    usual = "map,bbb,ensemble" if problem.spec.get("model") == "mlp" else "map,mala,nuts,sgld"
+    chosen = methods_of(usual if methods is None else methods, set_ or [])
+    for each in chosen:
+        suits(each, problem)
     folder = out if out is not None else fresh(f"{problem.name}-compare")
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {problem.label}, into {folder}")
     with progress_of(False if quiet else None) as bar:
         found = side_by_side(
             problem.model, problem.data, chosen, seed=seed or 0, held_out=problem.held_out,
-            reference=exact(problem), progress=bar.say,
+            reference=reference_of(problem), progress=bar.say,
         )  # fmt: skip
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": problem.spec, "methods": settings, "seed": seed or 0, "failures": found.failures})
     found.table.to_csv(folder / "comparison.csv")
     if found.posteriors:
         write_comparison_page(folder, found, title=f"{problem.name}: methods side by side")
-        found.plot(folder / "marginals.png")
+        if problem.spec.get("model") != "mlp":
+            found.plot(folder / "marginals.png")
     if quiet:
         typer.echo(folder)
     else:
@@ -309,28 +366,39 @@ def predict(
     new: Annotated[Path, typer.Argument(help="A .csv or .parquet file with the inputs' columns.", metavar="NEW")],
     out: Annotated[Path, typer.Option(help="A .parquet or .csv file to write.")] = Path("predictions.parquet"),
     level: Annotated[float, typer.Option(help="Of the predictive intervals.")] = 0.9,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows with the target that took no part in the fit: intervals of a number then hold the share --level "
+            "of rows like these, whatever the model (split conformal).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would teach), and an
     interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's.
     """
-    from tractable.cli.problem import model_of, predictions, read_run
+    from tractable.cli.problem import as_rows, inputs, model_in, predictions, read_run, typed
     from tractable.saving import load
     from tractable.tools.errors import DataError
-    from tractable.tools.tables import Encoder, encode, read_table
+    from tractable.tools.tables import read_table
 
     spec = read_run(run)["problem"]
     if "encoder" not in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
-    encoder = Encoder.from_dict(spec["encoder"])
-    posterior = load(run, model_of(encoder))
-    frame = read_table(new)
-    found = predictions(
-        encoder, posterior.predict(encode(encoder, frame.drop(columns=encoder.target.name, errors="ignore")).x, level)
-    )
+    model, encoder = model_in(spec)
+    posterior, x, kept_out = load(run, model), inputs(encoder, new), None
+    if calibrate is not None:
+        frame = read_table(calibrate)
+        if encoder.target.name not in frame:
+            raise DataError(f"--calibrate needs rows with the target {encoder.target.name!r}; {calibrate} lacks it.")
+        with typed():
+            kept_out = as_rows(encoder, frame)
+    found = predictions(encoder, posterior.predict(x, level, calibrate=kept_out))
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".csv":
         found.to_csv(out, index=False)
@@ -340,18 +408,31 @@ def predict(
 
 
 def problem_from(
-    table: Path | None, example: str | None, target: str | None, held_out: float, drop: bool, family: str | None
+    table: Path | None, example: str | None, target: str | None, missing: str | None, drop: bool, **choices: Any
 ) -> "Problem":
     """The example or the table that was asked for."""
-    from tractable.cli.problem import from_example, from_table
-    from tractable.tools.errors import DataError
+    from tractable.cli.problem import Choices, from_example, from_table
+    from tractable.tools.errors import DataError, SettingsError
 
+    if drop and missing not in (None, "drop"):
+        raise SettingsError(f"--drop-missing and --missing {missing} contradict each other; give one of them.")
+    chosen = Choices(missing="drop" if drop else missing or "raise", **choices)
     if example is not None and table is None:
+        own = ("model", "hidden", "shifted")
+        if any(choices.get(name) not in (None, "glm") for name in own):
+            raise SettingsError("--model, --hidden and --shifted are for a table; an example has a model of its own.")
         return from_example(example)
     if table is not None and example is None:
-        return from_table(table, target, held_out=held_out, drop=drop, family=family)
+        return from_table(table, target, chosen)
     got = "neither" if table is None else "both"
     raise DataError(f"Expected either a table with --target, or --example; got {got}.")
+
+
+def reference_of(problem: "Problem") -> Any:
+    """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
+    if problem.spec.get("model") == "mlp":
+        return dict.fromkeys(problem.model.names, (math.nan, math.inf))  # from which every distance is NaN
+    return exact(problem)
 
 
 def exact(problem: "Problem") -> dict[str, tuple] | None:

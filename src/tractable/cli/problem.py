@@ -1,24 +1,29 @@
-"""What is to be learnt from: a built-in example, or a table of one's own with a generalised linear model."""
+"""What is to be learnt from: a built-in example, or a table of one's own with a linear model or a network."""
 
+import contextlib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tractable import gallery
 from tractable.core import Data, Model
-from tractable.models import linear
+from tractable.exhibits import Score, held_out_scores
+from tractable.methods import Method
+from tractable.models import linear, network
 from tractable.posterior import Posterior
 from tractable.predict import Prediction
 from tractable.tools import checkpoint, tables
-from tractable.tools.errors import CheckpointError, DataError
+from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 RUN = "run.json"
+HIDDEN = "50"  # widths of a network's hidden layers
+MODELS = ("glm", "mlp")
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 
 
@@ -32,6 +37,7 @@ class Problem:
         held_out: rows that no method sees; None where there are none.
         spec: what JSON can hold and ``problem_of`` makes this from again.
         encoder: of a table.
+        shifted: inputs of rows from elsewhere, which predictions should be less sure of.
     """
 
     name: str
@@ -40,6 +46,7 @@ class Problem:
     held_out: Data | None
     spec: dict[str, Any]
     encoder: tables.Encoder | None = None
+    shifted: np.ndarray | None = None
 
     @property
     def label(self) -> str:
@@ -53,37 +60,83 @@ def from_example(name: str) -> Problem:
     return Problem(name, model, data, held_out, {"example": name})
 
 
-def from_table(
-    path: Path, target: str | None, *, held_out: float = 0.2, drop: bool = False, family: str | None = None
-) -> Problem:
-    """A table with the generalised linear model that fits its target; inputs standardised by the rows fitted."""
+@dataclass(frozen=True)
+class Choices:
+    """What a command line says of a table, but for its path and target."""
+
+    held_out: float = 0.2
+    missing: str = "raise"
+    family: str | None = None
+    model: str = "glm"
+    hidden: str | None = None
+    shifted: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
+        if self.missing not in tables.MISSING:
+            raise SettingsError(f"--missing is {', '.join(tables.MISSING)}; got {self.missing!r}.")
+        if self.model not in MODELS:
+            raise SettingsError(f"--model is {' or '.join(MODELS)}; got {self.model!r}.")
+        if self.hidden is not None and self.model != "mlp":
+            raise SettingsError(f"--hidden is for --model mlp; {self.model} has no hidden layers.")
+        if self.shifted is not None and self.held_out == 0:
+            raise SettingsError("--shifted is held against held-out rows: give --held-out a share above 0.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the hidden layers."""
+        text = HIDDEN if self.hidden is None else self.hidden
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+            raise SettingsError(
+                f"--hidden expects widths of layers with commas between them, such as 50 or 50,50; got {text!r}."
+            )
+        return tuple(map(int, parts))
+
+
+def from_table(path: Path, target: str | None, chosen: Choices = Choices()) -> Problem:
+    """A table with the model that was chosen for it; inputs standardised by the rows fitted."""
     frame = tables.read_table(path)
     if target is None:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
-    if not 0 <= held_out < 1:
-        raise DataError(f"--held-out expects a share of the rows in [0, 1); got {held_out:g}.")
-    missing = "drop" if drop else "raise"
-    try:
+    widths = list(chosen.widths) if chosen.model == "mlp" else None
+    with typed():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said again by the second fit
-            every = tables.fit_encoder(frame, target, missing, family)
-    except DataError as error:
-        raise DataError(str(error).replace("missing='drop' when fitting", "--drop-missing")) from None
-    frame = frame.replace([np.inf, -np.inf], np.nan).dropna() if drop else frame
-    kept, rest = split(frame, target, every.target.family, held_out)
-    encoder = tables.fit_encoder(kept, target, missing, every.target.family)
+            every = tables.fit_encoder(frame, target, chosen.missing, chosen.family)
+        if chosen.missing != "raise":
+            needed = list(frame.columns) if chosen.missing == "drop" else [target]
+            frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
+        kept, rest = split(frame, target, every.target.family, chosen.held_out)
+        encoder = tables.fit_encoder(kept, target, chosen.missing, every.target.family)
+        held = as_rows(encoder, rest) if len(rest) else None
+        data = as_rows(encoder, kept)
+        shifted = None if chosen.shifted is None else inputs(encoder, chosen.shifted)
     spec = {
         "table": str(path.resolve()),
         "target": target,
-        "held_out": held_out,
-        "drop": drop,
+        "held_out": chosen.held_out,
+        "missing": chosen.missing,
         "family": every.target.family,
+        "model": chosen.model,
+        "hidden": widths,
+        "shifted": None if chosen.shifted is None else str(chosen.shifted.resolve()),
         "encoder": encoder.to_dict(),
     }
     name = path.name.split(".")[0] or "table"
-    held = as_rows(encoder, rest) if len(rest) else None
-    return Problem(name, model_of(encoder), as_rows(encoder, kept), held, spec, encoder)
+    return Problem(name, model_of(encoder, chosen.model, widths), data, held, spec, encoder, shifted)
+
+
+@contextlib.contextmanager
+def typed() -> Iterator[None]:
+    """Within, the remedies that sentences about tables name are those of a command line."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error).replace("missing='drop' when fitting", "--drop-missing")
+        raise DataError(text.replace("missing='impute' when fitting", "--missing impute")) from None
 
 
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -98,11 +151,39 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
     return frame.loc[~chosen], frame.loc[chosen]
 
 
-def model_of(encoder: tables.Encoder) -> Model:
-    """The generalised linear model of an encoded table."""
-    family = encoder.target.family
+def model_of(encoder: tables.Encoder, model: str = "glm", hidden: Sequence[int] | None = None) -> Model:
+    """The model of an encoded table: generalised linear ("glm"), or a network with hidden layers ("mlp")."""
+    family, features = encoder.target.family, len(encoder.features)
     classes = len(encoder.target.classes) if family == "categorical" else None
-    return linear.generalised_linear(len(encoder.features), family, classes)
+    if model == "glm":
+        return linear.generalised_linear(features, family, classes)
+    return network.neural_network(network.mlp(features, tuple(hidden or ()), classes or 1), family)
+
+
+def model_in(spec: dict[str, Any]) -> tuple[Model, tables.Encoder]:
+    """The model and the encoder of a run that was fitted to a table, without reading the table."""
+    encoder = tables.Encoder.from_dict(spec["encoder"])
+    return model_of(encoder, spec["model"], spec["hidden"]), encoder
+
+
+def suits(method: Method, problem: Problem) -> None:
+    """A sentence where a method cannot take the problem's model."""
+    if problem.spec.get("model") == "mlp" and method.label == "rejection":
+        raise SettingsError(
+            f"Rejection waits until a draw from the prior explains the data, which the {len(problem.model.names):,} "
+            "numbers of a network never do. Use bbb, ensemble, laplace or nuts."
+        )
+
+
+def default_method(problem: Problem) -> str:
+    """What a problem is learnt by where nothing is said."""
+    return "bbb" if problem.spec.get("model") == "mlp" else "nuts"
+
+
+def inputs(encoder: tables.Encoder, path: Path) -> np.ndarray:
+    """X of a table's every row, whether or not it holds the target."""
+    with typed():
+        return tables.encode(encoder, tables.read_table(path).drop(columns=encoder.target.name, errors="ignore")).x
 
 
 def as_rows(encoder: tables.Encoder, frame: pd.DataFrame) -> Data:
@@ -115,9 +196,10 @@ def problem_of(spec: dict[str, Any]) -> Problem:
     """The problem of a run that was begun before."""
     if "example" in spec:
         return from_example(spec["example"])
-    return from_table(
-        Path(spec["table"]), spec["target"], held_out=spec["held_out"], drop=spec["drop"], family=spec["family"]
-    )
+    hidden = None if spec["hidden"] is None else ",".join(map(str, spec["hidden"]))
+    shifted = None if spec["shifted"] is None else Path(spec["shifted"])
+    chosen = Choices(spec["held_out"], spec["missing"], spec["family"], spec["model"], hidden, shifted)
+    return from_table(Path(spec["table"]), spec["target"], chosen)
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
@@ -138,32 +220,11 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
-class Score(NamedTuple):
-    name: str
-    value: float
-    meaning: str
-
-
 def scores(posterior: Posterior, problem: Problem) -> list[Score]:
     """How well held-out rows are predicted, in the target's own units."""
-    data, encoder = problem.held_out, problem.encoder
-    if data is None:
+    if problem.held_out is None:
         return []
-    unit = encoder.target.sd if encoder is not None and encoder.target.family == "normal" else 1.0
-    # A density in other units is another number: p(y) = p(standardised y) / sd.
-    density = float(np.mean(posterior.log_predictive(data), dtype=np.float64) - np.log(unit))
-    out = [Score("log predictive", density, "mean log predictive density of a row, in nats")]
-    prediction, y = posterior.predict(data.given), np.asarray(data.y)
-    if prediction.probabilities is not None:
-        right = float(np.mean(prediction.probabilities.argmax(-1) == y))
-        return [*out, Score("accuracy", right, f"share of {data.size} rows whose likeliest class is theirs")]
-    error = float(unit * np.sqrt(np.mean(np.square(prediction.mean - y))))
-    inside = float(np.mean((prediction.lower <= y) & (y <= prediction.upper)))
-    return [
-        *out,
-        Score("RMSE", error, "root of the mean squared error of the predictive mean"),
-        Score("coverage", inside, "share of rows inside their 90 % interval"),
-    ]
+    return held_out_scores(posterior, problem.held_out, problem.encoder, problem.shifted).scores
 
 
 def predictions(encoder: tables.Encoder, prediction: Prediction) -> pd.DataFrame:

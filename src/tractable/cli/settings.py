@@ -11,7 +11,9 @@ from tractable.methods import Method
 from tractable.tools.errors import SettingsError
 
 
-def method_of(name: str | None, config: Path | None, assignments: Sequence[str]) -> tuple[Method, int | None]:
+def method_of(
+    name: str | None, config: Path | None, assignments: Sequence[str], default: str = "nuts"
+) -> tuple[Method, int | None]:
     """The method, and the seed if the file holds one. ``assignments`` go before ``name``, and that before the file."""
     settings = {} if config is None else read(config)
     seed = settings.pop("seed", None)
@@ -20,7 +22,7 @@ def method_of(name: str | None, config: Path | None, assignments: Sequence[str])
         if given is not None and methods.named(given) is not methods.named(name):
             settings = {}  # fields of another method
         settings["method"] = name
-    settings.setdefault("method", "nuts")
+    settings.setdefault("method", default)
     for field, value in map(assignment, assignments):
         settings[field] = value
     return made(settings), seed

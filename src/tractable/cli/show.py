@@ -28,13 +28,15 @@ def table(title: str, *columns: str, numbers: int = 0) -> Table:
     return out
 
 
-def parameters(summary: pd.DataFrame) -> Table:
-    """The first rows of ``posterior.summary()``."""
+def parameters(summary: pd.DataFrame, weights: int = 0) -> Table:
+    """The first rows of ``posterior.summary()``; and how many weights of a network it leaves out."""
     out = table("Parameters", "", *summary.columns, numbers=len(summary.columns))
     for name, row in summary.head(ROWS).iterrows():
         out.add_row(str(name), *(number(float(f"{v:.3g}")) for v in row))
     if len(summary) > ROWS:
         out.add_row(f"and {len(summary) - ROWS} more")
+    if weights:
+        out.add_row(f"{weights:,} weights of the network: see the report")
     return out
 
 

@@ -70,7 +70,7 @@ class DeepEnsemble(Method):
         member = self.member
         if isinstance(member, Drawing):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
-        draws, objectives = [], []
+        draws, objectives, evaluations = [], [], 0.0
         for i in range(self.size):
             inner = session._replace(
                 key=jax.random.fold_in(session.key, i), say=lambda *_: None, save=None, resume=None, keep="draws"
@@ -83,9 +83,10 @@ class DeepEnsemble(Method):
             kept = np.asarray(found, jnp.result_type(float))[None] if outcome.draws is None else outcome.draws[0]
             draws.append(kept[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
+            evaluations += outcome.found.get("evaluations", np.nan)
             if session.stop():
                 break
-        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"members": len(draws)}
+        found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"evaluations": evaluations}
         seconds = {"learning": time.perf_counter() - began}
         length = min(len(d) for d in draws)
         return Outcome(

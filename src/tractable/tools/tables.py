@@ -399,7 +399,8 @@ def _fill(values: Values, kind: str) -> Any:
     else:
         column = values.to_numpy(np.float64)
         strategy = "median" if kind == "number" else "most_frequent"
-    found = SimpleImputer(strategy=strategy).fit(column[:, None]).statistics_[0]
+    imputer: Any = SimpleImputer(strategy=strategy).fit(column[:, None])
+    found = imputer.statistics_[0]
     return str(found) if kind == "text" else bool(found) if kind == "boolean" else float(found)
 
 
