@@ -159,12 +159,12 @@ def normal_phi(q_name: str, mean: Any, covariance: Any) -> tuple[Approximation, 
 # Laws: of a family, of an ELBO factory, of a pair of closed forms.
 
 
-def density(families: Callable[[str], Approximation] = FAMILIES.get) -> Scores:
+def density(families: Callable[[str], Approximation] = FAMILIES.__getitem__) -> Scores:
     """log q, −E log q, moments and samples are those of N(m, C)."""
     scores = {}
     for name, phi in PHI.items():
         q, covariance = families(name), np.asarray(dense(phi))
-        normal = stats.multivariate_normal(np.asarray(phi["mean"]), covariance)
+        normal: Any = stats.multivariate_normal(np.asarray(phi["mean"]), covariance)  # pyright: ignore
         z = RNG.normal(size=(50, 2)) * 3
         points, shares = points_for(q)
         sample = jax.vmap(lambda eps, q=q, phi=phi: q.sample(phi, eps))(points)
@@ -322,7 +322,7 @@ def fitted_control(make: Callable = objectives.elbo) -> Scores:
     """With the moments that its memory converges to, no number's variance is above that of any other constant."""
     q, phi = FAMILIES["mean field"], PHI["mean field"]
     points, shares = points_for(q)
-    objective = make(lambda z, batch: target(z) - 4.0, q, gradient="score", control="fitted")
+    objective: Any = make(lambda z, batch: target(z) - 4.0, q, gradient="score", control="fitted")
     ravel, back = flat(phi), ravel_pytree(phi)[1]
     nothing = objective.remember(phi)
 
@@ -369,12 +369,11 @@ def sampled(make: Callable = objectives.elbo, cases: Any = None, count: int = C)
         ]  # fmt: skip
     for name, gradient, control in cases:
         q, phi = FAMILIES[name], PHI[name]
-        objective = make(target, q, samples=3, gradient=gradient, control=control)
+        objective: Any = make(target, q, samples=3, gradient=gradient, control=control)
 
-        def last(key: jax.Array, objective: Any = objective, phi: Any = phi) -> jax.Array:
-            steps = 1 if objective.slope is None else 5
-            noise, memory = objective.draw(key, steps, phi), objective.remember(phi)
-            for t in range(steps - 1):
+        def last(key: jax.Array, objective: Any = objective, phi: Any = phi, gradient: str = gradient) -> jax.Array:
+            noise, memory = objective.draw(key, 5, phi), objective.remember(phi)
+            for t in range(4 if gradient == "score" else 0):
                 memory = objective.slope(noise[t], phi, None, memory)[2]
             return flat(slope(objective, noise[-1], phi, memory))
 
@@ -425,7 +424,7 @@ def inclusive(make: Callable = objectives.inclusive) -> Scores:
     good by a factor q in the target, so that the weights of the grid's points are proportional to p alone.
     """
     mean, covariance = np.array([0.3, -0.5]), np.array([[0.5, 0.35], [0.35, 0.6]])
-    p = stats.multivariate_normal(mean, covariance)
+    p: Any = stats.multivariate_normal(mean, covariance)  # pyright: ignore
     q = mean_field(2)
     axis = np.linspace(-8, 8, 161)
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2))
@@ -435,11 +434,12 @@ def inclusive(make: Callable = objectives.inclusive) -> Scores:
         "elsewhere": (mean + np.array([0.2, -0.1]), np.array([0.9, 0.75])),
     }.items():
         phi = {"mean": jnp.asarray(m), "rho": rho_of(sd)}
+
         def joint(z: jax.Array, batch: Any, phi: dict = phi) -> jax.Array:
             away = z - mean
             return -away @ precision @ away / 2 - 7.0 + q.log_prob(phi, z)
 
-        objective = make(joint, q, samples=len(grid))
+        objective: Any = make(joint, q, samples=len(grid))
         value, got, _ = jax.jit(lambda phi, o=objective: o.slope(grid, phi, None, ()))(phi)
         square = np.diag(covariance) + (mean - m) ** 2
         wanted = {"mean": (mean - m) / sd**2, "rho": (square / sd**3 - 1 / sd) * -np.expm1(-sd)}
@@ -529,14 +529,18 @@ def glm(kind: str, prior: str = "normal", rows: int = 6) -> tuple[Model, Data]:
         "bernoulli": lambda params, eta: dist.Bernoulli(logits=eta),
         "poisson": lambda params, eta: dist.Poisson(jnp.exp(eta)),
         "normal": lambda params, eta: dist.Normal(eta, params["noise"]),
+        "log noise": lambda params, eta: dist.Normal(eta, jnp.exp(params["a"])),
     }[kind]
     y = {
         "bernoulli": generator.integers(0, 2, rows),
         "poisson": generator.poisson(1.5, rows),
         "normal": generator.normal(size=rows),
+        "log noise": generator.normal(size=rows),
     }[kind]
     if kind == "normal":
         priors["noise"] = dist.HalfNormal(1.0)
+    if kind == "log noise":
+        priors["a"] = dist.Normal(-0.2, 0.5)
     return Model(priors, Through(lambda params, x: 0.3 + jnp.dot(x, params["w"]), observe)), Data(y, given=x)
 
 
@@ -549,7 +553,7 @@ def family_and_phi(name: str, size: int) -> tuple[Approximation, dict]:
 
 
 def integrated(
-    prior: str = "normal", kinds: Any = ("bernoulli", "poisson", "normal"), families: Any = tuple(FAMILIES)
+    prior: str = "normal", kinds: Any = ("bernoulli", "poisson", "normal", "log noise"), families: Any = tuple(FAMILIES)
 ) -> Scores:
     """Against a dense tensor grid over all parameters; a Laplace prior's kink by adaptive quadrature."""
     scores = {}
@@ -723,13 +727,16 @@ def test_weigh():
     assert [v == "trust" for v in verdicts.values()] == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "poisson", pytest.param("normal", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    ["bernoulli", "poisson", *(pytest.param(k, marks=pytest.mark.slow) for k in ("normal", "log noise"))],
+)
 def test_integrated(kind):
     """One number a row in place of all."""
     assert_holds(integrated("normal", [kind]))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["low rank", *(pytest.param(f, marks=pytest.mark.slow) for f in list(FAMILIES)[:2])])
 def test_integrated_laplace(family):
     """The same under Laplace priors, beside a noise scale."""
     assert_holds(integrated("laplace", ["normal"], [family]))
@@ -783,12 +790,13 @@ def test_structure():
 def test_refused():
     """Settings that cannot be, before anything runs."""
     q = mean_field(2)
-    for settings, words in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"samples": 0}, "samples"),
         ({"gradient": "pathwise"}, "'pathwise'"),
         ({"control": "best"}, "'best'"),
         ({"gradient": "score", "samples": 1}, "leave-one-out"),
-    ):
+    ]
+    for settings, words in refused:
         with pytest.raises(SettingsError, match=words):
             objectives.elbo(target, q, **settings)
     with pytest.raises(SettingsError, match="at least 2"):
@@ -809,14 +817,14 @@ def fitted_moments(method: Any, model: Model, data: Data) -> tuple[np.ndarray, n
     return np.asarray(phi["mean"]), np.asarray(dense(phi)), posterior
 
 
-def trained(method: Any, covariance: np.ndarray, sds: float = 0.02) -> Scores:
+def trained(method: Any, covariance: np.ndarray, slack: float = 1.0) -> Scores:
     mean, got, posterior = fitted_moments(method, *regression())
     print({k: v for k, v in posterior.found.items() if np.ndim(v) == 0})
     ratio = np.sqrt(np.diag(got) / np.diag(covariance))
     print("Δμ/sd", (mean - EXACT.mean) / EXACT.sd, "sd ratio", ratio)
     return {
-        "mean": error((mean - EXACT.mean) / EXACT.sd, 0.0, 0.05),
-        "sd": error(ratio, 1.0, sds),
+        "mean": error((mean - EXACT.mean) / EXACT.sd, 0.0, slack * 0.05),
+        "sd": error(ratio, 1.0, slack * 0.02),
     }
 
 
@@ -841,27 +849,29 @@ def test_trained_by_quadrature(family):
     )  # fmt: skip
 
 
-STOCHASTIC = {
-    "mean field": (MeanField(solver="stochastic", draws=100), CONDITIONAL),
-    "mean field, random start": (MeanField(solver="stochastic", start="random", draws=100), CONDITIONAL),
-    "full rank": (FullRank(solver="stochastic", draws=100), EXACT.covariance),
-    "low rank": (LowRank(solver="stochastic", rank=3, draws=100), EXACT.covariance),
-    "path": (FullRank(solver="stochastic", gradient="path", draws=100), EXACT.covariance),
-    "forward": (MeanField(divergence="forward", samples=500, draws=100), MARGINAL),
-    "minibatches": (FullRank(batch_size=10, samples=16, draws=100), EXACT.covariance),
-} | {
-    f"score, {control}": (
-        MeanField(solver="stochastic", gradient="score", control=control, samples=64, draws=100), CONDITIONAL,
-    )
-    for control in objectives.CONTROLS
-}  # fmt: skip
+def close(family: Any, **settings: Any) -> Any:
+    """A method asked for more than the default hundredth of a nat, which leaves an sd uncertain by some per cent."""
+    return family(**{"solver": "stochastic", "tolerance": 1e-4, "samples": 256, "draws": 100} | settings)
+
+
+STOCHASTIC: dict[str, tuple[Any, np.ndarray]] = {
+    "mean field": (close(MeanField), CONDITIONAL),
+    "mean field, random start": (close(MeanField, start="random"), CONDITIONAL),
+    "full rank": (close(FullRank), EXACT.covariance),
+    "low rank": (close(LowRank, rank=3), EXACT.covariance),
+    "path": (close(FullRank, gradient="path"), EXACT.covariance),
+    "forward": (close(MeanField, divergence="forward", samples=2000), MARGINAL),
+    "minibatches": (close(FullRank, batch_size=20), EXACT.covariance),
+    "score, no control": (close(MeanField, gradient="score", control=None, samples=4000), CONDITIONAL),
+    **{f"score, {c}": (close(MeanField, gradient="score", control=c), CONDITIONAL) for c in objectives.CONTROLS[1:]},
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", STOCHASTIC)
 def test_trained_by_sampling(case):
-    """|Δμ| ≤ 0.05 sd, sd ± 2 %."""
-    assert_holds(trained(*STOCHASTIC[case]))
+    """|Δμ| ≤ 0.05 sd, sd ± 2 %; three times that where every draw's score is multiplied by all of log p."""
+    assert_holds(trained(*STOCHASTIC[case], slack=3.0 if case == "score, no control" else 1.0))
 
 
 @pytest.mark.parametrize("method", [MeanField(draws=100), FullRank(draws=100)], ids=["mean field", "full rank"])
@@ -904,7 +914,7 @@ def changed(slope_of: Callable) -> Callable:
     return make
 
 
-def current_in_running_mean(right: objectives.Objective, *_: Any) -> Callable:
+def current_in_running_mean(right: Any, *_: Any) -> Callable:
     """The baseline has seen the draw that it is taken from."""
 
     def slope(noise: Any, phi: Any, batch: Any, memory: Any) -> tuple:
@@ -917,7 +927,7 @@ def current_in_running_mean(right: objectives.Objective, *_: Any) -> Callable:
 def score_with(baseline: Callable) -> Callable:
     """Leave-one-out by another formula of the S signals."""
 
-    def slope_of(right: objectives.Objective, joint: Callable, q: Approximation, options: dict) -> Callable:
+    def slope_of(right: Any, joint: Callable, q: Approximation, options: dict) -> Callable:
         def slope(noise: Any, phi: Any, batch: Any, memory: Any) -> tuple:
             z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
             signal = jax.vmap(lambda z: joint(z, batch) - q.log_prob(phi, z))(z)
@@ -933,7 +943,8 @@ def score_with(baseline: Callable) -> Callable:
 
 def summed(joint: Callable, q: Approximation, **options: Any) -> objectives.Objective:
     """Σ over samples instead of (1/S) Σ."""
-    right, samples = objectives.elbo(joint, q, **options), options.get("samples", 1)
+    right: Any = objectives.elbo(joint, q, **options)
+    samples = options.get("samples", 1)
     if right.slope is None:
         return right._replace(value=lambda *args: samples * right.value(*args))
 
@@ -955,7 +966,7 @@ def leaky_path(joint: Callable, q: Approximation, **options: Any) -> objectives.
     return right._replace(value=value)
 
 
-def through_the_sample(right: objectives.Objective, joint: Callable, q: Approximation, options: dict) -> Callable:
+def through_the_sample(right: Any, joint: Callable, q: Approximation, options: dict) -> Callable:
     """The score of a draw that is allowed to move with φ: log q's path is counted too."""
 
     def slope(noise: Any, phi: Any, batch: Any, memory: Any) -> tuple:

@@ -241,8 +241,11 @@ class Variational(Method):
             averaged = np.concatenate(phis, 1)[:, -max(1, 2 * quarter) :].mean(1) if averaging else last
             if previous is not None and temperature == 1.0:
                 gain, error = seen.gain(tuned, jax.vmap(unravel), previous, averaged)
-                small = small + 1 if gain <= max(self.tolerance, SIGMAS * error) else 0
-                averaged = previous if gain < -SIGMAS * error else averaged
+                small = small + 1 if abs(gain) <= max(self.tolerance, SIGMAS * error) else 0
+                if gain < -max(self.tolerance, SIGMAS * error):  # it drifted off: back, with smaller steps
+                    averaged = previous
+                    back = jax.vmap(unravel)(jnp.asarray(previous))
+                    states = loop.begin(program, tuned, seen.within()[1], keys, back)
             previous = averaged if temperature == 1.0 else None
             if interrupted or small == 2 or done >= most:
                 break
@@ -297,7 +300,7 @@ class Variational(Method):
     def checks(self, posterior: Any) -> list[Check]:
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
-        done = gain <= max(self.tolerance, SIGMAS * error)
+        done = abs(gain) <= max(self.tolerance, SIGMAS * error)
         out.append(
             Check(
                 "bound's gain", gain, "trust" if done else "caution",
