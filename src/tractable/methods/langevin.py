@@ -26,6 +26,7 @@ from tractable.tools.data import Data, Plan, whole
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any
+RETRIES = 4  # of a first burn-in that diverged
 LARGE = 10_000  # parameters from which positions are pytrees inside the loop
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
 LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
@@ -173,13 +174,17 @@ class SGLD(Drawing):
             measured = self._measured(session, positions, tuned)
         scale = self.scale(measured, self.plan(data))
         found = self._choose(measured, scale, self.plan(data))
-        thin = self._thinning(measured, found["step_size"], scale)
-        tuned |= self._tuned(measured, found["step_size"], scale, thin)
+        first = found["step_size"]
+        thin = self._thinning(measured, first, scale)
+        tuned |= self._tuned(measured, first, scale, thin)
         if self.warmup and not self.cycles:
-            positions, done = self._burn_in(session, program, tuned, keys, positions, thin, 0)
+            positions, done = self._burn_in_or_smaller(session, program, tuned, keys, positions, thin)
             if self.step_size == "auto" or self.correct:
                 measured = self._measured(session, positions, tuned)
+                held = float(tuned["step_size"])
                 found = self._choose(measured, scale, self.plan(data))
+                if held < 0.5 * first:  # what was too long once may be so again
+                    found["step_size"] = min(found["step_size"], held)
                 tuned |= self._tuned(measured, found["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
         return positions, tuned, found, thin
@@ -199,6 +204,22 @@ class SGLD(Drawing):
         if self.cycles:
             tuned["cycle"] = jnp.asarray(max(2, self.draws * thin // self.cycles))
         return tuned
+
+    def _burn_in_or_smaller(self, session, program, tuned, keys, positions, thin) -> tuple[jax.Array, int]:
+        """The first half, by ever smaller automatic steps where chains leave the finite numbers: the curvature at a
+        network's mode says little of the valley's walls. ``tuned`` keeps the step that held."""
+        for _ in range(RETRIES if self.step_size == "auto" and not self.correct else 0):
+            try:
+                return self._burn_in(session, program, tuned, keys, positions, thin, 0)
+            except RunError:
+                tuned["step_size"] = tuned["step_size"] / 10
+                warnings.warn(
+                    "The automatic step left the finite numbers: the posterior is stiffer away from its mode than at "
+                    f"it. Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
+                    TractableWarning,
+                    stacklevel=6,
+                )
+        return self._burn_in(session, program, tuned, keys, positions, thin, 0)
 
     def _burn_in(self, session, program, tuned, keys, positions, thin, done) -> tuple[jax.Array, int]:
         """Half of the warm-up, by the main run's own compiled loop: (positions, groups done)."""

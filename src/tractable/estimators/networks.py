@@ -1,0 +1,112 @@
+"""Networks for tables: multilayer perceptrons whose weights have a posterior."""
+
+from typing import Any
+
+from tractable.core import Model
+from tractable.estimators.base import BayesianClassifier, BayesianRegressor
+from tractable.models.network import mlp, neural_network
+from tractable.tools.errors import SettingsError
+
+METHOD = "bbb"  # by default
+OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network
+
+
+class BayesianMLPRegressor(BayesianRegressor):
+    """A multilayer perceptron with a posterior over its weights, for numbers.
+
+        y ~ p(y | f_w(x)),   w ~ prior,   f_w: hₗ = σ(hₗ₋₁ Wₗ + bₗ)
+
+    Columns of X and y are standardised inside; what comes back is in y's units.
+
+    Args:
+        hidden: widths of the hidden layers, each ≥ 1; () for a linear map.
+        activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
+        likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", whose network
+            also says the sd at x.
+        prior: of the weights: "scaled", N(0, 1/fan_in); an sd; or as for ``models.neural_network``.
+        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace", "ensemble", with their defaults; or a
+            method with settings of its own, such as ``tr.NUTS(chains=2)``.
+        level: of intervals, in (0, 1).
+        calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
+        random_state: int, RandomState or None, of all randomness of the fit.
+
+    Attributes:
+        posterior_: the Posterior, of standardised numbers.
+        report_: how far to trust it.
+        scores_: |y − mean|/sd of the rows that calibrate, sorted, or None.
+        n_features_in_, feature_names_in_: of the rows fitted.
+
+    >>> import numpy as np, tractable as tr
+    >>> X = np.linspace(-2.0, 2.0, 40)[:, None]
+    >>> model = BayesianMLPRegressor(hidden=(8,), method=tr.MAP(), random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model.predict([[0.0], [1.5]]).shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        hidden: Any = (50,),
+        activation: Any = "relu",
+        likelihood: Any = "normal",
+        prior: Any = "scaled",
+        method: Any = METHOD,
+        level: Any = 0.9,
+        calibration: Any = 0.0,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.likelihood = likelihood
+        self.prior = prior
+        self.method = method
+        self.level = level
+        self.calibration = calibration
+        self.random_state = random_state
+
+    def _model(self) -> Model:
+        if self.likelihood not in OUTPUTS:
+            raise SettingsError(f"likelihood is one of {', '.join(OUTPUTS)}; got {self.likelihood!r}.")
+        network = mlp(self.n_features_in_, self.hidden, OUTPUTS[self.likelihood], self.activation)
+        return neural_network(network, self.likelihood, prior=self.prior)
+
+
+class BayesianMLPClassifier(BayesianClassifier):
+    """A multilayer perceptron with a posterior over its weights, for classes.
+
+        two classes:  y ~ Bernoulli(1 / (1 + e^−f_w(x)))       more:  y ~ Categorical(softmax(f_w(x))),   w ~ prior
+
+    Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they move to the middle.
+
+    Args:
+        hidden, activation, prior, method, random_state: as for ``BayesianMLPRegressor``.
+
+    Attributes:
+        classes_: the labels, sorted.
+        posterior_, report_, n_features_in_, feature_names_in_: as there.
+
+    >>> import numpy as np, tractable as tr
+    >>> X = np.linspace(-2.0, 2.0, 40)[:, None]
+    >>> y = np.where(np.abs(X[:, 0]) < 1, "in", "out")
+    >>> model = BayesianMLPClassifier(hidden=(8,), method=tr.Laplace(), random_state=0).fit(X, y)
+    >>> model.predict([[0.0], [1.9]]).tolist()
+    ['in', 'out']
+    """
+
+    def __init__(
+        self,
+        hidden: Any = (50,),
+        activation: Any = "relu",
+        prior: Any = "scaled",
+        method: Any = METHOD,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.prior = prior
+        self.method = method
+        self.random_state = random_state
+
+    def _model(self) -> Model:
+        count = len(self.classes_)
+        network = mlp(self.n_features_in_, self.hidden, 1 if count == 2 else count, self.activation)
+        return neural_network(network, "bernoulli" if count == 2 else "categorical", prior=self.prior)

@@ -1,0 +1,98 @@
+"""Models in which a datum counts more or less than once, and models whose prior is an earlier posterior."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from tractable import approximations
+from tractable.core import Model, Through, is_distribution
+from tractable.posterior import Posterior
+from tractable.tools.errors import ModelError, SettingsError
+
+LEAST_SD = 1e-6  # of a number that a method held fixed
+
+
+class Weighted(dist.Distribution):
+    """A datum that counts ``w`` times: log p(y, w) = w log p(y), of a row (y, w) of shape (2,). Not normalised."""
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real_vector  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+        super().__init__((), (2,))
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        y, weight = value[0], value[1]
+        return weight * self.base.log_prob(y.astype(int) if self.base.support.is_discrete else y)
+
+
+@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
+def weighted(model: Model) -> Model:
+    """The model of rows (y, w): Σ w_n log p(y_n|θ, x_n). It is for learning; the model given predicts."""
+    through: Any = model.likelihood
+    if not isinstance(through, Through):
+        raise ModelError("Weights are for models whose likelihood goes Through a predictor.")
+
+    def observe(params: Any, eta: jax.Array) -> dist.Distribution:
+        return Weighted(through.observe(params, eta))
+
+    return Model(model.prior, Through(through.predictor, observe), start=model.start)
+
+
+def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of the d unconstrained numbers, (d,) each.
+
+    Raises:
+        SettingsError: a point without curvature.
+    """
+    if posterior.fitted is not None:
+        q = approximations.of(posterior.fitted.family, posterior.fitted.phi)
+        mean, sd = q.mean(posterior.fitted.phi), q.sd(posterior.fitted.phi)
+    elif posterior.point is not None:
+        if "information" not in posterior.found:
+            raise SettingsError(
+                "partial_fit makes the posterior of earlier rows the prior of the next, and "
+                f"{type(posterior.method).__name__} left a point without a width (more than 1000 numbers, or no proper "
+                "maximum). Use method='bbb' or 'laplace'."
+            )
+        mean, sd = posterior.point, np.sqrt(np.diag(np.linalg.inv(posterior.found["information"])))
+    else:
+        flat: Any = posterior.unconstrained
+        flat = flat.reshape(-1, flat.shape[-1]).astype(np.float64)
+        weights = None if posterior.weights is None else posterior.weights.ravel()
+        mean = np.average(flat, axis=0, weights=weights)
+        sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+    return np.asarray(mean, np.float64), np.maximum(np.asarray(sd, np.float64), LEAST_SD)
+
+
+def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
+    """The model with the prior N(mean, sd²) of every unconstrained number by itself, carried to the parameters."""
+    dtype = jnp.result_type(float)
+    where, width = jnp.asarray(mean, dtype), jnp.asarray(sd, dtype)
+    priors = [
+        _carried(bijection, plain, m, s)
+        for bijection, plain, m, s in zip(
+            model.bijectors, model.unbounded, jax.tree.leaves(model.space.unravel(where)),
+            jax.tree.leaves(model.space.unravel(width)), strict=True,
+        )
+    ]  # fmt: skip
+    structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
+
+    def start(key: jax.Array) -> Any:
+        jitter = jax.random.normal(key, where.shape, dtype)
+        return model.constrain(model.space.unravel(where + width * jitter))
+
+    # A model without a start of its own is not a network, and Laplace tells the two apart by it.
+    return Model(jax.tree.unflatten(structure, priors), model.likelihood, start=None if model.start is None else start)
+
+
+def _carried(bijection: Any, plain: bool, mean: jax.Array, sd: jax.Array) -> dist.Distribution:
+    if plain:
+        return dist.Normal(mean, sd)
+    return dist.TransformedDistribution(dist.Normal(mean, sd).to_event(bijection.domain.event_dim), bijection)

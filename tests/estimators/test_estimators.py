@@ -1,0 +1,515 @@
+"""The estimators: scikit-learn's own checks, and the laws that those do not know."""
+
+import functools
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from montecarlo import assert_holds, binomial, broken, error
+from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import tractable as tr
+from tractable.estimators import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    rows,
+    weighted,
+)
+from tractable.models import linear
+
+SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The observed information")  # of a network's ridges, which MAP does not mind
+@parametrize_with_checks(
+    [
+        BayesianLinearRegression(),
+        BayesianLogisticRegression(method="laplace"),
+        BayesianMLPRegressor(hidden=(3,), activation="tanh", method=tr.MAP()),
+        BayesianMLPClassifier(hidden=(3,), activation="tanh", method=tr.MAP()),
+    ]
+)
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
+
+
+# Rows and weights.
+
+
+def table(size: int = 12, features: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, y and whole weights, some of them zero; with rows that are equal, and rows that differ in y alone."""
+    rng = np.random.default_rng(1)
+    x, y, weight = rng.normal(size=(size, features)), rng.normal(size=size), rng.integers(0, 4, size).astype(float)
+    x[4], y[4], x[5] = x[3], y[3], x[3]
+    weight[3:6] = 2, 1, 3
+    return x, y, weight
+
+
+def distinct_law(distinct) -> dict[str, float]:
+    """Weights are repetitions, in any order, and nothing else of the table is lost."""
+    x, y, weight = table()
+    times = weight.astype(int)
+    order = np.random.default_rng(0).permutation(len(y))
+    one = distinct(x[order], y[order], weight[order])
+    other = distinct(x.repeat(times, 0), y.repeat(times), np.ones(times.sum()))
+    if one.x.shape != other.x.shape:
+        return {"rows": np.inf}
+    moments = np.column_stack([one.x, one.y, one.y**2]).T @ one.weight
+    wanted = np.column_stack([x, y, y**2]).T @ weight
+    return {
+        "table": max(error(a, b, 1e-300) for a, b in zip(one, other, strict=True)),
+        "moments": error(moments, wanted, 1e-12),
+        "weight": error(one.weight.sum(), weight.sum(), 1e-12),
+    }
+
+
+def without_merging(x, y, weight):
+    order = np.lexsort(np.column_stack([x, y]).T[::-1])
+    return rows.Rows(x[order], y[order], weight[order])
+
+
+def merged_by_x(x, y, weight):
+    unique, first, inverse = np.unique(x[weight > 0], axis=0, return_index=True, return_inverse=True)
+    return rows.Rows(unique, y[weight > 0][first], np.bincount(inverse.ravel(), weight[weight > 0]))
+
+
+def unweighted(x, y, weight):
+    return rows.distinct(x, y, (weight > 0).astype(float))
+
+
+def unsorted(x, y, weight):
+    found = rows.distinct(x, y, weight)
+    order = np.argsort([np.flatnonzero((x == a).all(1) & (y == b))[0] for a, b in zip(found.x, found.y, strict=True)])
+    return rows.Rows(*(a[order] for a in found))
+
+
+def test_distinct():
+    assert_holds(distinct_law(rows.distinct))
+
+
+@pytest.mark.parametrize("mutant", [without_merging, merged_by_x, unweighted, unsorted])
+def test_distinct_mutants(mutant):
+    assert broken(distinct_law(mutant))
+
+
+def scaling_law(scaling) -> dict[str, float]:
+    """As if weights were repetitions; constant columns stay finite."""
+    x, y, weight = table()
+    x[:, 1] = 0.1 + 0.2  # whose mean is rounded
+    kept, times = weight > 0, weight.astype(int)
+    by = scaling(rows.Rows(x[kept], y[kept], weight[kept]), True)
+    z = by.inputs(x.repeat(times, 0))
+    u = by.targets(y.repeat(times))
+    return {
+        "mean": error(z.mean(0), 0.0, 1e-12),
+        "sd": error(z.std(0), [1, 0, 1], 1e-12),
+        "constant": error(by.scale[1], 1.0, 1e-300),
+        "y": max(error(u.mean(), 0.0, 1e-12), error(u.std(), 1.0, 1e-12)),
+    }
+
+
+def scaled_unweighted(found, targets):
+    return rows.scaling(found._replace(weight=np.ones(len(found.y))), targets)
+
+
+def scaled_by_variance(found, targets):
+    by = rows.scaling(found, targets)
+    return by._replace(scale=by.scale**2, spread=by.spread**2)
+
+
+def scaled_by_rounding(found, targets):
+    by = rows.scaling(found, targets)
+    sd = np.sqrt(np.average((found.x - by.centre) ** 2, axis=0, weights=found.weight))
+    return by._replace(scale=np.maximum(sd, 1e-300))
+
+
+def test_scaling():
+    assert_holds(scaling_law(rows.scaling))
+
+
+@pytest.mark.parametrize("mutant", [scaled_unweighted, scaled_by_variance, scaled_by_rounding])
+def test_scaling_mutants(mutant):
+    assert broken(scaling_law(mutant))
+
+
+def test_lengths_are_few_and_near():
+    lengths = np.array([rows.length(n) for n in range(1, 5000)])
+    asked = np.arange(1, 5000)
+    assert np.all(lengths >= asked) and np.all(np.diff(lengths) >= 0)
+    assert np.all(lengths[asked > 256] <= 1.125 * asked[asked > 256] + 1)
+    assert len(np.unique(lengths)) < 45
+
+
+class Tempered(weighted.Weighted):
+    """The weight where it would be a precision's."""
+
+    def log_prob(self, value, intermediates=None):
+        return dist.Normal(self.base.loc, self.base.scale / jnp.sqrt(value[1])).log_prob(value[0])
+
+
+class Ignorant(weighted.Weighted):
+    def log_prob(self, value, intermediates=None):
+        return self.base.log_prob(value[0])
+
+
+class Crossed(weighted.Weighted):
+    def log_prob(self, value, intermediates=None):
+        return value[0] * self.base.log_prob(value[1])
+
+
+def weighted_law(kind) -> dict[str, float]:
+    """Σ w log p(y|x, θ) against SciPy's normal."""
+    x, y, weight = table()
+    params = {"intercept": 0.3, "weights": np.array([0.5, -1.0, 2.0]), "noise": 0.7}
+    model = linear.generalised_linear(3, "normal")
+    through = model.likelihood
+    mine = tr.Model(model.prior, tr.Through(through.predictor, lambda params, eta: kind(through.observe(params, eta))))
+    got = mine.log_likelihoods(params, (jnp.column_stack([y, weight]), jnp.asarray(x)))
+    wanted = weight * stats.norm.logpdf(y, 0.3 + x @ params["weights"], 0.7)
+    return {"log likelihood": error(got, wanted, 1e-10)}
+
+
+def test_weighted():
+    assert_holds(weighted_law(weighted.Weighted))
+    model = linear.generalised_linear(3, "normal")
+    assert weighted.weighted(model) is weighted.weighted(model)
+
+
+@pytest.mark.parametrize("mutant", [Tempered, Ignorant, Crossed])
+def test_weighted_mutants(mutant):
+    assert broken(weighted_law(mutant))
+
+
+# The posterior of earlier rows as a prior.
+
+
+@functools.cache
+def halves() -> tuple:
+    """Rows whose columns are orthogonal in each half, so that the posterior's numbers are independent; and its first
+    half's posterior."""
+    x = np.tile(np.array([[1.0, 1.0], [1.0, -1.0]]), (6, 1))
+    y = x @ [0.5, -1.5] + np.random.default_rng(2).normal(0, 0.5, 12)
+    model = linear.bayesian_linear(2, 0.5, 2.0)
+    return x, y, model, tr.infer(model, tr.Data(y[:4], given=x[:4]), tr.Laplace(), progress=False)
+
+
+def filtering_law(updated) -> dict[str, float]:
+    """Two halves in turn are all rows at once, where nothing is forgotten."""
+    x, y, model, before = halves()
+    prior = updated(model, *weighted.moments(before))
+    curvature = -jax.hessian(tr.log_density(prior, (jnp.asarray(y[4:]), jnp.asarray(x[4:])), flat=True))(jnp.zeros(2))
+    slope = jax.grad(tr.log_density(prior, (jnp.asarray(y[4:]), jnp.asarray(x[4:])), flat=True))(jnp.zeros(2))
+    precision = x.T @ x / 0.25 + np.eye(2) / 4
+    return {
+        "precision": error(curvature, precision, 1e-8),
+        "mean": error(np.linalg.solve(curvature, slope), np.linalg.solve(precision, x.T @ y / 0.25), 1e-8),
+    }
+
+
+def density_law(updated) -> dict[str, float]:
+    """N(m, s²) of every number on the reals, whatever its support."""
+    scores = {}
+    for family, classes in (("normal", None), ("categorical", 3)):
+        model = linear.generalised_linear(2, family, classes)
+        rng = np.random.default_rng(3)
+        mean, sd = rng.normal(size=model.space.size), rng.uniform(0.5, 2, model.space.size)
+        z = rng.normal(size=(5, model.space.size))
+        got = jax.vmap(tr.log_density(updated(model, mean, sd), None, flat=True))(jnp.asarray(z))
+        scores[family] = error(got, stats.norm.logpdf(z, mean, sd).sum(1), 1e-8)
+    return scores
+
+
+def forgetting(model, mean, sd):
+    return model
+
+
+def squared(model, mean, sd):
+    return weighted.updated(model, mean, np.square(sd))
+
+
+def centred(model, mean, sd):
+    return weighted.updated(model, np.zeros_like(mean), sd)
+
+
+def counted_twice(model, mean, sd):
+    return weighted.updated(model, mean, sd / np.sqrt(2))
+
+
+def test_filtering():
+    assert_holds(filtering_law(weighted.updated) | density_law(weighted.updated))
+
+
+@pytest.mark.parametrize("mutant", [forgetting, squared, centred, counted_twice])
+def test_filtering_mutants(mutant):
+    assert broken(filtering_law(mutant))
+    assert broken(density_law(mutant))
+
+
+# Linear regression.
+
+
+def problem(size: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 2)) * [3.0, 0.01] + [10.0, -5.0]
+    return x, x @ [2.0, 100.0] + 7 + rng.normal(0, 2.0, size)
+
+
+@functools.cache
+def flat_fit() -> BayesianLinearRegression:
+    return BayesianLinearRegression(weight_scale=1e3, intercept_scale=1e3, random_state=0).fit(*problem())
+
+
+def test_coefficients_are_those_of_least_squares():
+    x, y = problem()
+    model, design = flat_fit(), np.column_stack([np.ones(400), x])
+    wanted, residue, *_ = np.linalg.lstsq(design, y, rcond=None)
+    sds = np.sqrt(residue[0] / 397 * np.diag(np.linalg.inv(design.T @ design)))
+    assert_holds(
+        {
+            "intercept": error(model.intercept_ / wanted[0], 1.0, 1e-4),
+            "coef": error(model.coef_ / wanted[1:], 1.0, 1e-4),
+            "coef sd": error(model.coef_std_ / sds[1:], 1.0, 0.01),  # n and not n − 3, and the noise's own prior
+            "predict": error(model.predict(x), design @ [model.intercept_, *model.coef_], 1e-9),
+        }
+    )
+
+
+def test_sd_is_of_a_new_datum():
+    x, y = problem()
+    mean, sd = flat_fit().predict(x, return_std=True)
+    design = np.column_stack([np.ones(400), x])
+    residue = np.sqrt(np.sum((y - mean) ** 2) / 397)
+    leverage = np.sum(design @ np.linalg.inv(design.T @ design) * design, 1)
+    assert_holds({"sd": error(sd / (residue * np.sqrt(1 + leverage)), 1.0, 0.02)})
+    lower, upper = flat_fit().predict_interval(x, 0.5).T
+    assert_holds({"interval": error((upper - lower) / (2 * 0.6745 * sd), 1.0, 0.2)})
+
+
+def test_units_come_back():
+    """x → a x + b and y → c y + d move predictions with them, and coefficients by c/a."""
+    x, y = problem(60)
+    first = BayesianLinearRegression(random_state=0).fit(x, y)
+    second = BayesianLinearRegression(random_state=0).fit(x * [4, 0.5] + [1, 2], -8 * y + 3)
+    there = x * [4, 0.5] + [1, 2]
+    assert_holds(
+        {
+            "coef": error(second.coef_ / first.coef_, [-2.0, -16.0], 1e-5),
+            "coef sd": error(second.coef_std_ / first.coef_std_, [2.0, 16.0], 1e-4),
+            "predict": error(second.predict(there), -8 * first.predict(x) + 3, 1e-3),
+        }
+    )
+
+
+def test_a_second_fit_compiles_nothing(caplog):
+    model = BayesianLinearRegression(random_state=0).fit(*problem(60))
+    model.predict(problem(30)[0], return_std=True)
+    with jax.log_compiles():
+        fitted = clone(model).fit(*problem(50, seed=5))
+        fitted.predict(problem(20)[0], return_std=True)
+        assert not [r.message for r in caplog.records if "Compiling" in r.message]
+        jax.jit(lambda a: a + 1)(jnp.zeros(7))
+        assert [r.message for r in caplog.records if "Compiling" in r.message]  # it would have been seen
+
+
+@pytest.mark.slow
+def test_calibrated_intervals_cover():
+    """Heavy noise under a normal likelihood: calibrated on rows held out, intervals hold their level all the same."""
+    rng = np.random.default_rng(4)
+
+    def draw(size: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.normal(size=(size, 1))
+        return x, x[:, 0] + rng.standard_t(1.5, size)
+
+    model = BayesianLinearRegression(calibration=0.5, method="laplace", random_state=0).fit(*draw(4000))
+    x, y = draw(20_000)
+    scores = {}
+    for level in (0.5, 0.9):
+        lower, upper = model.predict_interval(x, level).T
+        inside = int(np.sum((lower <= y) & (y <= upper)))
+        spread = np.sqrt(level * (1 - level) * (1 / 20_000 + 1 / 2001))  # of fresh rows, and of the rows held out
+        scores[f"{level}"] = abs(inside / 20_000 - level) / spread / 5.33
+    assert_holds(scores)
+    assert len(model.scores_) == 2000
+    model.scores_ = None  # the model's own word, of normal noise
+    lower, upper = model.predict_interval(x, 0.5).T
+    assert binomial(int(np.sum((lower <= y) & (y <= upper))), 20_000, 0.5) > 1
+
+
+def test_calibrate_takes_the_order_statistic():
+    x, y = problem(100)
+    model = BayesianLinearRegression(method="laplace", random_state=0).fit(x, y)
+    held = problem(19, seed=9)
+    model.calibrate(*held)
+    mean, sd = model.predict(x, return_std=True)
+    scores = np.sort(np.abs(held[1] - model.predict(held[0])) / model.predict(held[0], return_std=True)[1])
+    wanted = np.column_stack([mean - scores[17] * sd, mean + scores[17] * sd])  # ⌈20 · 0.9⌉ = 18th
+    # The mean by draws here, that of the coefficients there.
+    assert_holds({"interval": error(model.predict_interval(x, 0.9), wanted, 0.1)})
+    with pytest.raises(ValueError, match="needs 99 rows"):
+        model.predict_interval(x, 0.99)
+
+
+@pytest.mark.slow
+def test_logistic_units():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 2)) * [5.0, 1.0] + [100.0, 0.0]
+    y = rng.random(200) < 1 / (1 + np.exp(-(x[:, 0] - 100) / 5 - x[:, 1]))
+    model = BayesianLogisticRegression(method="laplace", random_state=0).fit(x, np.where(y, "yes", "no"))
+    assert model.classes_.tolist() == ["no", "yes"] and model.coef_.shape == (1, 2) and model.intercept_.shape == (1,)
+    # Probabilities averaged over a narrow posterior are nearly those at its mean.
+    plugged = 1 / (1 + np.exp(-(x @ model.coef_[0] + model.intercept_)))
+    assert_holds({"probability": error(model.predict_proba(x)[:, 1], plugged, 0.03)})
+    assert np.array_equal(model.predict(x), model.classes_[model.predict_proba(x).argmax(1)])
+    three = BayesianLogisticRegression(method="laplace", random_state=0).fit(x, np.digitize(x[:, 1], [-0.5, 0.5]))
+    assert three.coef_.shape == (3, 2)
+    assert_holds({"sum": error(three.coef_.sum(0), 0.0, 1e-8), "intercept": error(three.intercept_.sum(), 0.0, 1e-8)})
+
+
+# As scikit-learn's.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    [
+        tr.BayesByBackprop(steps=400),
+        tr.SGLD(chains=1, draws=50, warmup=50, thin=1, step_size=1e-4, start="random", preconditioner=None),
+        "laplace",
+    ],
+)
+def test_weights_are_repetitions_for_every_method(method):
+    x, y, weight = table()
+    times = weight.astype(int)
+    one = BayesianMLPRegressor(**SMALL, method=method).fit(x, y, weight)
+    other = BayesianMLPRegressor(**SMALL, method=method).fit(x.repeat(times, 0)[::-1], y.repeat(times)[::-1])
+    assert np.array_equal(one.predict(x), other.predict(x))
+    assert not np.array_equal(one.predict(x), BayesianMLPRegressor(**SMALL, method=method).fit(x, y).predict(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["laplace", "map", tr.NUTS(chains=2, draws=20, warmup=50)])
+def test_pickles_come_back(method):
+    x, y, _ = table(30)
+    model = BayesianMLPRegressor(**SMALL, method=method, calibration=0.5).fit(x, y)
+    back = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(back.predict(x), model.predict(x))
+    assert np.array_equal(back.predict_interval(x, 0.8), model.predict_interval(x, 0.8))
+    assert str(back.report_) == str(model.report_)
+    if method == "laplace":
+        assert np.array_equal(back.partial_fit(x, y).predict(x), model.partial_fit(x, y).predict(x))
+
+
+def test_partial_fit_goes_on():
+    x, y = problem(300)
+    whole = BayesianLinearRegression(method="laplace", random_state=0).fit(x, y)
+    parts = BayesianLinearRegression(method="laplace", random_state=0).partial_fit(x[:100], y[:100])
+    first = parts.coef_std_
+    parts.partial_fit(x[100:], y[100:])
+    # The columns are nearly uncorrelated, so that little is forgotten.
+    assert_holds(
+        {
+            "coef": error(parts.coef_, whole.coef_, 0.3 * whole.coef_std_.max()),
+            "coef sd": error(parts.coef_std_ / whole.coef_std_, 1.0, 0.1),
+            "noise": error(parts.posterior_.mean()["noise"] * parts._scaling.spread, 2.0, 0.4),
+        }
+    )
+    assert np.all(parts.coef_std_ < 0.7 * first)
+    with pytest.raises(ValueError, match="features"):
+        parts.partial_fit(x[:, :1], y)
+
+
+@pytest.mark.slow
+def test_partial_fit_of_classes():
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(90, 2))
+    y = np.digitize(x[:, 0], [-0.5, 0.5])
+    model = BayesianMLPClassifier(**SMALL, method="laplace")
+    model.partial_fit(x[y < 2], y[y < 2], classes=[0, 1, 2])
+    assert model.predict_proba(x).shape == (90, 3)
+    model.partial_fit(x, y)
+    assert model.score(x, y) > 0.85
+    with pytest.raises(ValueError, match=r"lacks: \[7\]"):
+        model.partial_fit(x[:2], [0, 7])
+    with pytest.raises(ValueError, match="in the first call"):
+        model.partial_fit(x, y, classes=[0, 1])
+    with pytest.raises(ValueError, match="without a width"):
+        point = BayesianMLPClassifier(hidden=(400,), method=tr.MAP(steps=5), random_state=0)
+        point.partial_fit(x, y).partial_fit(x, y)
+
+
+@pytest.mark.slow
+def test_it_goes_where_estimators_go():
+    x, y = problem(60)
+    frame = pd.DataFrame(x, columns=["size", "age"])
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), BayesianLinearRegression(method="laplace")),
+        {"bayesianlinearregression__weight_scale": [1e-3, 2.5]},
+        cv=2,
+    ).fit(frame, y)
+    assert search.best_params_ == {"bayesianlinearregression__weight_scale": 2.5}
+    model = BayesianLinearRegression(method="laplace", random_state=np.random.RandomState(0))
+    assert cross_val_score(model, frame, y, cv=2).min() > 0.5
+    assert model.fit(frame, y).feature_names_in_.tolist() == ["size", "age"]
+    assert "Laplace" in str(model.report_)
+    with pytest.warns(UserWarning, match="feature names"):
+        model.predict(x)
+
+
+def test_constant_columns_are_harmless():
+    x, y = problem(60)
+    with_constant = np.column_stack([x, np.full(60, 0.3)])
+    model = BayesianLinearRegression(method="laplace", random_state=0).fit(with_constant, y)
+    plain = BayesianLinearRegression(method="laplace", random_state=0).fit(x, y)
+    # The column is zero inside, its weight the prior's: it moves nothing.
+    assert_holds({"predict": error(model.predict(with_constant), plain.predict(x), 0.1)})
+    assert_holds({"weight": error(model.coef_[2], 0.0, 0.5 * model.coef_std_[2])})
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "weight", "sentence"),
+    [
+        (BayesianLinearRegression(), [3.0, 3.0, 3.0], None, "y has one value, 3, in n_samples = 1|y has one value, 3"),
+        (BayesianLogisticRegression(), ["a", "a", "a"], None, "y has one class"),
+        (BayesianLogisticRegression(), ["a", "a", "b"], [1, 1, 0], "y has one class"),
+        (BayesianLinearRegression(), [1.0, 2.0, 3.0], [1, -1, 1], "numbers ≥ 0; got -1"),
+        (BayesianLinearRegression(), [1.0, 2.0, 3.0], [0, 0, 0], "(?i)zero"),
+        (BayesianLinearRegression(), [1.0, 2.0, np.nan], None, "NaN"),
+        (BayesianLinearRegression(method="no-such"), [1.0, 2.0, 3.0], None, "There is no method 'no-such'"),
+        (BayesianLinearRegression(method=3), [1.0, 2.0, 3.0], None, "method is a name such as"),
+        (BayesianLinearRegression(level=1.0), [1.0, 2.0, 3.0], None, "level is of intervals"),
+        (BayesianLinearRegression(calibration=1.0), [1.0, 2.0, 3.0], None, "calibration is a share"),
+        (BayesianLinearRegression(calibration=0.99), [1.0, 2.0, 3.0], None, "leaves no row"),
+        (BayesianMLPRegressor(likelihood="poisson"), [1.0, 2.0, 3.0], None, "likelihood is one of normal"),
+        (BayesianMLPRegressor(hidden=(0,)), [1.0, 2.0, 3.0], None, "hidden counts units"),
+        (BayesianLogisticRegression(), [0.1, 0.2, 0.7], None, "Unknown label type"),
+    ],
+)
+def test_errors_are_sentences(estimator, y, weight, sentence):
+    x = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 5.0]])
+    with pytest.raises(ValueError, match=sentence):
+        estimator.fit(x, y, weight)
+    with pytest.raises(NotFittedError):
+        _ = estimator.report_
+
+
+def test_estimators_are_found_without_being_imported():
+    code = "import sys, tractable as tr; assert 'sklearn' not in sys.modules; print(tr.estimators.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "tractable.estimators", done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = tr.nonsense
