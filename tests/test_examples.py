@@ -46,6 +46,11 @@ def million_rows(text: str) -> None:
         assert abs(number(rf"\n{name} +[\d,]+ +[+-][\d.]+% +([\d.]+)", text) - 1) < 0.1
 
 
+def tabular(text: str) -> None:
+    assert 0.80 < number(r"\nnetwork +[\d.]+ +([\d.]+)", text) <= 1
+    assert number(r"\nlinear +([\d.]+)", text) > 0.25
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_example(script: str, tmp_path: Path) -> None:
     command = [sys.executable, EXAMPLES / f"{script}.py", "--quick", "--out", tmp_path]

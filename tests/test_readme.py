@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
@@ -13,11 +14,23 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.mark.slow
 def test_python_blocks_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     names: dict = {"key": jax.random.key(0), "position": {"theta": jnp.zeros(())}}
-    exec(compile(blocks[0], "README.md", "exec"), names)
+
+    def run(block: str) -> None:
+        exec(compile(block, "README.md", "exec"), names)
+
+    run(blocks[0])
+    held_out = names["y"][330:]
+    assert 0.75 < np.mean((names["lower"] <= held_out) & (held_out <= names["upper"])) <= 1
+    run(blocks[1])
     assert names["posterior"].report().verdict in ("trust", "caution")
     assert "nuts" in capsys.readouterr().out.lower()
+    rng = np.random.default_rng(0)
+    names["x"] = rng.normal(size=(40, 8))
+    names["y"] = np.tanh(names["x"][:, 0]) + 0.1 * rng.normal(size=40)
+    run(blocks[2])
+    assert names["mean"].shape == names["epistemic"].shape == (40,)
     names["batch"] = names["tr"].core.whole(names["data"].arrays())
-    exec(compile(blocks[1], "README.md", "exec"), names)
+    run(blocks[3])
     assert names["info"].step_size > 0
