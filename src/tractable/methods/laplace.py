@@ -165,7 +165,8 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
     if not least > (1e-10 * largest if math.isfinite(largest) else 0):
         raise ModelError(
             f"The curvature at the mode has an eigenvalue of {least:.3g}: a ridge or a saddle, around which there is "
-            "no normal. Give the flat direction a proper prior, or curvature='gauss-newton'; or use NUTS."
+            "no normal. Give the flat direction a proper prior, or curvature='gauss-newton'; fix the noise where a "
+            "flexible model learns it from few rows, which drives it to zero; or use NUTS."
         )
 
 
