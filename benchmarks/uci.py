@@ -24,6 +24,7 @@ import numpy as np
 from measuring import arguments, data_folder, say_where, table
 
 import tractable as tr
+from tractable.tools.errors import TractableError
 
 SETS = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "naval")
 METHODS = {
@@ -66,7 +67,12 @@ def measured(folder: pathlib.Path, name: str, split: int, label: str) -> dict:
     x, y, x_test, y_test, unit = load(folder, name, split)
     model = tr.models.neural_network(tr.models.mlp(x.shape[1], (50,), 1))
     began = time.perf_counter()
-    posterior = tr.infer(model, tr.Data(y, x), METHODS[label], seed=split)
+    try:
+        posterior = tr.infer(model, tr.Data(y, x), METHODS[label], seed=split)
+    except TractableError as refused:
+        print(f"{name}, split {split}: {label} refused: {refused}")
+        nothing = (float("nan"),) * 4
+        return dict(zip(COLUMNS, (name, split, label, *nothing, "refused"), strict=True))
     seconds = time.perf_counter() - began
     density = float(np.mean(posterior.log_predictive(tr.Data(y_test, x_test), draws=500)) - np.log(unit))
     found = posterior.predict(x_test, draws=500)
@@ -86,14 +92,15 @@ def show(rows: list[dict]) -> None:
         print(f"### {name}\n")
         lines = []
         for label in METHODS:
-            found = [r for r in mine if r["method"] == label]
+            tried = [r for r in mine if r["method"] == label]
+            found = [r for r in tried if r["verdict"] != "refused"]
             if not found:
                 continue
             values = {c: np.array([float(r[c]) for r in found]) for c in COLUMNS[3:7]}
             error = {c: v.std(ddof=1) / np.sqrt(len(v)) if len(v) > 1 else np.nan for c, v in values.items()}
             lines.append(
                 [
-                    label, len(found),
+                    label + (f" ({len(tried) - len(found)} refused)" if len(found) < len(tried) else ""), len(found),
                     f"{values['rmse'].mean():.4g} ± {error['rmse']:.2g}",
                     f"{values['log density'].mean():.3f} ± {error['log density']:.2g}",
                     values["coverage"].mean(), values["seconds"].mean(),
