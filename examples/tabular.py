@@ -9,8 +9,8 @@
 weights have a posterior, by Bayes by Backprop; and 30 % of the training rows are kept out of the fit to calibrate the
 intervals, which then hold 90 % of new patients whatever the network got wrong.
 
-What to look for: the share of held-out patients inside the intervals is 0.90 within chance, 0.03 for 110 of them. The
-network is no better than the linear model here, which is known of these data; both leave half of the variance.
+What to look for: the share of held-out patients inside the intervals is 0.90 within chance, about 0.04 for 99 that
+calibrate and 110 that judge. The network explains hardly more than the linear model, R² 0.38 beside 0.35 (--quick).
 
     python examples/tabular.py [--quick] [--out DIR]
 """

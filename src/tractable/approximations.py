@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.tools.errors import SettingsError
+
 Phi = dict[str, Any]  # arrays
 LOG_2PI = math.log(2 * math.pi)
 
@@ -172,7 +174,7 @@ def part(size: int, free: int) -> Approximation:
         return {"mean": phi["mean"][phi["index"]], "rho": phi["rho"], "lower": phi["lower"]}
 
     def refuse(*_: Any) -> Any:
-        raise NotImplementedError("This family is fitted by Laplace alone.")
+        raise SettingsError("A part of the parameters is fitted by Laplace alone; use mean_field or full_rank.")
 
     return Approximation(
         refuse,

@@ -22,7 +22,7 @@ from tractable.methods.method import Check, Fitted, Method, Outcome, Program, Se
 from tractable.methods.points import laplace_root, maximum
 from tractable.tools import tree
 from tractable.tools.data import Data, Plan, place, window
-from tractable.tools.errors import ModelError, RunError
+from tractable.tools.errors import ModelError, RunError, SettingsError
 
 PyTree = Any
 WINDOW = 200  # steps before a stage is first looked at
@@ -121,7 +121,7 @@ class Variational(Method):
 
     def family(self, size: int) -> Approximation:
         """q over ``size`` numbers."""
-        raise NotImplementedError
+        raise SettingsError(f"{type(self).__name__} has no family of its own; use MeanField, FullRank or LowRank.")
 
     def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
         """The bound, on batches or on all rows; with a plan ``rows`` are only what batches are cut from."""
