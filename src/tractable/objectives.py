@@ -15,6 +15,7 @@ from tractable.approximations import Approximation, log_normal, log_softplus, so
 from tractable.core import Batch, Model, Through, is_distribution, log_posterior
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.noise import normal
 from tractable.weight_noise import WeightNoise, flipout, local_reparameterisation
 
 PyTree = Any
@@ -100,7 +101,7 @@ def elbo(
         return jnp.mean(jax.vmap(lambda z: weigh(held, z, batch))(z))
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
-        return jax.random.normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
+        return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
 
     if gradient != "score":
         return Objective(draw, value)
@@ -163,7 +164,7 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
         raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
-        return jax.random.normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
+        return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
 
     def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
         z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from tractable.core import Kernel
 from tractable.tools import tree
+from tractable.tools.noise import log_uniform
 
 PyTree = Any
 
@@ -82,7 +83,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
         return (
             proposal.draw(key_move, count, state.position),
-            -jax.random.exponential(key_accept, (count,), dtype),  # log u
+            log_uniform(key_accept, (count,), dtype),
         )
 
     def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Any = None) -> tuple[Point, Info]:

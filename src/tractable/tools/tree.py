@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.tools.noise import normal
+
 PyTree = Any
 LARGE = 1 << 17  # numbers
 
@@ -24,10 +26,10 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
         keys = jax.random.split(key, len(leaves))
         return jax.tree.unflatten(
             treedef,
-            [jax.random.normal(k, (count, *a.shape), a.dtype) for k, a in zip(keys, leaves, strict=True)],
+            [normal(k, (count, *a.shape), a.dtype) for k, a in zip(keys, leaves, strict=True)],
         )
     dtype = jnp.result_type(*leaves)
-    flat = jax.random.normal(key, (count, sum(sizes)), dtype)
+    flat = normal(key, (count, sum(sizes)), dtype)
     pieces = jnp.split(flat, np.cumsum(sizes)[:-1], axis=1) if len(leaves) > 1 else [flat]
     return jax.tree.unflatten(
         treedef,
