@@ -20,9 +20,11 @@ import pytest
 import tractable as tr
 from tractable import methods
 from tractable import run as loop
+from tractable.methods.variational import Variational
 from tractable.tools.errors import SettingsError
 
 CLOSE = 1e-6  # of rounding
+RUNNING = ("drawing", "climbing the bound")  # phases that are saved as they go
 CARRIED = 1e-4  # of rounding that a warm-up and trajectories have magnified
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(24, 2))
@@ -68,7 +70,7 @@ def check_method(method: Any, *, variant: bool = False) -> None:
             check_precision(method)
         with tempfile.TemporaryDirectory() as folder:
             check_files(first, method, Path(folder))
-            if first.standing is not None:
+            if first.standing is not None or isinstance(method, Variational):
                 check_kill(first, method, Path(folder) / "run")
         if first.standing is None or getattr(method, "cycles", 0) or (variant and method.step_size == "auto"):
             return  # a cycle's length follows from draws
@@ -200,19 +202,22 @@ def check_kill(first: tr.Posterior, method: Any, folder: Path) -> None:
     """Killed half-way and resumed, a run is the one that was not, bit for bit."""
 
     def progress(phase: str, done: int, of: int) -> None:
-        if phase == "drawing" and 2 * done >= of:
+        if phase in RUNNING and 2 * done >= of:
             raise Killed
 
     with pytest.raises(Killed):
         tr.infer(MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder, progress=progress)
-    seen: list[int] = []
+    seen: list[tuple] = []
     resumed = tr.infer(
-        MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder, progress=lambda phase, done, of: seen.append(done)
+        MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder, progress=lambda *said: seen.append(said)
     )
-    assert len(seen) and len(seen) < 12, seen  # it went on, and did not start again
+    assert seen and all(phase in RUNNING for phase, _, _ in seen), seen  # no second warm-up
+    assert 4 * seen[0][1] > seen[0][2], seen  # it went on, and did not start again
     np.testing.assert_array_equal(numbers(resumed), numbers(first))
     for name, trace in first.info.items():
         np.testing.assert_array_equal(resumed.info[name], trace)
+    if first.fitted is not None and resumed.fitted is not None:
+        np.testing.assert_array_equal(resumed.fitted.trace["bound"], first.fitted.trace["bound"])
     finished = tr.infer(MODEL, tr.Data(Y, X), method, seed=3, checkpoint=folder)  # nothing is left to do
     np.testing.assert_array_equal(numbers(finished), numbers(first))
 

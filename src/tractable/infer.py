@@ -15,8 +15,9 @@ from tractable import run as loop
 from tractable.core import Model, as_data
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Method, Session
+from tractable.methods.variational import Variational
 from tractable.posterior import Posterior
-from tractable.saving import MEMORY_SHARE, Saver
+from tractable.saving import MEMORY_SHARE, ClimbSaver, Saver
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.progress import Progress, progress_of
 from tractable.tools.sharding import over_devices
@@ -45,8 +46,8 @@ def infer(
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
             stream them to (zarr).
-        checkpoint: a folder. The run is saved there as it goes, and a run that was killed goes on from there,
-            bit for bit as if it had not been; with other data, model or settings that is an error.
+        checkpoint: a folder. A run that draws or climbs is saved there as it goes, and one that was killed goes on
+            from there, bit for bit as if it had not been; with other data, model or settings that is an error.
         devices: spread the chains over this many devices.
 
     Returns:
@@ -67,10 +68,7 @@ def infer(
     method.plan(data)  # batches that cannot be, before anything runs
     _check_memory(model, method, draws if checkpoint is None else checkpoint)
     with progress_of(progress) as bar, loop.interruptible() as stop:
-        saver = None
-        folder = checkpoint if checkpoint is not None else draws if draws not in (None, "moments") else None
-        if folder is not None and isinstance(method, Drawing):
-            saver = Saver(pathlib.Path(folder), model, data, method, seed, resumable=checkpoint is not None)
+        saver = _saver(model, data, method, seed, draws, checkpoint)
         session = _session(model, data, jax.random.key(seed), stop, bar, saver, draws == "moments", devices)
         outcome = method.learn(session)
     posterior = Posterior.of(model, data, method, seed, outcome)
@@ -107,6 +105,23 @@ def extend(posterior: Posterior, draws: int, *, progress: bool | Callable | None
     }
     outcome = outcome._replace(draws=joined.pop("position"), info=joined)
     return Posterior.of(posterior.model, posterior.data, method, posterior.seed, outcome, posterior.count + draws)
+
+
+def _saver(model, data, method, seed, draws, checkpoint) -> Saver | ClimbSaver | None:
+    """Where the run is saved as it goes."""
+    folder = checkpoint if checkpoint is not None else draws if draws not in (None, "moments") else None
+    if folder is None:
+        return None
+    if isinstance(method, Drawing):
+        return Saver(pathlib.Path(folder), model, data, method, seed, resumable=checkpoint is not None)
+    if isinstance(method, Variational) and checkpoint is not None:
+        return ClimbSaver(pathlib.Path(folder), model, data, method, seed)
+    name = type(method).__name__
+    raise SettingsError(
+        f"{name} has no draws to stream; posterior.save(FOLDER) writes its result."
+        if checkpoint is None
+        else f"{name} is not saved as it goes, so it takes no checkpoint=; posterior.save(FOLDER) writes its result."
+    )
 
 
 def _session(model, data, key, stop, bar: Progress, saver, moments: bool, devices: int | None) -> Session:

@@ -95,7 +95,7 @@ def advance(
     rows: PyTree,
     keys: jax.Array,
     states: PyTree,
-    buffer: tuple[jax.Array, PyTree],
+    buffer: tuple[jax.Array | None, PyTree],
     moments: Moments | None,
     first: jax.Array,
     last: jax.Array,
@@ -276,9 +276,9 @@ def run(
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
         count = (reached - g) * loop.kept
         # A copy, because the buffer is given back to the device for the next segment.
-        draws = np.array(buffer[0][:count]).swapaxes(0, 1)
+        draws = None if buffer[0] is None else np.array(buffer[0][:count]).swapaxes(0, 1)
         seen = {name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()}
-        pieces += [draws] if keep else []
+        pieces += [draws] if keep and draws is not None else []
         infos += [seen] if trace else []
         g = reached
         if on_segment is not None:
@@ -319,8 +319,9 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
 
 
 def _buffer(loop: Shape, chains: int, observed: Any, info: PyTree) -> tuple:
+    """Room for a segment's draws, where it is not their moments that are kept, and for what its steps say."""
     length = loop.capacity * loop.kept
-    draws = jnp.zeros((length, chains, *observed.shape), observed.dtype)
+    draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)
     return draws, jax.tree.map(lambda x: jnp.zeros((length, chains, *x.shape), x.dtype), info)
 
 

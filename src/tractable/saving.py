@@ -43,11 +43,8 @@ class Saver:
         self.store: Any = None
         self.standing: Standing | None = None
         self.manifest = identity(model, data, method, seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        saved = files.load(folder / "checkpoint")
+        saved = opened(folder, self.manifest)
         if saved is None:
-            if (folder / "posterior.json").exists():
-                raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
             if (folder / "draws.zarr").exists():
                 self._clear()
             return
@@ -56,13 +53,6 @@ class Saver:
                 f"{folder} holds the checkpoint of a run; pass it as checkpoint=, or choose another folder."
             )
         _, arrays, manifest = saved
-        different = files.differences(manifest["identity"], self.manifest)
-        if different:
-            raise CheckpointError(
-                f"{folder} holds another run, which cannot be gone on with: "
-                + "; ".join(different)
-                + ". Choose another folder, or ask for what it was."
-            )
         self.standing = self._restored(arrays, manifest, data)
         self.store = store_of(folder)
         self.store.truncate(manifest["draws"])
@@ -118,6 +108,44 @@ class Saver:
         posterior.unconstrained, posterior.info = read_draws(self.store)
         posterior.trim(self.method.draws)
         describe(posterior, self.folder)
+
+
+class ClimbSaver:
+    """Keeps where a climb stands in a folder, and at last what it came to."""
+
+    def __init__(self, folder: pathlib.Path, model: Model, data: Data | None, method: Method, seed: int):
+        self.folder = folder
+        self.manifest = identity(model, data, method, seed)
+        saved = opened(folder, self.manifest)
+        self.standing = None if saved is None else (saved[1], saved[2]["numbers"])
+
+    def save(self, arrays: dict[str, np.ndarray], numbers: dict[str, str], step: int) -> None:
+        """Where it stands."""
+        files.save(self.folder / "checkpoint", arrays, {"identity": self.manifest, "numbers": numbers}, step=step)
+
+    def finish(self, posterior: Posterior) -> None:
+        """q and its summary beside the checkpoint."""
+        if posterior.fitted is not None:
+            _save_fitted(posterior.fitted, self.folder)
+            describe(posterior, self.folder)
+
+
+def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
+    """The newest checkpoint of a run's folder, made if missing; another run's is an error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = files.load(folder / "checkpoint")
+    if saved is None:
+        if (folder / "posterior.json").exists():
+            raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
+        return None
+    different = files.differences(saved[2]["identity"], manifest)
+    if different:
+        raise CheckpointError(
+            f"{folder} holds another run, which cannot be gone on with: "
+            + "; ".join(different)
+            + ". Choose another folder, or ask for what it was."
+        )
+    return saved
 
 
 def new_store(*args: Any, **kwargs: Any) -> Any:

@@ -199,9 +199,10 @@ def learn(problem: "Problem", method: "Method", seed: int, folder: Path, quiet: 
     """The posterior, which is then in the folder too."""
     from tractable.infer import infer
     from tractable.methods.drawing import Drawing
+    from tractable.methods.variational import Variational
     from tractable.saving import load
 
-    at_once = not isinstance(method, Drawing)  # such a run is not saved as it goes
+    at_once = not isinstance(method, Drawing | Variational)  # such a run is not saved as it goes
     if at_once and (folder / "posterior.json").exists():
         return load(folder, problem.model, problem.data)
     progress = False if quiet else None

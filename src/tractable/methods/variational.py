@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,36 +17,17 @@ from tractable.approximations import Approximation
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.kernels.ascend import ascend
-from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.method import Check, Fitted, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.climbing import SIGMAS, WINDOW, climb
+from tractable.methods.drawing import starts
+from tractable.methods.method import Check, Fitted, Method, Outcome, Session, plan_batches
 from tractable.methods.points import laplace_root, maximum
-from tractable.tools import tree
-from tractable.tools.data import Data, Plan, place, window
-from tractable.tools.errors import ModelError, RunError, SettingsError
+from tractable.tools.data import Data, Plan
+from tractable.tools.errors import ModelError, SettingsError
 
 PyTree = Any
-WINDOW = 200  # steps before a stage is first looked at
-SHRINK = 0.3  # of the learning rate, from stage to stage
-STAGES = 8
-STAGE_SHARE = 0.6  # of the steps left, at most, that one stage may take
-EVALUATED, FEW = 1000, 100  # paired draws of the bound, between stages; of a φ too large to average
 WEIGHED = 1000  # draws whose weights are looked at, at the end
 ROWS_WEIGHED = 1 << 28  # rows times draws times numbers up to which they are
-SIGMAS = 2.0  # of the tests on the noisy bound
-AVERAGED = 200_000  # numbers of φ up to which iterates are averaged; beyond, the last one stands for them
 MODE_SIZE = 1000  # parameters up to which curvature is formed
-
-
-class Climb(Program):
-    """A kernel whose position is φ, not parameters; seen only where averages of it are affordable."""
-
-    def observe(self, state: Any) -> jax.Array:
-        if tree.size(state.position) > AVERAGED:
-            return jnp.zeros(0)
-        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state.position)])
-
-    def describe(self, position: jax.Array) -> str:
-        return "parameters of q"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,14 +144,16 @@ class Variational(Method):
             phi, found = quadrature.climb(exact, q, model, data, stop=session.stop)
             interrupted = session.stop()
         else:
-            phi, found, trace, interrupted = self._climb(session)
-        climbed = time.perf_counter()
+            climbed = climb(self, session)
+            phi, found, interrupted = self.flat(model, climbed.phi), climbed.found, climbed.interrupted
+            trace = {"bound": climbed.bound}
+        ended = time.perf_counter()
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1))
         if weights is not None:
             seen = weigh(weights)
             found |= {"elbo": seen.elbo, "elbo error": seen.error, "bound": seen.bound}
         draws = drawn(q, phi, draws_key(session.key), self.draws)
-        seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
+        seconds = {"climbing": ended - began, "weighing": time.perf_counter() - ended}
         fitted = Fitted(self.kind, jax.tree.map(np.asarray, phi), weights, trace)
         return Outcome(np.asarray(draws)[None], None, {}, None, None, found, interrupted, seconds, fitted)
 
@@ -182,90 +165,6 @@ class Variational(Method):
         """φ of ``family`` from what the climb moved."""
         return phi
 
-    def _climb(self, session: Session) -> tuple[PyTree, dict, dict, bool]:
-        """Stages of stochastic ascent, each until its bound shows no trend; (φ, found, trace, interrupted).
-
-        A stage is looked at after ``WINDOW`` steps, and again whenever it has doubled. It ends when its noisy bound
-        shows no trend and, where iterates are averaged, the average of its last quarter gains nothing on that of the
-        one before.
-        """
-        model, data, plan = session.model, session.data, self.plan(session.data)
-        program = Climb(model, self, plan is not None and not data.resident)
-        start_key, run_key = jax.random.split(session.key)
-        means, sds = self.begin(session, start_key)
-        positions = self.positions(model, means, sds)
-        tuned = {"learning_rate": number(self.learning_rate), "temperature": number(1.0), "sd": sds[0]}
-        keys = chain_keys(run_key, self.starts)
-        rows = None if data is None or plan is not None else data.arrays()
-        seen = _Seen(program, plan, data, rows, run_key, self.starts)
-        signal_first = seen.signal(tuned, jax.tree.map(lambda a: a[0], positions))
-        shape = self.shape(model, plan, positions)
-        states = loop.begin(program, tuned, seen.within()[1], keys, positions)
-        ravel, unravel = tree.raveller(jax.eval_shape(lambda p: jax.tree.map(lambda a: a[0], p), positions))
-        averaging = tree.size(positions) // self.starts <= AVERAGED
-        bounds, previous, averaged, done, interrupted = [], None, None, 0, False
-        gain, error, small = math.inf, 0.0, 0
-        most = -(-self.most(plan) // shape.group)
-        rates = [
-            self.learning_rate * SHRINK**k if self.optimizer == "adam" else self.learning_rate for k in range(STAGES)
-        ]
-        for rate, temperature in [(self.learning_rate, t) for t in self.tempering] + [(rate, 1.0) for rate in rates]:
-            tuned |= {"learning_rate": number(rate), "temperature": number(temperature)}
-            history, phis, length, begun = [], [], shape.capacity, done
-            room = done + max(1, math.ceil(STAGE_SHARE * (most - done)))  # what is left is for smaller steps
-            while done < room:
-                result = loop.run(
-                    program, shape, data, plan, tuned, keys, states,
-                    groups=min(room, done + length), done=done, stop=session.stop,
-                )  # fmt: skip
-                states, done, interrupted = result.states, result.groups, result.interrupted
-                history.append(result.info["objective"])
-                phis.append(result.draws)
-                session.say("climbing", done, most)
-                trail = np.concatenate(phis, 1)
-                quarter = trail.shape[1] // 4
-                if interrupted or not settled(np.concatenate(history, 1)):
-                    if interrupted:
-                        break
-                elif not averaging:
-                    break
-                else:
-                    before, after = trail[:, -2 * quarter : -quarter].mean(1), trail[:, -quarter:].mean(1)
-                    if not seen.gains(tuned, jax.vmap(unravel), before, after, self.tolerance):
-                        break
-                length = done - begun
-            if not history:
-                break
-            bounds.append(np.concatenate(history, 1))
-            last = np.asarray(jax.vmap(ravel)(states.position))
-            averaged = np.concatenate(phis, 1)[:, -max(1, 2 * quarter) :].mean(1) if averaging else last
-            if previous is not None and temperature == 1.0:
-                gain, error = seen.gain(tuned, jax.vmap(unravel), previous, averaged)
-                small = small + 1 if abs(gain) <= max(self.tolerance, SIGMAS * error) else 0
-                if gain < -max(self.tolerance, SIGMAS * error):  # it drifted off: back, with smaller steps
-                    averaged = previous
-                    back = jax.vmap(unravel)(jnp.asarray(previous))
-                    states = loop.begin(program, tuned, seen.within()[1], keys, back)
-            previous = averaged if temperature == 1.0 else None
-            if interrupted or small == 2 or done >= most:
-                break
-        if averaged is None:
-            raise RunError("The climb was stopped before its first window was done.")
-        pair = jax.vmap(unravel)(jnp.asarray(averaged))
-        values = seen.values(tuned, pair)
-        best = int(np.argmax(values.mean(1)))
-        phi = jax.tree.map(lambda a: a[best], pair)
-        found = {
-            "objective": float(values[best].mean()),
-            "gain": gain,
-            "gain error": error,
-            "steps": done * shape.group,
-            "agreement": float(values[best].mean() - values.mean(1).min()),
-            "signal at start": signal_first,
-            "signal": seen.signal(tuned, phi),
-        }
-        return self.flat(model, phi), found, {"bound": np.concatenate(bounds, 1)[best]}, interrupted
-
     def most(self, plan: Plan | None) -> int:
         """Steps at most."""
         return self.steps
@@ -274,7 +173,7 @@ class Variational(Method):
         """The loop's: a segment is a window, of whole epochs where there are batches."""
         thin = 10
         noise = self.samples * self.family(model.space.size).noise
-        shape = loop.shape(10**6, thin, noise, self.starts)
+        shape = loop.shape(10**6, thin, noise, self.starts, moments=True)
         epoch = 1 if plan is None else plan.count
         window = max(WINDOW, epoch * -(-WINDOW // epoch)) if epoch <= 10 * WINDOW else epoch
         return shape._replace(capacity=-(-window // shape.group))
@@ -379,49 +278,6 @@ class LowRank(Variational):
         return approximations.low_rank(size, min(self.rank, size))
 
 
-class _Seen(NamedTuple):
-    """Looks at the bound beside the climb, on noise and batches of its own."""
-
-    program: Climb
-    plan: Plan | None
-    data: Any  # Data, or None
-    rows: PyTree
-    key: jax.Array
-    starts: int
-
-    def within(self) -> tuple[Plan | None, PyTree]:
-        """Plan and rows in memory: of data on file one first batch stands for all."""
-        if self.plan is None:
-            return None, self.rows
-        if self.data.resident:
-            return self.plan, self.data.windows(self.plan.width)
-        first = self.data.take(slice(0, self.plan.width))
-        return Plan(first.size, first.size), first.windows(first.size)
-
-    def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
-        """(φ, draw) the noisy bound of several φ on common random numbers."""
-        plan, rows = self.within()
-        return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
-
-    def gain(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-        """What ``after`` (start, p) gains on ``before``, at the start that gains most surely; and its error."""
-        values = self.values(tuned, unravel(jnp.concatenate([jnp.asarray(before), jnp.asarray(after)])))
-        gains = values[self.starts :] - values[: self.starts]
-        errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
-        worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
-        return float(gains[worst].mean()), float(errors[worst])
-
-    def gains(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
-        """Whether it gains more than the tolerance and than chance."""
-        gain, error = self.gain(tuned, unravel, before, after)
-        return gain > max(tolerance, SIGMAS * error)
-
-    def signal(self, tuned: PyTree, phi: PyTree) -> float:
-        """‖E g‖² / tr Cov g of one step's gradient estimate."""
-        plan, rows = self.within()
-        return float(_signal(self.program, plan, tuned, rows, phi, self.key))
-
-
 def scaled(rate: jax.Array, scale: Any) -> optax.GradientTransformation:
     """Updates times −rate and, number by number, ``scale(params)``."""
 
@@ -431,74 +287,10 @@ def scaled(rate: jax.Array, scale: Any) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def number(value: float) -> jax.Array:
-    return jnp.asarray(value, jnp.result_type(float))
-
-
-def settled(history: np.ndarray) -> bool:
-    """Whether the last half of a noisy trace (start, window) shows no trend upward.
-
-    The means of its two halves differ by less than ``SIGMAS`` standard errors, from batch means, which allow for
-    dependence between neighbours.
-    """
-    tail = history[:, history.shape[1] // 2 :]
-    half = tail.shape[1] // 2
-    if half < 5:
-        return False
-    first, last = tail[:, :half], tail[:, -half:]
-    batches = 5
-    width = half // batches
-
-    def error(x: np.ndarray) -> np.ndarray:
-        means = x[:, : width * batches].reshape(len(x), batches, width).mean(2)
-        return means.var(1, ddof=1) / batches
-
-    gain = last.mean(1) - first.mean(1)
-    return bool(np.all(gain <= SIGMAS * np.sqrt(error(first) + error(last))))
-
-
 def conditional_sd(root: np.ndarray) -> np.ndarray:
     """1/√Λᵢᵢ of Σ = root rootᵀ."""
     precision_root = np.linalg.inv(root)
     return 1 / np.sqrt(np.square(precision_root).sum(0))
-
-
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
-def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned["temperature"])
-    first = jax.tree.map(lambda a: a[0], phis)
-
-    def once(t: jax.Array) -> jax.Array:
-        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
-        return jax.vmap(lambda phi: objective.value(noise, phi, batch))(phis)
-
-    return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= AVERAGED else FEW)).T
-
-
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
-def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
-    method: Any = program.method
-    objective = method.objective(program.model, rows, tuned["temperature"])
-    count = 32
-
-    def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
-        total, square, memory = carry
-        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, phi))
-        if objective.slope is None:
-            gradient = jax.grad(objective.value, argnums=1)(noise, phi, batch)
-        else:
-            _, gradient, memory = objective.slope(noise, phi, batch, memory)
-        return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
-
-    nothing = jax.tree.map(jnp.zeros_like, phi)
-    start = (nothing, jnp.zeros((), jax.tree.leaves(phi)[0].dtype), objective.remember(phi))
-    (total, square, _), _ = jax.lax.scan(once, start, jnp.arange(count))
-    mean = tree.dot(total, total) / count**2
-    noise = (square / count - mean) * count / (count - 1)
-    return jnp.maximum(mean - noise / count, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)
 
 
 def draws_key(seed: jax.Array | int | None) -> jax.Array:

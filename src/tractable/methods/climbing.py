@@ -1,0 +1,396 @@
+"""Stages of stochastic ascent, each until its noisy bound shows no trend; saved as they go.
+
+A stage keeps one learning rate. It is looked at after ``WINDOW`` steps, and again whenever it has doubled; it ends when
+its noisy bound shows no trend and the average of its last quarter gains nothing on that of the one before. Then the
+rate shrinks. The climb ends when the averages of two stages in a row gain no more than the tolerance, or than chance.
+"""
+
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable import run as loop
+from tractable.methods.drawing import chain_keys
+from tractable.methods.method import Program, Session
+from tractable.tools import tree
+from tractable.tools.data import Plan, place, window
+
+PyTree = Any
+WINDOW = 200  # steps before a stage is first looked at
+SHRINK = 0.3  # of the learning rate, from stage to stage
+STAGES = 8
+STAGE_SHARE = 0.6  # of the steps left, at most, that one stage may take
+EVALUATED, FEW = 1000, 100  # paired draws of the bound, between stages; of a φ that is large
+LARGE = 200_000  # numbers
+SIGMAS = 2.0  # of the tests on the noisy bound
+BATCHES = 5  # of a trace's half, whose means tell its error
+
+
+class Climb(Program):
+    """A kernel whose position is φ, not parameters."""
+
+    def observe(self, state: Any) -> jax.Array:
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state.position)])
+
+    def values(self, position: jax.Array) -> jax.Array:
+        return position
+
+    def describe(self, position: jax.Array) -> str:
+        return "parameters of q"
+
+
+class Standing(NamedTuple):
+    """Where a climb stands: enough to go on exactly. Arrays lead with the starts; those of no columns stand for none.
+
+    A stage's groups are seen in halves of what it is looked at by: h, h, h, h, 2h, 2h, 4h, 4h …
+    """
+
+    groups: int  # done, since the beginning
+    stage: int
+    begun: int  # groups done when the stage began
+    states: PyTree
+    moments: loop.Moments  # of φ, over the half that goes on
+    sd: np.ndarray  # (d,) standard deviations that steps are measured in
+    before: np.ndarray  # mean of φ over the half before
+    history: np.ndarray  # noisy bound, this stage's
+    bounds: np.ndarray  # of the stages before
+    previous: np.ndarray  # average φ of the stage before, where it climbed the bound itself
+    gain: float  # nats, of the last stage on the one before
+    error: float
+    small: int  # stages in a row that gained nothing
+    signal: float  # of the gradient, at the start
+
+
+class Climbed(NamedTuple):
+    """What a climb came to."""
+
+    phi: PyTree
+    found: dict[str, Any]
+    bound: np.ndarray  # (kept,) its noisy trace, at the best start
+    interrupted: bool
+
+
+class Problem(NamedTuple):
+    """What stays the same through a climb."""
+
+    method: Any  # Variational
+    session: Session
+    program: Climb
+    plan: Plan | None
+    shape: loop.Shape
+    keys: jax.Array
+    seen: "Seen"
+    tuned: dict[str, jax.Array]
+    like: PyTree  # one φ
+
+    def vector(self, phis: PyTree) -> np.ndarray:
+        """(start, p) of φ with a leading axis of starts."""
+        return np.asarray(jax.vmap(tree.raveller(self.like)[0])(phis))
+
+    def tree(self, vectors: np.ndarray) -> PyTree:
+        return jax.vmap(tree.raveller(self.like)[1])(jnp.asarray(vectors))
+
+
+def climb(method: Any, session: Session) -> Climbed:
+    """Climb a method's objective from its starts; goes on from ``session.resume`` where there is one."""
+    start_key, run_key = jax.random.split(session.key)
+    problem, at = _begun(method, session, start_key, run_key)
+    most = -(-method.most(problem.plan) // problem.shape.group)
+    stages = _stages(method)
+    while True:
+        rate, temperature = stages[at.stage]
+        problem.tuned.update(learning_rate=number(rate), temperature=number(temperature), sd=jnp.asarray(at.sd))
+        at, interrupted = _stage(problem, at, most)
+        averaged = _average(problem, at)
+        if interrupted:
+            return _chosen(problem, at, averaged, True)
+        at = _compared(problem, at, averaged, temperature)
+        if at.small == 2 or at.groups >= most or at.stage == len(stages):
+            return _chosen(problem, at, at.previous if at.previous.size else averaged, False)
+        _save(session, at)
+
+
+def _stages(method: Any) -> list[tuple[float, float]]:
+    """(learning rate, temperature) of each."""
+    cut = SHRINK if method.optimizer == "adam" else 1.0
+    return [(method.learning_rate, t) for t in method.tempering] + [
+        (method.learning_rate * cut**k, 1.0) for k in range(STAGES)
+    ]
+
+
+def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Standing]:
+    model, data, plan = session.model, session.data, method.plan(session.data)
+    program = Climb(model, method, plan is not None and not data.resident)
+    rows = None if data is None or plan is not None else data.arrays()
+    seen = Seen(program, plan, data, rows, run_key, method.starts)
+    keys = chain_keys(run_key, method.starts)
+    tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
+    wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
+    shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
+    like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
+    problem = Problem(method, session, program, plan, method.shape(model, plan, shapes), keys, seen, tuned, like)
+    first = seen.within()[1]
+    if session.resume is not None:
+        sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
+        states = jax.eval_shape(
+            lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes
+        )  # of which only the structure is used
+        arrays, numbers = session.resume
+        return problem, restored(arrays, numbers, states)
+    means, sds = method.begin(session, start_key)
+    positions = method.positions(model, means, sds)
+    tuned["sd"] = sds[0]
+    signal = seen.signal(tuned, jax.tree.map(lambda a: a[0], positions))
+    states = loop.begin(program, tuned, first, keys, positions)
+    nothing = np.zeros((method.starts, 0))
+    at = Standing(
+        0,
+        0,
+        0,
+        states,
+        _no_moments(problem),
+        np.asarray(sds[0]),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        math.inf,
+        0.0,
+        0,
+        signal,
+    )
+    return problem, at
+
+
+def _no_moments(problem: Problem) -> loop.Moments:
+    starts, size = problem.method.starts, tree.size(problem.like)
+    dtype = jax.tree.leaves(problem.like)[0].dtype
+    return loop.Moments(jnp.zeros(starts), jnp.zeros((starts, size), dtype), jnp.zeros((starts, size), dtype))
+
+
+def half_end(done: int, half: int) -> int:
+    """Where the half ends that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h, 12h … beyond it."""
+    ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
+    return next(end for end in ends if end > done)
+
+
+def _stage(problem: Problem, at: Standing, most: int) -> tuple[Standing, bool]:
+    """One stage to its end, or to an interruption."""
+    session, method = problem.session, problem.method
+    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # what is left is for smaller steps
+    half = max(1, problem.shape.capacity // 2)
+    saved = at.groups
+    while at.groups < room:
+        end = min(room, at.begun + half_end(at.groups - at.begun, half))
+        held = at
+
+        def on_segment(_, seen, states, done, moments, held=held, end=end):
+            nonlocal at, saved
+            history = np.concatenate([at.history, seen["objective"]], 1)
+            at = held._replace(groups=done, states=states, moments=moments, history=history)
+            session.say("climbing the bound", done, most)
+            if done < end and (done - saved) * session.chunks >= most:
+                _save(session, at)
+                saved = done
+
+        result = loop.run(
+            problem.program, problem.shape, session.data, problem.plan, problem.tuned, problem.keys, at.states,
+            groups=end, done=at.groups, moments=at.moments, keep=False, trace=False,
+            on_segment=on_segment, stop=session.stop,
+        )  # fmt: skip
+        if result.interrupted or session.stop():
+            if at.groups < end:  # what is saved is never the end of a half that was not looked at
+                _save(session, at)
+            return at, True
+        parts = (at.groups - at.begun) // half
+        if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
+            after = np.asarray(at.moments.mean)
+            if not problem.seen.gains(problem.tuned, problem.tree, at.before, after, method.tolerance):
+                break
+        if at.groups < room:
+            at = at._replace(before=np.asarray(at.moments.mean), moments=_no_moments(problem))
+            if (at.groups - saved) * session.chunks >= most:
+                _save(session, at)
+                saved = at.groups
+    return at, False
+
+
+def _average(problem: Problem, at: Standing) -> np.ndarray:
+    """(start, p) mean of φ over the last two halves, as far as they go."""
+    if not np.all(np.asarray(at.moments.count)):
+        return at.before if at.before.size else problem.vector(at.states.position)
+    after = np.asarray(at.moments.mean)
+    return (at.before + after) / 2 if at.before.size else after
+
+
+def _compared(problem: Problem, at: Standing, averaged: np.ndarray, temperature: float) -> Standing:
+    """The next stage's beginning, after what this one gained on the one before."""
+    tolerance = problem.method.tolerance
+    if at.previous.size:
+        gain, error = problem.seen.gain(problem.tuned, problem.tree, at.previous, averaged)
+        chance = max(tolerance, SIGMAS * error)
+        at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
+        if gain < -chance:  # it drifted off: back, with smaller steps
+            averaged = at.previous
+            positions = problem.tree(averaged)
+            rows = problem.seen.within()[1]
+            at = at._replace(states=loop.begin(problem.program, problem.tuned, rows, problem.keys, positions))
+    nothing = np.zeros((len(averaged), 0))
+    return at._replace(
+        stage=at.stage + 1, begun=at.groups, moments=_no_moments(problem), before=nothing, history=nothing,
+        bounds=np.concatenate([at.bounds, at.history], 1),
+        previous=averaged if temperature == 1.0 else nothing,
+    )  # fmt: skip
+
+
+def _chosen(problem: Problem, at: Standing, averaged: np.ndarray, interrupted: bool) -> Climbed:
+    """The best start's φ, and how it was come by."""
+    pair = problem.tree(averaged)
+    values = problem.seen.values(problem.tuned, pair)
+    best = int(np.argmax(values.mean(1)))
+    phi = jax.tree.map(lambda a: a[best], pair)
+    found = {
+        "objective": float(values[best].mean()),
+        "gain": at.gain,
+        "gain error": at.error,
+        "steps": at.groups * problem.shape.group,
+        "agreement": float(values[best].mean() - values.mean(1).min()),
+        "signal at start": at.signal,
+        "signal": problem.seen.signal(problem.tuned, phi),
+    }
+    return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], interrupted)
+
+
+NUMBERS = ("groups", "stage", "begun", "gain", "error", "small", "signal")
+ARRAYS = ("sd", "before", "history", "bounds", "previous")
+
+
+def _save(session: Session, at: Standing) -> None:
+    if session.save is None:
+        return
+    arrays = {f"states.{i:03d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(at.states))}
+    arrays |= {f"moments.{name}": np.asarray(value) for name, value in at.moments._asdict().items()}
+    arrays |= {name: np.asarray(getattr(at, name)) for name in ARRAYS}
+    numbers = {name: repr(getattr(at, name)) for name in NUMBERS}  # JSON has no infinity
+    session.save(arrays, numbers, at.groups)
+
+
+def restored(arrays: dict[str, np.ndarray], numbers: dict[str, str], like: PyTree) -> Standing:
+    """Where a saved climb stood; ``like`` has the structure of its states."""
+    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith("states.")]
+    moments = loop.Moments(*(jnp.asarray(arrays[f"moments.{name}"]) for name in loop.Moments._fields))
+    states = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    known: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {n: float(v) for n, v in numbers.items()}
+    known |= {name: int(numbers[name]) for name in ("groups", "stage", "begun", "small")}
+    return Standing(states=states, moments=moments, **known)
+
+
+class Seen(NamedTuple):
+    """Looks at the bound beside the climb, on noise and batches of its own."""
+
+    program: Climb
+    plan: Plan | None
+    data: Any  # Data, or None
+    rows: PyTree
+    key: jax.Array
+    starts: int
+
+    def within(self) -> tuple[Plan | None, PyTree]:
+        """Plan and rows in memory: of data on file one first batch stands for all."""
+        if self.plan is None:
+            return None, self.rows
+        if self.data.resident:
+            return self.plan, self.data.windows(self.plan.width)
+        first = self.data.take(slice(0, self.plan.width))
+        return Plan(first.size, first.size), first.windows(first.size)
+
+    def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
+        """(φ, draw) the noisy bound of several φ on common random numbers."""
+        plan, rows = self.within()
+        return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
+
+    def gain(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+        """What ``after`` (start, p) gains on ``before``, at the start that gains most surely; and its error."""
+        values = self.values(tuned, unravel(np.concatenate([before, after])))
+        gains = values[self.starts :] - values[: self.starts]
+        errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
+        worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
+        return float(gains[worst].mean()), float(errors[worst])
+
+    def gains(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
+        """Whether it gains more than the tolerance and than chance."""
+        gain, error = self.gain(tuned, unravel, before, after)
+        return gain > max(tolerance, SIGMAS * error)
+
+    def signal(self, tuned: PyTree, phi: PyTree) -> float:
+        """‖E g‖² / tr Cov g of one step's gradient estimate."""
+        plan, rows = self.within()
+        return float(_signal(self.program, plan, tuned, rows, phi, self.key))
+
+
+def number(value: float) -> jax.Array:
+    return jnp.asarray(value, jnp.result_type(float))
+
+
+def settled(history: np.ndarray) -> bool:
+    """Whether the last half of a noisy trace (start, window) shows no trend upward.
+
+    The means of its two halves differ by less than ``SIGMAS`` standard errors, from batch means, which allow for
+    dependence between neighbours.
+    """
+    tail = history[:, history.shape[1] // 2 :]
+    half = tail.shape[1] // 2
+    if half < BATCHES:
+        return False
+    first, last = tail[:, :half], tail[:, -half:]
+    width = half // BATCHES
+
+    def error(x: np.ndarray) -> np.ndarray:
+        means = x[:, : width * BATCHES].reshape(len(x), BATCHES, width).mean(2)
+        return means.var(1, ddof=1) / BATCHES
+
+    gain = last.mean(1) - first.mean(1)
+    return bool(np.all(gain <= SIGMAS * np.sqrt(error(first) + error(last))))
+
+
+@functools.partial(jax.jit, static_argnames=("program", "plan"))
+def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array) -> jax.Array:
+    method: Any = program.method
+    objective = method.objective(program.model, rows, tuned["temperature"])
+    first = jax.tree.map(lambda a: a[0], phis)
+
+    def once(t: jax.Array) -> jax.Array:
+        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
+        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, first))
+        return jax.vmap(lambda phi: objective.value(noise, phi, batch))(phis)
+
+    return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= LARGE else FEW)).T
+
+
+@functools.partial(jax.jit, static_argnames=("program", "plan"))
+def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
+    method: Any = program.method
+    objective = method.objective(program.model, rows, tuned["temperature"])
+    count = 32
+
+    def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
+        total, square, memory = carry
+        batch = None if plan is None else window(rows, plan, *place(plan, key, t))
+        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, phi))
+        if objective.slope is None:
+            gradient = jax.grad(objective.value, argnums=1)(noise, phi, batch)
+        else:
+            _, gradient, memory = objective.slope(noise, phi, batch, memory)
+        return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
+
+    nothing = jax.tree.map(jnp.zeros_like, phi)
+    start = (nothing, jnp.zeros((), jax.tree.leaves(phi)[0].dtype), objective.remember(phi))
+    (total, square, _), _ = jax.lax.scan(once, start, jnp.arange(count))
+    mean = tree.dot(total, total) / count**2
+    noise = (square / count - mean) * count / (count - 1)
+    return jnp.maximum(mean - noise / count, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)
