@@ -13,6 +13,7 @@ they add products.
 """
 
 import functools
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,53 @@ def numpyro_step(steps: int, size: int):
     return once
 
 
+def torch_steps(steps: int, size: int) -> dict:
+    """bayesian-torch's linear layers, and PyTorch's, in a Python loop, as their documentation shows."""
+    import bayesian_torch.layers as layers
+    import torch
+    from bayesian_torch.models.dnn_to_bnn import get_kl_loss
+
+    rng = np.random.default_rng(0)
+    x, y = torch.tensor(rng.random((size, 784)), dtype=torch.float32), torch.tensor(rng.integers(0, 10, size))
+
+    def network(layer) -> torch.nn.Sequential:
+        relu = torch.nn.ReLU
+        return torch.nn.Sequential(layer(784, 400), relu(), layer(400, 400), relu(), layer(400, 10))
+
+    class Pair(torch.nn.Module):
+        """A layer that returns (output, KL), of which a Sequential passes on the output."""
+
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x, return_kl=False)
+
+    out = {}
+    for name, layer, random in (
+        ("PyTorch, deterministic", torch.nn.Linear, False),
+        ("bayesian-torch", lambda a, b: Pair(layers.LinearReparameterization(a, b)), True),
+        ("bayesian-torch, Flipout", lambda a, b: Pair(layers.LinearFlipout(a, b)), True),
+    ):
+        net = network(layer)
+        optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+
+        def once(net=net, optimizer=optimizer, random=random):
+            for t in range(steps):
+                start = (t * BATCH) % (size - BATCH + 1)
+                loss = torch.nn.functional.cross_entropy(net(x[start : start + BATCH]), y[start : start + BATCH])
+                if random:
+                    loss = loss + get_kl_loss(net) / size
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return np.zeros(())
+
+        out[name] = once
+    return out
+
+
 def main() -> None:
     """Time them in turn."""
     parser = arguments(__doc__)
@@ -138,6 +186,10 @@ def main() -> None:
     runs = candidates(steps, size)
     if not options.no_numpyro:
         runs["NumPyro SVI"] = numpyro_step(steps, size)
+    if importlib.util.find_spec("bayesian_torch") is None:
+        print("bayesian-torch is not installed (pip install torch bayesian-torch): left out.\n")
+    else:
+        runs |= torch_steps(steps, size)
     seconds = medians(runs, repeats)
     base = seconds["deterministic"]
     say_where("A step of Bayes by Backprop, 784-400-400-10, batch 128, Adam")

@@ -228,7 +228,7 @@ def _along(signs: jax.Array, axes: Sequence[int], ndim: int) -> jax.Array:
 
 
 def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
-    """Biases are drawn for each example, ``contraction`` decides on the sole contraction, the rest is shared."""
+    """Biases and scales are drawn for each example; ``contraction`` decides on the sole contraction; others are shared."""
     if len(uses) != 1:
         return leaf._replace(why=f"is used {len(uses)} times" if uses else "is not used")
     eqn, position, meets_data = uses[0]
@@ -237,7 +237,7 @@ def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
     if not meets_data:
         return leaf._replace(why=f"enters {eqn.primitive.name} without an activation")
     weight = _aval(eqn.invars[position])
-    if eqn.primitive in (primitives.add_p, primitives.sub_p) and leaf.like.size <= weight.size:
+    if eqn.primitive in (primitives.add_p, primitives.sub_p, primitives.mul_p) and leaf.like.size <= weight.size:
         return leaf._replace(way="own")
     if eqn.primitive not in (primitives.dot_general_p, primitives.conv_general_dilated_p):
         return leaf._replace(why=f"enters {eqn.primitive.name}")
