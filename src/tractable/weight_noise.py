@@ -228,7 +228,7 @@ def _along(signs: jax.Array, axes: Sequence[int], ndim: int) -> jax.Array:
 
 
 def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
-    """Biases and scales are drawn for each example; ``contraction`` decides on the sole contraction; others are shared."""
+    """Biases and scales: drawn for each example; a sole contraction: as ``contraction`` decides; others: shared."""
     if len(uses) != 1:
         return leaf._replace(why=f"is used {len(uses)} times" if uses else "is not used")
     eqn, position, meets_data = uses[0]
