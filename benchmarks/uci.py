@@ -3,7 +3,7 @@
 The UCI protocol of Hernández-Lobato & Adams 2015: one hidden layer of 50 ReLU units, the standard random 90/10 splits,
 inputs and target standardised by the training part, RMSE and mean test log density in the target's units, mean and
 standard error over splits. Every method of the library runs on the same network model with its defaults, but for the
-number of draws where a chain is long (printed with the method).
+numbers of draws and leapfrogs, where a chain is long.
 
 Predicted: full Laplace, a deep ensemble and the sampled posteriors beat the grid-searched dropout in log density on
 most sets; Bayes by Backprop beats PBP, which has the same mean-field family and one pass of moment matching; the joint
@@ -36,6 +36,7 @@ METHODS = {
     "sgld": tr.SGLD(batch_size=128, chains=2, draws=250),
     "psgld": tr.SGLD(batch_size=128, chains=2, draws=250, preconditioner="rmsprop"),
     "cyclical": tr.SGLD(batch_size=128, chains=2, draws=250, cycles=4),
+    "hmc": tr.HMC(chains=2, draws=300, warmup=300, leapfrogs=30),
     "nuts": tr.NUTS(chains=2, draws=300, warmup=300),
 }
 # RMSE and log density of the literature: PBP, dropout (2016), dropout with a grid search (2018), deep ensembles, HMC.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -49,6 +50,27 @@ def million_rows(text: str) -> None:
 def tabular(text: str) -> None:
     assert 0.80 < number(r"\nnetwork +[\d.]+ +([\d.]+)", text) <= 1
     assert number(r"\nlinear +([\d.]+)", text) > 0.25
+
+
+def curve(text: str) -> None:
+    line = r"\n{} +[\d.]+ +[\d.]+ +{} +{}"
+    assert number(line.format("MAP", "–", r"([\d.]+)"), text) == pytest.approx(1, abs=0.02)  # a point knows no better
+    for name, widens, ratio in (("Bayes by Backprop", 2, 3), ("NUTS", 3, 8), ("Ensemble of five", 1.05, 5)):
+        assert number(line.format(name, r"[\d.]+", r"([\d.]+)"), text) > widens
+        assert number(line.format(name, r"([\d.]+)", r"[\d.]+"), text) > ratio
+
+
+def bandit(text: str) -> None:
+    def lines(agent: str) -> np.ndarray:
+        found = re.findall(rf"\n{agent} +[\d.]+ +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)", text)
+        assert len(found) == 2, text
+        return np.array(found, float).mean(0)  # over learning rates
+
+    _, _, _, first, last, right = lines("Thompson")
+    assert last < first / 2
+    assert right > 0.88
+    _, least, *_ = lines("5 %-greedy")
+    assert least > 2000 * number(r"5 % of that ([\d.]+)", text)  # what it tries at random costs that much, expected
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
