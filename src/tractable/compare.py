@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.monitoring
 import numpy as np
 
-from tractable.core import Model, as_data
+from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import NUTS, Method
 from tractable.posterior import Posterior, weighted_quantiles
@@ -115,41 +115,63 @@ def compare(
     Raises:
         SettingsError: no methods, or something that is none; a reference that does not fit the parameters.
     """
+    methods = _checked(methods)
+    data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
+    known = None if reference is None else as_reference(model, reference)
+    jobs = [_Job(*each, seed) for each in zip(labels(methods), methods, strict=True)]
+    if known is None:
+        # Another seed: a NUTS among the methods is to be compared, not copied.
+        jobs.insert(0, _Job("reference", NUTS(), seed + 1))
+    posteriors, failures, rows = {}, {}, {}
+    for job in jobs:
+        try:
+            posteriors[job.label], rows[job.label] = _ran(job, model, data, held_out, progress)
+        except TractableError as error:
+            failures[job.label], rows[job.label] = str(error), {"verdict": "failed"}
+            continue
+        if job.label == "reference":
+            known = as_reference(model, posteriors[job.label])
+        if posteriors[job.label].interrupted:
+            break
+    if known is not None:
+        for label, posterior in posteriors.items():
+            if posterior is not known.posterior:
+                rows[label] |= distances(posterior, known)
+    interrupted = any(posterior.interrupted for posterior in posteriors.values())
+    return Comparison(_table(rows), posteriors, failures, known, interrupted)
+
+
+class _Job(NamedTuple):
+    """A run to be made."""
+
+    label: str
+    method: Method
+    seed: int
+
+
+def _checked(methods: Sequence[Any]) -> list[Method]:
     methods = list(methods)
     strangers = [m for m in methods if not isinstance(m, Method)]
     if not methods or strangers:
         got = repr(strangers[0]) if strangers else "none"
         raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
-    data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
-    known = None if reference is None else as_reference(model, reference)
-    jobs = list(zip(labels(methods), methods, [seed] * len(methods), strict=True))
-    if known is None:
-        # Another seed: a NUTS among the methods is to be compared, not copied.
-        jobs.insert(0, ("reference", NUTS(), seed + 1))
-    posteriors, failures, rows, interrupted = {}, {}, {}, False
-    for label, method, own_seed in jobs:
-        say = _prefixed(progress, label)
-        try:
-            with stopwatch() as clock:
-                posterior = infer(model, data, method, seed=own_seed, progress=say)
-            rows[label] = measured(posterior, clock, held_out)
-            posteriors[label] = posterior
-        except TractableError as error:
-            failures[label] = str(error)
-            rows[label] = {"verdict": "failed"}
-            continue
-        if label == "reference":
-            known = as_reference(model, posterior)
-        if posterior.interrupted:
-            interrupted = True
-            break
-    for label, posterior in posteriors.items():
-        if known is not None and posterior is not known.posterior:
-            rows[label] |= distances(posterior, known)
+    return methods
+
+
+def _ran(
+    job: _Job, model: Model, data: Data | None, held_out: Data | None, progress: bool | Callable | None
+) -> tuple[Posterior, dict[str, Any]]:
+    """The posterior of a job, and its row of the table."""
+    with stopwatch() as clock:
+        posterior = infer(model, data, job.method, seed=job.seed, progress=_prefixed(progress, job.label))
+    return posterior, measured(posterior, clock, held_out)
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> Any:
+    """A row a label, a column each of COLUMNS."""
     import pandas as pd
 
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
-    return Comparison(table.rename_axis("method"), posteriors, failures, known, interrupted)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
 
 
 def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None) -> dict[str, Any]:

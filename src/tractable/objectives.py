@@ -16,7 +16,7 @@ from tractable.core import Batch, Model, Through, is_distribution, log_posterior
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.noise import normal
-from tractable.weight_noise import WeightNoise, flipout, local_reparameterisation
+from tractable.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 
 PyTree = Any
 CONTROLS = (None, "running-mean", "leave-one-out", "fitted")
@@ -91,20 +91,30 @@ def elbo(
     _check(samples, gradient, control)
 
     def weigh(phi: PyTree, z: jax.Array, batch: Batch | None) -> jax.Array:
-        return log_joint(z, batch) / temperature - q.log_prob(phi, z)
+        return jax.vmap(lambda z: log_joint(z, batch) / temperature - q.log_prob(phi, z))(z)  # (S,)
 
     def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
         z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
         if gradient == "reparameterised":
             return jnp.mean(jax.vmap(lambda z: log_joint(z, batch))(z)) / temperature + q.entropy(phi)
-        held = jax.lax.stop_gradient(phi)
-        return jnp.mean(jax.vmap(lambda z: weigh(held, z, batch))(z))
+        return jnp.mean(weigh(jax.lax.stop_gradient(phi), z, batch))
+
+    if gradient != "score":
+        return Objective(_normals(q, samples), value)
+    return Objective(_normals(q, samples), value, _remember(control), _score_slope(weigh, q, control))
+
+
+def _normals(q: Approximation, samples: int) -> Callable:
+    """The ``draw`` of S draws of q a step."""
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
         return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
 
-    if gradient != "score":
-        return Objective(draw, value)
+    return draw
+
+
+def _remember(control: str | None) -> Callable:
+    """What a control variate begins with: sums, and how much weight they hold."""
 
     def remember(phi: PyTree) -> PyTree:
         zero = jnp.zeros((), jax.tree.leaves(phi)[0].dtype)
@@ -115,32 +125,19 @@ def elbo(
             return nothing, nothing
         return ()
 
+    return remember
+
+
+def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Callable:
+    """The ``slope`` of the score function, (1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
+
     def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
         z = jax.lax.stop_gradient(jax.vmap(lambda eps: q.sample(phi, eps))(noise))
-        signal = jax.lax.stop_gradient(jax.vmap(lambda z: weigh(phi, z, batch))(z))  # (S,)
+        signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
         bound = jnp.mean(signal)
         if control == "fitted":
-            scores = jax.vmap(lambda z: jax.grad(q.log_prob)(phi, z))(z)  # φ-shaped, each (S, ...)
-            cross, square = memory
-            best = jax.tree.map(lambda c, s: c / jnp.where(s > 0, s, 1), cross, square)
-
-            def average(score: jax.Array, b: jax.Array) -> jax.Array:
-                centred = signal.reshape(-1, *[1] * b.ndim) - b
-                return jnp.mean(centred * score, 0)
-
-            def tensor(weights: jax.Array, squares: PyTree) -> PyTree:
-                return jax.tree.map(lambda h: jnp.tensordot(weights, jnp.square(h), 1) / samples, squares)
-
-            seen = tensor(signal, scores), tensor(jnp.ones_like(signal), scores)
-            memory = jax.tree.map(lambda old, new: DECAY * old + (1 - DECAY) * new, memory, seen)
-            return bound, jax.tree.map(average, scores, best), memory
-        baseline = jnp.zeros_like(bound)
-        if control == "leave-one-out":
-            baseline = (jnp.sum(signal) - signal) / (samples - 1)
-        elif control == "running-mean":
-            total, weight = memory
-            baseline = total / jnp.where(weight > 0, weight, 1)
-            memory = DECAY * total + (1 - DECAY) * bound, DECAY * weight + (1 - DECAY)
+            return bound, *_fitted(q, phi, z, signal, memory)
+        baseline, memory = _baseline(control, signal, bound, memory)
         centred = signal - baseline
 
         def surrogate(phi: PyTree) -> jax.Array:
@@ -148,7 +145,38 @@ def elbo(
 
         return bound, jax.grad(surrogate)(phi), memory
 
-    return Objective(draw, value, remember, slope)
+    return slope
+
+
+def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: PyTree) -> tuple[jax.Array, PyTree]:
+    """b of every draw, and the memory after this step."""
+    if control == "leave-one-out":
+        return (jnp.sum(signal) - signal) / (len(signal) - 1), memory
+    if control == "running-mean":
+        total, weight = memory
+        after = DECAY * total + (1 - DECAY) * bound, DECAY * weight + (1 - DECAY)
+        return total / jnp.where(weight > 0, weight, 1), after
+    return jnp.zeros_like(bound), memory
+
+
+def _fitted(
+    q: Approximation, phi: PyTree, z: jax.Array, signal: jax.Array, memory: PyTree
+) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+    """The gradient with b = E[f h²]/E[h²] of earlier steps for each number of φ, h = ∇ log q; and the memory."""
+    scores = jax.vmap(lambda z: jax.grad(q.log_prob)(phi, z))(z)  # φ-shaped, each (S, ...)
+    cross, square = memory
+    best = jax.tree.map(lambda c, s: c / jnp.where(s > 0, s, 1), cross, square)
+
+    def average(score: jax.Array, b: jax.Array) -> jax.Array:
+        centred = signal.reshape(-1, *[1] * b.ndim) - b
+        return jnp.mean(centred * score, 0)
+
+    def second(weights: jax.Array) -> PyTree:
+        return jax.tree.map(lambda h: jnp.tensordot(weights, jnp.square(h), 1) / len(signal), scores)
+
+    seen = second(signal), second(jnp.ones_like(signal))
+    memory = jax.tree.map(lambda old, new: DECAY * old + (1 - DECAY) * new, memory, seen)
+    return jax.tree.map(average, scores, best), memory
 
 
 def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> Objective:
@@ -162,9 +190,6 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
     """
     if samples < 2:
         raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
-
-    def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
-        return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
 
     def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
         z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
@@ -182,7 +207,7 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
 
         return jax.nn.logsumexp(log_weights) - jnp.log(samples), jax.grad(surrogate)(phi), memory
 
-    return Objective(draw, value, slope=slope)
+    return Objective(_normals(q, samples), value, slope=slope)
 
 
 def _check(samples: int, gradient: str, control: str | None) -> None:
@@ -237,81 +262,125 @@ def bayes_by_backprop(
     """
     if samples < 1:
         raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
-    shapes = model.space.shapes
-    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    names = [tree.path_name(path) for path, _ in paths]
-    priors = [_normal(model, i) for i in range(len(paths))]
-    layered = None
-    if noise != "shared":
-        layered = _layers(model, noise, shapes, given)
-    split = set(layered.transformed) if layered is not None else set()
+    fixed = _fixed(model, noise, given)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
-        own = {n: jnp.zeros(s.shape, s.dtype) for n, (_, s), p in zip(names, paths, priors, strict=True)
-               if layered is None or (n in split and p is None)}  # fmt: skip
-        key, layer_key = jax.random.split(key)
-        mine = tree.normal_like(key, own, count * samples) if own else {}
-        theirs = () if layered is None else layered.draw(layer_key, count * samples, size)
-        # Without the barrier the compiler draws again wherever the noise is used, forward and backward.
-        mine, theirs = jax.lax.optimization_barrier((mine, theirs))
-        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), (mine, theirs))
-
-    def once(noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-        """Log likelihood of the batch, and the Monte-Carlo part of log p − log q."""
-        own, theirs = noise
-        means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
-        sds = [softplus(rho) for rho in rhos]
-        drawn, shown = [], []
-        for n, m, s in zip(names, means, sds, strict=True):
-            if n in own:
-                drawn.append(m + s * own[n])
-            elif layered is not None and n not in split:
-                drawn.append(m + s * theirs.batch[n])
-            else:
-                drawn.append(m)  # whose cost is in closed form, and which only the predictor sees
-            # What the predictor alone may see is not a number elsewhere.
-            shown.append(jnp.full_like(m, jnp.nan) if n in split else drawn[-1])
-        log_ratio = jnp.zeros((), means[0].dtype)
-        if any(p is None for p in priors):
-            unconstrained = jax.tree.unflatten(structure, drawn)
-            params = model.constrain(unconstrained)
-            if model.prior_is_callable:
-                log_ratio = model.log_prior(params) + model.log_jacobian(unconstrained, params)
-                each = [0.0] * len(priors)
-            else:
-                each = model.log_priors(params, unconstrained)
-            for value, p, w, m, rho in zip(each, priors, drawn, means, rhos, strict=True):
-                if p is None:
-                    log_ratio += value - jnp.sum(log_normal(w - m, rho))
-        if batch is None:
-            return jnp.zeros((), means[0].dtype), log_ratio
-        if layered is None:
-            terms = model.log_likelihoods(model.constrain(jax.tree.unflatten(structure, drawn)), batch.data)
-        else:
-            likelihood: Any = model.likelihood
-            y, x = batch.data
-            n = batch.mask.shape[0]
-            cut = theirs._replace(
-                example=jax.tree.map(lambda a: a[:n], theirs.example), signs=jax.tree.map(lambda a: a[:n], theirs.signs)
-            )
-            eta = layered.call(cut, phi["mean"], jax.tree.unflatten(structure, sds), x)
-            seen = model.constrain(jax.tree.unflatten(structure, shown))
-            terms = jax.vmap(lambda e, y: _log_prob(likelihood.observe(seen, e), y))(eta, y)
-        return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+        drawn = _noise(fixed, key, count * samples, size)
+        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), drawn)
 
     def value(noise: PyTree, phi: PyTree, batch: Batch | None) -> jax.Array:
         if samples == 1:  # a batch axis of one is not free: its products take a slower way
-            likelihood, log_ratio = once(jax.tree.map(lambda a: a[0], noise), phi, batch)
+            likelihood, log_ratio = _once(fixed, jax.tree.map(lambda a: a[0], noise), phi, batch)
         else:
-            likelihood, log_ratio = jax.vmap(lambda noise: once(noise, phi, batch))(noise)
+            likelihood, log_ratio = jax.vmap(lambda noise: _once(fixed, noise, phi, batch))(noise)
         cost = -jnp.mean(log_ratio)
-        for p, m, rho in zip(priors, jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"]), strict=True):
-            if p is not None:
-                cost = cost + normal_kl(m, rho, *p)
+        for leaf, m, rho in zip(fixed.leaves, *map(jax.tree.leaves, (phi["mean"], phi["rho"])), strict=True):
+            if leaf.normal is not None:
+                cost = cost + normal_kl(m, rho, *leaf.normal)
         count = 1 if batch is None else batch.count
         return count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
+
+
+class _Leaf(NamedTuple):
+    """One of a model's parameters under Bayes by Backprop."""
+
+    name: str
+    like: jax.ShapeDtypeStruct
+    normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose cost is in closed form
+    inside: bool  # examples do not share its noise, so that it has one value only within the predictor
+    source: str  # of its ε: "own", "layers"; "none" where neither the cost nor the likelihood sees a draw
+
+
+class _Fixed(NamedTuple):
+    """What stays the same at every step of Bayes by Backprop."""
+
+    model: Model
+    leaves: list[_Leaf]
+    structure: Any  # of the parameters
+    layered: WeightNoise | None  # of "local" and "flipout"
+
+
+def _fixed(model: Model, noise: str, given: Any) -> _Fixed:
+    shapes = model.space.shapes
+    layered = None if noise == "shared" else _layers(model, noise, shapes, given)
+    inner = () if layered is None else layered.transformed
+
+    def leaf(index: int, path: Any, like: Any) -> _Leaf:
+        name, normal = tree.path_name(path), _normal(model, index)
+        inside, source = name in inner, "own"
+        if layered is not None and not (inside and normal is None):
+            source = "none" if inside else "layers"
+        return _Leaf(name, like, normal, inside, source)
+
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    return _Fixed(model, [leaf(i, *each) for i, each in enumerate(paths)], structure, layered)
+
+
+def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
+    """``count`` draws of (ε by name of leaf, noise of the layers)."""
+    own = {leaf.name: jnp.zeros(leaf.like.shape, leaf.like.dtype) for leaf in fixed.leaves if leaf.source == "own"}
+    key, layer_key = jax.random.split(key)
+    mine = tree.normal_like(key, own, count) if own else {}
+    theirs = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
+    # Without the barrier the compiler draws again wherever the noise is used, forward and backward.
+    return jax.lax.optimization_barrier((mine, theirs))
+
+
+def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+    """Of one draw: log likelihood of the batch, and the Monte-Carlo part of log p − log q."""
+    own, theirs = noise
+    means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
+    sds, drawn = [softplus(rho) for rho in rhos], []
+    for leaf, m, s in zip(fixed.leaves, means, sds, strict=True):
+        if leaf.source == "none":
+            drawn.append(m)
+        else:
+            drawn.append(m + s * (own if leaf.source == "own" else theirs.batch)[leaf.name])
+    log_ratio = _log_ratio(fixed, drawn, means, rhos)
+    if batch is None:
+        return jnp.zeros((), means[0].dtype), log_ratio
+    if fixed.layered is None:
+        params = fixed.model.constrain(jax.tree.unflatten(fixed.structure, drawn))
+        terms = fixed.model.log_likelihoods(params, batch.data)
+    else:
+        terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
+    return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+
+
+def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array:
+    """log p(w) − log q(w) of one draw, over the parameters whose cost has no closed form."""
+    model, log_ratio = fixed.model, jnp.zeros((), means[0].dtype)
+    if all(leaf.normal is not None for leaf in fixed.leaves):
+        return log_ratio
+    unconstrained = jax.tree.unflatten(fixed.structure, drawn)
+    params = model.constrain(unconstrained)
+    if model.prior_is_callable:
+        log_ratio = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+        each = [0.0] * len(drawn)
+    else:
+        each = model.log_priors(params, unconstrained)
+    for leaf, value, w, m, rho in zip(fixed.leaves, each, drawn, means, rhos, strict=True):
+        if leaf.normal is None:
+            log_ratio += value - jnp.sum(log_normal(w - m, rho))
+    return log_ratio
+
+
+def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: list, batch: Batch) -> jax.Array:
+    """log p(y_n|·) of every row, (n,), whose examples do not share the noise of the layers."""
+    likelihood: Any = fixed.model.likelihood
+    layered: Any = fixed.layered
+    y, x = batch.data
+    n = batch.mask.shape[0]
+    cut = noise._replace(
+        example=jax.tree.map(lambda a: a[:n], noise.example), signs=jax.tree.map(lambda a: a[:n], noise.signs)
+    )
+    eta = layered.call(cut, mean, jax.tree.unflatten(fixed.structure, sds), x)
+    # What the predictor alone may see is not a number elsewhere.
+    shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
+    seen = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown))
+    return jax.vmap(lambda e, y: _log_prob(likelihood.observe(seen, e), y))(eta, y)
 
 
 @jax.custom_vjp

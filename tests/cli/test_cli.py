@@ -16,7 +16,17 @@ from typer.testing import CliRunner, Result
 from tractable import NUTS, load
 from tractable.cli import settings
 from tractable.cli.app import app
-from tractable.cli.problem import Choices, as_rows, from_table, model_of, problem_of, read_run, split
+from tractable.cli.problem import (
+    Choices,
+    as_rows,
+    choices_of,
+    from_table,
+    model_in,
+    model_of,
+    problem_of,
+    read_run,
+    split,
+)
 from tractable.gallery import EXAMPLES
 from tractable.tools.errors import SettingsError
 from tractable.tools.tables import Encoder
@@ -231,6 +241,16 @@ def test_missing_values_are_left_out_when_asked(tables, tmp_path):
     assert "--drop-missing" in fault("fit", tmp_path / "holes.csv", "--target", "price")
     problem = from_table(tmp_path / "holes.csv", "price", Choices(missing="drop"))
     assert problem.data.size + problem.held_out.size == 78
+
+
+def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
+    spec = from_table(tables / "prices.csv", "price").spec
+    older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
+    for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
+        assert choices_of(older | written) == Choices(missing=missing, family="normal")
+    problem = problem_of(older)
+    assert problem.spec == spec
+    assert model_in(older)[0] is problem.model
 
 
 def test_settings_come_from_file_name_and_assignments(tmp_path):

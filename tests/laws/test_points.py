@@ -9,6 +9,7 @@ import pytest
 
 import tractable as tr
 from tractable.models import conjugate
+from tractable.models.linear import logistic_laplace
 
 RNG = np.random.default_rng(7)
 N = 60
@@ -108,6 +109,23 @@ def test_laplace_prior_leaves_exact_zeros():
     np.testing.assert_allclose(slope[~zero], rate * np.sign(w[~zero]), atol=1e-6 * N)
     without = tr.infer(linear(dist.Laplace(jnp.zeros(3), 1 / rate).to_event(1)), tr.Data(Y, X), tr.MLE())
     np.testing.assert_allclose(without.mean()["w"], np.linalg.lstsq(X, Y)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.03, 0.1, 0.3, 1.0])
+def test_laplace_prior_of_a_logistic_regression(scale):
+    """KKT again, where the search passes through exact zeros on its way: liblinear's answer is ours."""
+    generator = np.random.default_rng(4)
+    x = generator.normal(size=(60, 4))
+    y = (generator.random(60) < 1 / (1 + np.exp(-x @ [2.0, -1.0, 0.0, 0.1]))).astype(float)
+    posterior = tr.infer(logistic_laplace(4, scale), tr.Data(y, x), tr.MAP())
+    mode = posterior.mean()
+    a, w = float(mode["intercept"]), np.asarray(mode["weights"], np.float64)
+    design, theta = np.column_stack([np.ones(60), x]), np.concatenate([[a], w])
+    slope = design.T @ (y - 1 / (1 + np.exp(-design @ theta)))
+    zero = theta == 0
+    assert np.all(np.abs(slope[zero]) <= 1 / scale + 1e-6)
+    np.testing.assert_allclose(slope[~zero], np.sign(theta[~zero]) / scale, atol=1e-5)
+    assert posterior.report().verdict != "reject"
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])

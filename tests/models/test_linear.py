@@ -152,3 +152,12 @@ def test_same_arguments_same_model():
 def test_faults(make, sentence):
     with pytest.raises(ModelError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("eta", [-40.0, -1.0, 0.0, 0.5, 40.0])
+def test_logits_have_their_density_and_derivative(eta):
+    """log p(y|η) and y − σ(η), at η = 0 too, where a density with a |η| in it has neither derivative."""
+    for y in (0, 1):
+        value, slope = jax.value_and_grad(lambda e: linear.BernoulliLogits(e).log_prob(y))(eta)  # noqa: B023
+        np.testing.assert_allclose(value, -np.logaddexp(0.0, -(2 * y - 1) * eta), rtol=1e-12)
+        np.testing.assert_allclose(slope, y - 1 / (1 + np.exp(-eta)), atol=1e-12)

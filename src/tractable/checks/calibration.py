@@ -113,6 +113,8 @@ def pit_histogram(values: Any, bins: int = 10) -> np.ndarray:
 
 
 class Sharpness(NamedTuple):
+    """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
+
     width: float  # mean of upper − lower
     sd: float  # mean predictive sd; NaN where none was given
 
@@ -135,6 +137,8 @@ def rmse(y: Any, mean: Any) -> float:
 
 
 class LogScore(NamedTuple):
+    """A mean log predictive density, and how well the rows tell it."""
+
     mean: float  # nats a row; more is better
     error: float  # standard error over rows; NaN of one row
 

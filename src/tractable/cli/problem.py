@@ -163,7 +163,7 @@ def model_of(encoder: tables.Encoder, model: str = "glm", hidden: Sequence[int] 
 def model_in(spec: dict[str, Any]) -> tuple[Model, tables.Encoder]:
     """The model and the encoder of a run that was fitted to a table, without reading the table."""
     encoder = tables.Encoder.from_dict(spec["encoder"])
-    return model_of(encoder, spec["model"], spec["hidden"]), encoder
+    return model_of(encoder, spec.get("model", Choices.model), spec.get("hidden")), encoder
 
 
 def suits(method: Method, problem: Problem) -> None:
@@ -196,10 +196,20 @@ def problem_of(spec: dict[str, Any]) -> Problem:
     """The problem of a run that was begun before."""
     if "example" in spec:
         return from_example(spec["example"])
-    hidden = None if spec["hidden"] is None else ",".join(map(str, spec["hidden"]))
-    shifted = None if spec["shifted"] is None else Path(spec["shifted"])
-    chosen = Choices(spec["held_out"], spec["missing"], spec["family"], spec["model"], hidden, shifted)
-    return from_table(Path(spec["table"]), spec["target"], chosen)
+    return from_table(Path(spec["table"]), spec["target"], choices_of(spec))
+
+
+def choices_of(spec: dict[str, Any]) -> Choices:
+    """What a run of a table was told; where an older version wrote less, what that version did."""
+    hidden, shifted = spec.get("hidden"), spec.get("shifted")
+    return Choices(
+        held_out=spec["held_out"],
+        missing=spec.get("missing", "drop" if spec.get("drop") else "raise"),
+        family=spec["family"],
+        model=spec.get("model", Choices.model),
+        hidden=None if hidden is None else ",".join(map(str, hidden)),
+        shifted=None if shifted is None else Path(shifted),
+    )
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:

@@ -188,9 +188,16 @@ class BayesianRegressor(RegressorMixin, Bayesian):
         Returns:
             (n,), or a pair of them.
         """
-        told = self._told(self._checked(X), self.level)
-        mean = self._scaling.middle + self._scaling.spread * told.mean
-        return (mean, self._scaling.spread * told.sd) if return_std else mean
+        x = self._checked(X)
+        if not return_std:
+            return self._mean(x)
+        told = self._told(x, self.level)
+        return self._mean(x, told), self._scaling.spread * told.sd
+
+    def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
+        """(n,) the predictive mean at checked rows, in y's units; ``told`` of them already, or not."""
+        told = self._told(x, self.level) if told is None else told
+        return self._scaling.middle + self._scaling.spread * told.mean
 
     def predict_interval(self, X: Any, level: float | None = None) -> np.ndarray:
         """Intervals that hold a new y with probability ``level``.

@@ -17,7 +17,8 @@ class BayesianLinearRegression(BayesianRegressor):
 
         y ~ N(a + xᵀw, noise²),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   noise ~ HalfNormal(1)
 
-    of standardised columns and y: a weight of 1 is one sd of y for one sd of x.
+    of standardised columns and y: a weight of 1 is one sd of y for one sd of x. ``predict`` gives xᵀ coef_ + intercept_
+    exactly.
 
     Args:
         weight_scale: > 0, prior sd of a weight.
@@ -71,19 +72,8 @@ class BayesianLinearRegression(BayesianRegressor):
         self.coef_std_ = np.asarray(sd["weights"], np.float64) * by.spread / by.scale
         self.intercept_ = by.middle + by.spread * float(mean["intercept"]) - float(self.coef_ @ by.centre)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean, xᵀ coef_ + intercept_ exactly, in y's units.
-
-        Args:
-            X: (n, D).
-            return_std: the predictive sd as well: √(aleatoric² + epistemic²).
-
-        Returns:
-            (n,), or a pair of them.
-        """
-        x = self._checked(X)
-        mean = x @ self.coef_ + self.intercept_
-        return (mean, self._scaling.spread * self._told(x, self.level).sd) if return_std else mean
+    def _mean(self, x: np.ndarray, told: Any = None) -> np.ndarray:
+        return x @ self.coef_ + self.intercept_
 
 
 class BayesianLogisticRegression(BayesianClassifier):

@@ -18,12 +18,16 @@ PyTree = Any
 
 
 class State(NamedTuple):
+    """Where a climb is, and what its optimiser and its gradient's estimator remember."""
+
     position: PyTree
     memory: PyTree  # of the optimiser
     seen: PyTree = ()  # of the gradient's estimator
 
 
 class Info(NamedTuple):
+    """What one step of a climb tells."""
+
     objective: jax.Array  # () noisy, at the position left behind
 
 

@@ -16,6 +16,8 @@ PyTree = Any
 
 
 class Info(NamedTuple):
+    """What one trajectory tells."""
+
     acceptance: jax.Array  # () mean over the trajectory
     divergent: jax.Array  # () 1 where the energy error passed 1000
     energy: jax.Array  # () of the state accepted

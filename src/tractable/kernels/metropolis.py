@@ -47,6 +47,8 @@ class Proposal(NamedTuple):
 
 
 class Info(NamedTuple):
+    """What one proposal tells, accepted or not."""
+
     acceptance: jax.Array  # () min(1, ratio)
     accepted: jax.Array  # () 0 or 1
     not_a_number: jax.Array  # () 1 where the log density of the proposal was NaN: counted as −inf

@@ -18,12 +18,16 @@ PyTree = Any
 
 
 class State(NamedTuple):
+    """The last draw, and the proposal that came nearest to breaking the bound, or broke it."""
+
     position: PyTree  # the last accepted draw
     worst: PyTree  # the proposal with the largest log w − log M so far
     excess: jax.Array  # () log w − log M there; above 0 the bound was no bound
 
 
 class Info(NamedTuple):
+    """What one draw tells of its cost and of the bound."""
+
     tries: jax.Array  # () proposals looked at for this draw, the accepted one included
     excess: jax.Array  # () running maximum of log w − log M
     gave_up: jax.Array  # () 1 where ``limit`` proposals were refused

@@ -24,6 +24,8 @@ PyTree = Any
 
 
 class State(NamedTuple):
+    """A position with its momentum, and how far the schedule and the preconditioner have come."""
+
     position: PyTree
     velocity: PyTree  # v, like position
     time: jax.Array  # () t, steps taken

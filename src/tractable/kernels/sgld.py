@@ -27,12 +27,16 @@ PyTree = Any
 
 
 class State(NamedTuple):
+    """A position, and how far the schedule and the preconditioner have come."""
+
     position: PyTree
     time: jax.Array  # () t, steps taken
     memory: PyTree  # of the preconditioner
 
 
 class Info(NamedTuple):
+    """What the schedules said of one step, of SGLD or SGHMC."""
+
     step_size: jax.Array  # () ε_t
     temperature: jax.Array  # () T_t, 0 while a cycle explores
 

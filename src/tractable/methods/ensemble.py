@@ -34,14 +34,12 @@ class DeepEnsemble(Method):
     size: int = 5
 
     def __post_init__(self) -> None:
-        if isinstance(self.member, dict):
-            from tractable.methods import from_settings
+        if isinstance(self.member, dict | str):
+            # Not at the top: the package lists every method by name, and so imports this file first.
+            from tractable.methods import from_settings, named
 
-            object.__setattr__(self, "member", from_settings(self.member))
-        elif isinstance(self.member, str):
-            from tractable.methods import named
-
-            object.__setattr__(self, "member", named(self.member)())
+            member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
+            object.__setattr__(self, "member", member)
         good = isinstance(self.member, Method) and not isinstance(self.member, DeepEnsemble)
         self.check(good, "member", "a method, such as MAP() or BayesByBackprop()")
         self.check_whole("size", 2)

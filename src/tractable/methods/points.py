@@ -205,62 +205,94 @@ def maximum(
         stop: asked after every iteration; true ends the climb where it is.
     """
     batch = whole_of(data) if data is not None else None
-    size = len(start)
-    rate, centre = _kinks(model) if prior else (np.zeros(size), np.zeros(size))
-    split = np.flatnonzero(rate)
+    split = _split(model, prior)
 
     def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = _total(model, jnp.asarray(position, start.dtype), batch, prior, jacobian)
-        value, gradient = float(value), np.asarray(gradient, np.float64)
-        # The kinked part comes from u + v instead.
-        away = position[split] - centre[split]
-        return value + float(rate[split] @ np.abs(away)), _added(gradient, split, rate[split] * np.sign(away))
-
-    def joined(extended: np.ndarray) -> np.ndarray:
-        position = extended[:size].copy()
-        position[split] = centre[split] + extended[split] - extended[size:]
-        return position
+        return split.without_kinks(position, float(value), np.asarray(gradient, np.float64))
 
     def downhill(extended: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = smooth(joined(extended))
-        value -= float(rate[split] @ (extended[split] + extended[size:]))
-        full = np.concatenate([_added(gradient, split, -rate[split]), -gradient[split] - rate[split]])
-        if not np.isfinite(value):
-            return 1e300, np.zeros_like(full)
-        return -value, -full
-
-    first = np.asarray(start, np.float64)
-    extended, bounds = first, None
-    if len(split):
-        away = first[split] - centre[split]
-        extended = np.concatenate([first, np.maximum(-away, 0)])
-        extended[split] = np.maximum(away, 0)
-        bounds = [(None, None)] * size + [(0, None)] * len(split)
-        for i in split:
-            bounds[i] = (0, None)
-    rows = 1 if data is None else max(data.size, 1)
-
-    import scipy.optimize
+        value, gradient = split.with_parts(extended, *smooth(split.joined(extended)))
+        return (-value, -gradient) if np.isfinite(value) else (1e300, np.zeros_like(gradient))
 
     def look(_: np.ndarray) -> None:
         if stop():
             raise StopIteration
 
+    import scipy.optimize
+
+    extended, bounds = split.opened(np.asarray(start, np.float64))
+    rows = 1 if data is None else max(data.size, 1)
     result = scipy.optimize.minimize(
         downhill, extended, jac=True, method="L-BFGS-B", bounds=bounds, callback=look,
         options={"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-15, "gtol": tolerance * rows * 1e-2, "maxcor": 20},
     )  # fmt: skip
-    position, evaluations = joined(result.x), int(result.nfev)
-    if not len(split) and size <= INFORMATION and np.all(np.isfinite(position)):
+    position, evaluations = split.joined(result.x), int(result.nfev)
+    if not len(split.index) and len(start) <= INFORMATION and np.all(np.isfinite(position)):
         position, extra = _polish(model, batch, position, prior, jacobian, start.dtype)
         evaluations += extra
-    value, gradient = smooth(position)
-    away = position[split] - centre[split]
-    value -= float(rate[split] @ np.abs(away))
-    # The least subgradient: at a kink the rate takes up what it can.
-    beyond = np.sign(gradient[split]) * np.maximum(np.abs(gradient[split]) - rate[split], 0)
-    gradient[split] = np.where(away == 0, beyond, gradient[split] - rate[split] * np.sign(away))
+    value, gradient = split.with_kinks(position, *smooth(position))
     return Maximum(position, value, float(np.abs(gradient).max()), evaluations, gradient)
+
+
+class _Split(NamedTuple):
+    """Numbers under Laplace priors as centre + u − v with u, v ≥ 0, in an extended position (θ with u for them, v)."""
+
+    size: int  # d
+    index: np.ndarray  # (m,) of the numbers which are split
+    rate: np.ndarray  # (m,) 1/b
+    centre: np.ndarray  # (m,)
+
+    def opened(self, position: np.ndarray) -> tuple[np.ndarray, list | None]:
+        """The extended position (d + m,), and its bounds."""
+        if not len(self.index):
+            return position, None
+        away = position[self.index] - self.centre
+        extended = np.concatenate([position, np.maximum(-away, 0)])
+        extended[self.index] = np.maximum(away, 0)
+        bounds: list = [(None, None)] * self.size + [(0, None)] * len(self.index)
+        for i in self.index:
+            bounds[i] = (0, None)
+        return extended, bounds
+
+    def joined(self, extended: np.ndarray) -> np.ndarray:
+        """The position (d,) of an extended one."""
+        position = extended[: self.size].copy()
+        position[self.index] = self.centre + extended[self.index] - extended[self.size :]
+        return position
+
+    def without_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient (d,) but for −rate |w − centre|, whose slope at its kink is what differentiation says."""
+        away = position[self.index] - self.centre
+        pull = _added(gradient, self.index, self.rate * np.where(away == 0, _slope_of_kink(), np.sign(away)))
+        return value + float(self.rate @ np.abs(away)), pull
+
+    def with_parts(self, extended: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient (d + m,) with −rate (u + v), from those without the kinks."""
+        value -= float(self.rate @ (extended[self.index] + extended[self.size :]))
+        return value, np.concatenate([_added(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
+
+    def with_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and least subgradient (d,), from those without the kinks."""
+        away, slope = position[self.index] - self.centre, gradient[self.index]
+        # At a kink the rate takes up what it can.
+        beyond = np.sign(slope) * np.maximum(np.abs(slope) - self.rate, 0)
+        whole = gradient.copy()
+        whole[self.index] = np.where(away == 0, beyond, slope - self.rate * np.sign(away))
+        return value - float(self.rate @ np.abs(away)), whole
+
+
+@functools.cache
+def _slope_of_kink() -> float:
+    """That of |w| at 0, as the Laplace density is differentiated: any number of [−1, 1] would do, if it is known."""
+    return -float(jax.grad(lambda w: dist.Laplace(0.0, 1.0).log_prob(w))(0.0))
+
+
+def _split(model: Model, prior: bool) -> _Split:
+    size = model.space.size
+    rate, centre = _kinks(model) if prior else (np.zeros(size), np.zeros(size))
+    index = np.flatnonzero(rate)
+    return _Split(size, index, rate[index], centre[index])
 
 
 def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:

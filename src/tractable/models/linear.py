@@ -21,6 +21,13 @@ from tractable.tools.errors import ModelError
 FAMILIES = ("normal", "bernoulli", "categorical")
 
 
+class BernoulliLogits(dist.BernoulliLogits):
+    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
+
+    def log_prob(self, value: Any) -> jax.Array:
+        return jax.nn.log_sigmoid((2 * value - 1) * self.logits)
+
+
 def shared(factory: Callable[..., Model]) -> Callable[..., Model]:
     """``factory``, which gives the same arguments, however they are passed, the same Model."""
     signature = inspect.signature(factory)
@@ -94,7 +101,7 @@ def generalised_linear(
         raise ModelError(f"classes= is for family='categorical'; leave it out for {family!r} (got {classes}).")
     prior = {"intercept": dist.Normal(0.0, intercept_scale), "weights": _normals(features, weight_scale)}
     if family == "bernoulli":
-        return Model(prior, Through(predictor, lambda params, eta: dist.Bernoulli(logits=eta)))
+        return Model(prior, Through(predictor, lambda params, eta: BernoulliLogits(eta)))
     prior["noise"] = dist.HalfNormal(1.0)
     return Model(prior, Through(predictor, lambda params, eta: dist.Normal(eta, params["noise"])))
 
@@ -140,7 +147,7 @@ def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
         "intercept": dist.Laplace(0.0, scale),
         "weights": dist.Laplace(jnp.zeros(features), scale),
     }
-    return Model(prior, Through(predictor, lambda params, eta: dist.Bernoulli(logits=eta)))
+    return Model(prior, Through(predictor, lambda params, eta: BernoulliLogits(eta)))
 
 
 @shared

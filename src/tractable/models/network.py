@@ -18,6 +18,7 @@ from numpyro.distributions import biject_to, constraints
 
 from tractable.core import Model, Through, is_distribution
 from tractable.models.conjugate import Real, positive
+from tractable.models.linear import BernoulliLogits
 from tractable.tools.errors import ModelError
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
@@ -232,7 +233,7 @@ def _of(likelihood: str, output: jax.Array, noise: Any, df: float) -> dist.Distr
     if output.shape == (1,):
         output = output[0]
     if likelihood == "bernoulli":
-        return dist.BernoulliLogits(output)
+        return BernoulliLogits(output)
     if likelihood == "poisson":
         return dist.Poisson(jnp.exp(output))
     centred = dist.Normal(output, noise) if likelihood == "normal" else dist.StudentT(df, output, noise)
