@@ -125,4 +125,5 @@ def test_exact(name):
 def test_every_kernel_is_here():
     words = {"Proposal", "asymmetric", "fixed", "gaussian", "langevin", "metropolis", "rmsprop"}
     tested = {name.replace("random walk", "random_walk").split()[0] for name in STOCHASTIC | EXACT}
-    assert tested == set(kernels.__all__) - words
+    elsewhere = {"em", "online_em"}  # laws/test_em.py holds them to it, on models with statistics
+    assert tested == set(kernels.__all__) - words - elsewhere

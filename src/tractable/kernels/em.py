@@ -1,0 +1,340 @@
+"""Expectation–maximisation on additive expected statistics.
+
+    E:  S = Σ_n w_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S),  Q = Σ_n w_n E[log p(x_n, z | ·) | x_n, θ]
+
+Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound of it that touches it at θ, so
+that no step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows: sums over chunks, files and
+devices add up to the whole one, and their stochastic average is online EM (Cappé & Moulines 2009).
+
+An E-step is ``(theta, batch) -> Expected``, its sums weighted by ``batch.mask`` (0 or 1, or any weight ≥ 0); an M-step
+is ``statistics -> theta``. Not for z that cannot be summed or integrated out given θ.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from tractable.core import Batch, Data, Kernel, as_data
+from tractable.tools import schedules, tree
+from tractable.tools.errors import DataError, ModelError, SettingsError
+
+PyTree = Any
+
+
+class Expected(NamedTuple):
+    statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
+    log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
+
+
+class State(NamedTuple):
+    position: PyTree  # θ
+    time: jax.Array  # () steps taken
+    objective: jax.Array  # () at the position left behind; 0 before the first step
+
+
+class Info(NamedTuple):
+    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position left behind
+    gain: jax.Array  # () over the position before that; 0 in the first step
+
+
+class OnlineState(NamedTuple):
+    position: PyTree  # θ
+    time: jax.Array  # () batches seen
+    statistics: PyTree  # running average, in the scale of the whole data
+
+
+class OnlineInfo(NamedTuple):
+    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position left behind
+    step_size: jax.Array  # () γ_t
+
+
+def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) -> Kernel:
+    """Batch EM: every step looks at all rows.
+
+        θ' = m_step(S(θ))
+
+    The objective never falls where ``m_step`` is the exact maximum of Q (+ log p(θ)).
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``; ``chunked(e_step, size)`` bounds its memory.
+        m_step: ``statistics -> theta``.
+        log_prior: ``theta -> ()``, where the M-step maximises Q + log p(θ): it belongs to what is climbed.
+
+    Returns:
+        A kernel that draws nothing; its batch is the whole data, ``whole(rows)``, or rows with weights for a mask.
+    """
+
+    def init(key: jax.Array, position: PyTree) -> State:
+        del key
+        return State(position, jnp.array(0), jnp.zeros((), _dtype(position)))
+
+    def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
+        del noise
+        found = e_step(state.position, _needed(batch))
+        objective = _objective(found.log_likelihood, log_prior, state.position)
+        gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
+        position = _like(m_step(found.statistics), state.position)
+        return State(position, state.time + 1, objective), Info(objective, gain)
+
+    return Kernel(init, _nothing, step)
+
+
+def online_em(
+    e_step: Callable,
+    m_step: Callable,
+    step_size: float | schedules.Schedule | None = None,
+    patience: int = 5,
+    *,
+    example: Batch,
+    log_prior: Callable | None = None,
+) -> Kernel:
+    """Online EM: statistics are averaged over minibatches, and θ follows them.
+
+        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) once ``patience`` batches are seen
+
+    s̄_t is the batch's sum. The first batch is taken whole (γ_0 = 1): there is nothing to forget. With γ = 1 and all
+    rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``.
+        m_step: ``statistics -> theta``.
+        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. Σ γ_t must diverge and
+            Σ γ_t² must not, for θ to settle: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
+        patience: ≥ 1, batches seen before the first M-step: statistics of few rows may have no maximum.
+        example: a batch, or its ``jax.ShapeDtypeStruct``s; only its shapes are looked at, for those of the statistics.
+        log_prior: as for ``em``.
+
+    Raises:
+        SettingsError: γ outside (0, 1], patience < 1.
+    """
+    if not isinstance(patience, int) or patience < 1:
+        raise SettingsError(f"online_em(patience=...) is a whole number of batches, 1 or more; got {patience}.")
+    if step_size is None:
+        step_size = schedules.polynomial(1.0, 1.0, 0.6)
+    gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
+    second = gamma(jnp.array(1))  # of the first batch that is mixed
+    if not isinstance(second, Tracer) and not 0 < second <= 1:
+        raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
+
+    def init(key: jax.Array, position: PyTree) -> OnlineState:
+        del key
+        shapes = jax.eval_shape(e_step, position, example).statistics
+        return OnlineState(position, jnp.array(0), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
+
+    def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
+        del noise
+        batch = _needed(batch)
+        found = e_step(state.position, batch)
+        share = jnp.where(state.time > 0, gamma(state.time), 1.0)
+        statistics = jax.tree.map(
+            lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(old.dtype),
+            state.statistics,
+            found.statistics,
+        )
+        position = _like(m_step(statistics), state.position)
+        position = tree.where(state.time + 1 >= patience, position, state.position)
+        objective = _objective(batch.scale * found.log_likelihood, log_prior, state.position)
+        return OnlineState(position, state.time + 1, statistics), OnlineInfo(objective, share.astype(objective.dtype))
+
+    return Kernel(init, _nothing, step)
+
+
+def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = None, chunk: int = 4096) -> Expected:
+    """One whole E-step, ``chunk`` rows at a time: equal to it to rounding, in memory O(chunk) beside the data.
+
+    Sums are compensated (Kahan), so that in float32 thousands of chunks lose no more digits than one.
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``.
+        theta: parameters.
+        rows: pytree of arrays of n rows.
+        weights: (n,), each ≥ 0; all 1 by default.
+        chunk: rows at a time, ≥ 1.
+
+    Raises:
+        SettingsError: a chunk below 1.
+    """
+    _check_chunk(chunk)
+    size = jax.tree.leaves(rows)[0].shape[0]
+    weights = jnp.ones(size, _dtype(theta)) if weights is None else jnp.asarray(weights)
+    if chunk >= size:
+        return e_step(theta, Batch(rows, weights, size))
+
+    def part(start: jax.Array) -> Expected:
+        # The last chunk begins early enough to be full, and rows that have been counted weigh nothing: no padded copy.
+        first = jnp.minimum(start, size - chunk)
+        here = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, chunk), (rows, weights))
+        mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)
+        return e_step(theta, Batch(here[0], mask, size))
+
+    def add(carry: tuple[PyTree, PyTree], start: jax.Array) -> tuple[tuple[PyTree, PyTree], None]:
+        total, lost = carry
+        new = jax.tree.map(lambda a, b: a - b, part(start), lost)
+        after = jax.tree.map(jnp.add, total, new)
+        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, total, new)), None
+
+    shapes = jax.eval_shape(part, jnp.array(0))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(add, (zero, zero), jnp.arange(0, size, chunk))[0][0]
+
+
+def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
+    """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
+    _check_chunk(chunk)
+    return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
+
+
+def expected(e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16, weights: Any = None) -> Expected:
+    """One whole E-step over rows on file or in the host's memory; sums are kept there in float64.
+
+    One pass over the file, memory O(chunk) on both sides; the next chunk is read while the device works on this one.
+
+    Args:
+        e_step: ``(theta, batch) -> Expected``; compiled once as long as it is the same function.
+        theta: parameters. The M-step of float64 sums may be float64 too: cast it where single precision is wanted.
+        data: ``Data``, such as of a memory-mapped file, or arrays.
+        chunk: rows at a time, ≥ 1.
+        weights: (N,), each ≥ 0; all 1 by default.
+
+    Returns:
+        Expected of NumPy's float64.
+
+    Raises:
+        SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
+    """
+    _check_chunk(chunk)
+    data = as_data(data)
+    if weights is not None and np.shape(weights) != (data.size,):
+        raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
+    if data.size == 0:
+        raise DataError("EM looks at rows: these data hold none.")
+    chunk = min(chunk, data.size)
+    compiled, dtype = jax.jit(e_step), np.dtype(_dtype(theta))
+    total, working = None, None
+    for start in range(0, data.size, chunk):
+        stop = min(start + chunk, data.size)
+        # Rows before the last chunk fill it up and weigh nothing: one shape, one compilation.
+        rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
+        mask = np.zeros(chunk, dtype)
+        mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
+        ahead = compiled(theta, Batch(rows, jnp.asarray(mask), data.size))
+        total, working = _summed(total, working), ahead
+    return _summed(total, working)
+
+
+@dataclass(frozen=True)
+class Enumerated:
+    e_step: Callable  # (theta, batch) -> Expected
+    responsibilities: Callable  # (theta, rows) -> (n, m), p(z | x, θ)
+    log_evidence: Callable  # (theta, rows) -> (n,), log p(x | θ), nats
+
+
+def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Enumerated:
+    """The exact E-step of any model whose z takes few values: by summing over them. The M-step is yours.
+
+        log p(x | θ) = log Σ_z p(x, z | θ),    p(z | x, θ) = p(x, z | θ) / p(x | θ)
+
+    Args:
+        log_joint: ``(theta, x, z) -> ()``, log p(x, z | θ) of one datum; x is (y, given) where there are inputs.
+        values: the m values of z: an array or a pytree of arrays with a leading axis of m.
+        statistics: ``(x, z) -> pytree`` T of one datum, what the M-step needs; by default which value z is, so that the
+            sums are the expected counts, (m,).
+
+    A datum impossible under every value has log evidence −∞ and responsibilities NaN.
+
+    >>> import jax.numpy as jnp
+    >>> def log_joint(theta, x, z):  # one of two coins
+    ...     return jnp.log(0.5) + jnp.log(jnp.where(x == 1, z, 1 - z))
+    >>> coins = enumerated(log_joint, jnp.array([0.25, 0.75]))
+    >>> coins.responsibilities(None, jnp.array([1, 0])).round(2).tolist()
+    [[0.25, 0.75], [0.75, 0.25]]
+    """
+
+    def joint(theta: PyTree, rows: PyTree) -> jax.Array:  # (n, m)
+        return jax.vmap(lambda x: jax.vmap(lambda z: log_joint(theta, x, z))(values))(rows)
+
+    def log_evidence(theta: PyTree, rows: PyTree) -> jax.Array:
+        return jax.nn.logsumexp(joint(theta, rows), axis=1)
+
+    def responsibilities(theta: PyTree, rows: PyTree) -> jax.Array:
+        return jax.nn.softmax(joint(theta, rows), axis=1)
+
+    def e_step(theta: PyTree, batch: Batch) -> Expected:
+        rows = observed(batch)
+        logits = joint(theta, rows)
+        counts = batch.mask > 0
+        weights = jnp.where(counts, batch.mask, 0).astype(logits.dtype)
+        share = jnp.where(counts[:, None], jax.nn.softmax(logits, axis=1), 0) * weights[:, None]
+        evidence = jnp.where(counts, jax.nn.logsumexp(logits, axis=1), 0)
+        if statistics is None:
+            return Expected(jnp.sum(share, axis=0), jnp.sum(weights * evidence))
+
+        terms_of = statistics
+
+        def one(x: PyTree, share: jax.Array) -> PyTree:
+            terms = jax.vmap(lambda z: terms_of(x, z))(values)  # (m, ...)
+            return jax.tree.map(lambda t: jnp.tensordot(share, jnp.asarray(t, share.dtype), 1), terms)
+
+        sums = jax.tree.map(
+            lambda t: jnp.sum(jnp.where(jnp.expand_dims(counts, tuple(range(1, t.ndim))), t, 0), axis=0),
+            jax.vmap(one)(rows, share),
+        )
+        return Expected(sums, jnp.sum(weights * evidence))
+
+    return Enumerated(e_step, responsibilities, log_evidence)
+
+
+def observed(batch: Batch) -> PyTree:
+    """What an E-step explains: y alone where ``Data`` has no inputs, else the rows as they came."""
+    rows = batch.data
+    return rows[0] if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is None else rows
+
+
+def _nothing(key: jax.Array, count: int, state: Any, batch: Batch | None = None) -> jax.Array:
+    """EM draws nothing; the block still has its leading axis."""
+    del key, state, batch
+    return jnp.zeros((count, 0))
+
+
+def _needed(batch: Batch | None) -> Batch:
+    if batch is None:
+        raise DataError("EM looks at rows at every step: give a batch, such as whole(rows).")
+    return batch
+
+
+def _dtype(position: PyTree) -> Any:
+    return jnp.result_type(float) if not (leaves := jax.tree.leaves(position)) else jnp.result_type(*leaves)
+
+
+def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyTree) -> jax.Array:
+    value = log_likelihood if log_prior is None else log_likelihood + log_prior(theta)
+    return jnp.asarray(value, _dtype(theta))
+
+
+def _like(new: PyTree, old: PyTree) -> PyTree:
+    """The M-step's θ, in the types of the one before; a sentence where it is of another shape."""
+    shapes = [(jax.tree.structure(t), [jnp.shape(leaf) for leaf in jax.tree.leaves(t)]) for t in (new, old)]
+    if shapes[0] != shapes[1]:
+        raise ModelError(
+            "m_step(statistics) returns parameters like those EM started from, "
+            f"{shapes[1][0]} of shapes {shapes[1][1]}; got {shapes[0][0]} of shapes {shapes[0][1]}."
+        )
+    return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
+
+
+def _check_chunk(chunk: int) -> None:
+    if not isinstance(chunk, int) or chunk < 1:
+        raise SettingsError(f"A chunk is a whole number of rows, 1 or more; got {chunk}.")
+
+
+def _summed(total: PyTree, term: PyTree) -> PyTree:
+    """In float64 on the host; None is nothing yet."""
+    if term is None:
+        return total
+    term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)
+    return term if total is None else jax.tree.map(np.add, total, term)

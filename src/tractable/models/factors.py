@@ -1,0 +1,210 @@
+"""Factor analysis and probabilistic principal components: few numbers behind many columns.
+
+    z ~ N(0, I_q),    x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
+
+Ψ is diagonal (factor analysis) or σ² I (probabilistic PCA). The E-step keeps additive sums, the M-step regresses x on
+[z, 1], mean included. W is known up to a rotation of z: W Wᵀ is what data say. Rubin & Thayer 1982; Tipping & Bishop
+1999.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Batch
+from tractable.kernels.em import Expected, observed
+from tractable.models.conjugate import LOG_2PI, Real
+from tractable.tools.errors import DataError, ModelError
+
+
+class Loadings(NamedTuple):
+    mean: Any  # (d,) μ
+    loadings: Any  # (d, q) W
+    noise: Any  # variances: (d,) diagonal of Ψ, or () σ²
+
+
+class Regression(NamedTuple):
+    """Σ_n w_n E[·], with z̃ = [z, 1] and x about the centre."""
+
+    latent: Any  # (q + 1, q + 1), z̃ z̃ᵀ; its last entry counts the rows
+    cross: Any  # (d, q + 1), x z̃ᵀ
+    square: Any  # (d,), x²
+
+
+@dataclass(frozen=True)
+class FactorModel:
+    """What a factor model can do; pure functions of θ.
+
+    Attributes:
+        e_step: ``(theta, batch) -> Expected``; the rows of the batch are (n, d), or (y, None) as ``Data`` has them.
+        m_step: ``statistics -> theta``.
+        log_prob: ``(theta, x) -> (n,)``, log p(x | θ) in nats.
+        encode: ``(theta, x) -> (means (n, q), covariance (q, q))`` of z given x.
+        sample: ``(key, theta, n) -> (x (n, d), z (n, q))``.
+        parameters: how many free numbers θ has, rotations taken off.
+    """
+
+    e_step: Callable
+    m_step: Callable
+    log_prob: Callable
+    encode: Callable
+    sample: Callable
+    parameters: int
+
+
+def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> FactorModel:
+    """Factor analysis: every column has noise of its own.
+
+        p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
+        M-step:  [W μ] = (Σ x z̃ᵀ)(Σ z̃ z̃ᵀ)⁻¹,    ψ = max{diag(Σ xxᵀ − [W μ] Σ z̃ xᵀ) / N, floor}
+
+    Args:
+        features: d ≥ 1, columns of x.
+        rank: q in 1..d.
+        floor: > 0, least variance of a column: the likelihood of a column explained whole (Heywood) is unbounded.
+        centre: (d,), such as the data's mean, taken off x first so that single precision keeps its digits; 0 by
+            default.
+
+    Returns:
+        A FactorModel of ``Loadings`` whose ``noise`` is (d,).
+
+    Raises:
+        ModelError: a setting out of range. DataError: rows that are not (n, d).
+
+    >>> factor_analysis(5, 2).parameters
+    19
+    """
+    return _checked(features, rank, floor, centre, isotropic=False)
+
+
+def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> FactorModel:
+    """Probabilistic principal components: the same noise in every column.
+
+        p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
+
+    ``probabilistic_pca_maximum`` is where it converges.
+
+    Args and Raises: as for ``factor_analysis``.
+
+    Returns:
+        A FactorModel of ``Loadings`` whose ``noise`` is ().
+
+    >>> probabilistic_pca(5, 2).parameters
+    15
+    """
+    return _checked(features, rank, floor, centre, isotropic=True)
+
+
+def probabilistic_pca_maximum(x: Any, rank: int, weights: Any = None) -> Loadings:
+    """The maximum of the likelihood of probabilistic PCA, in closed form and in NumPy's float64.
+
+        W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
+
+    U, Λ: eigenvectors and -values of the covariance (divided by n), descending. Tipping & Bishop 1999, eqs. 7 and 8.
+    Of its rotations, the one with orthogonal columns; each column's largest entry is positive.
+
+    Args:
+        x: (n, d).
+        rank: q in 1..d−1.
+        weights: (n,), each ≥ 0; all 1 by default.
+
+    Raises:
+        DataError: x that is not (n, d). ModelError: a rank that leaves no direction to the noise.
+    """
+    x = np.asarray(x, np.float64)
+    if x.ndim != 2 or x.shape[0] < 1:
+        raise DataError(f"Expected rows of numbers, shape (n, d); got shape {x.shape}.")
+    if not 1 <= rank < x.shape[1]:
+        raise ModelError(f"rank is in 1..{x.shape[1] - 1} for {x.shape[1]} columns; got {rank}.")
+    mean = np.average(x, axis=0, weights=weights)
+    covariance = np.cov(x.T, bias=True, aweights=weights)
+    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    noise = values[rank:].mean()
+    loadings = vectors[:, :rank] * np.sqrt(np.maximum(values[:rank] - noise, 0))
+    largest = np.argmax(np.abs(loadings), axis=0)
+    return Loadings(mean, loadings * np.sign(loadings[largest, np.arange(rank)]), noise)
+
+
+def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> FactorModel:
+    if not isinstance(features, int | np.integer) or features < 1:
+        raise ModelError(f"features is a whole number, 1 or more; got {features}.")
+    if not isinstance(rank, int | np.integer) or not 1 <= rank <= features:
+        raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
+    if not 0 < floor < math.inf:
+        raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
+    origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
+    if origin.shape != (features,) or not np.isfinite(origin).all():
+        raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
+    return _factors(int(features), int(rank), float(floor), tuple(origin.tolist()), isotropic)
+
+
+@functools.lru_cache(maxsize=128)
+def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], isotropic: bool) -> FactorModel:
+    centre = np.array(origin, np.float32)  # the same number in both precisions
+
+    def clean(theta: Loadings, x: Any) -> jax.Array:
+        x = jnp.asarray(x)
+        if x.ndim != 2 or x.shape[1] != features:
+            raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {x.shape}.")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(theta.mean.dtype)
+        return (x - centre[None, :].astype(x.dtype)).astype(theta.mean.dtype)
+
+    def posterior(theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
+        noise = jnp.broadcast_to(theta.noise, (features,))
+        off = x - (theta.mean - centre.astype(x.dtype))[None, :]
+        scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
+        inner = jnp.eye(rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
+        factor = jnp.linalg.cholesky(inner)
+        covariance = jax.scipy.linalg.cho_solve((factor, True), jnp.eye(rank, dtype=x.dtype))
+        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+        # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
+        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+        square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
+        log_det = jnp.sum(jnp.log(noise)) + 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
+
+    def e_step(theta: Loadings, batch: Batch) -> Expected:
+        x = clean(theta, observed(batch))
+        weights = jnp.asarray(batch.mask, x.dtype)
+        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+        means, covariance, log_probs = posterior(theta, x)
+        codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
+        weighted = codes * weights[:, None]
+        latent = jnp.matmul(weighted.T, codes, precision="highest")
+        latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
+        cross = jnp.matmul(x.T, weighted, precision="highest")
+        square = jnp.sum(x**2 * weights[:, None], axis=0)
+        return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
+
+    def m_step(statistics: Regression) -> Loadings:
+        latent, cross, square = jax.tree.map(jnp.asarray, statistics)
+        solution = jnp.linalg.solve(latent, cross.T).T  # (d, q + 1), [W μ]
+        noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
+        noise = jnp.mean(noise) if isotropic else noise
+        mean = solution[:, rank] + centre.astype(cross.dtype)
+        return Loadings(mean, solution[:, :rank], jnp.maximum(noise, floor))
+
+    def log_prob(theta: Loadings, x: Any) -> jax.Array:
+        return posterior(theta, clean(theta, x))[2]
+
+    def encode(theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
+        return posterior(theta, clean(theta, x))[:2]
+
+    def sample(key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
+        key_z, key_x = jax.random.split(key)
+        z = jax.random.normal(key_z, (n, rank), theta.mean.dtype)
+        noise = jax.random.normal(key_x, (n, features), theta.mean.dtype)
+        sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (features,)))
+        return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
+
+    parameters = features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features)
+    return FactorModel(e_step, m_step, log_prob, encode, sample, parameters)
