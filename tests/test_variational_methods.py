@@ -8,7 +8,8 @@ import pytest
 
 import tractable as tr
 from tractable.methods.laplace import last_layer, linearised
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.models import linear
+from tractable.tools.errors import CheckpointError, ModelError, SettingsError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -134,3 +135,22 @@ def test_noise_that_rows_do_not_share_learns_too(noise):
     """A network's own loop with batches of unequal size."""
     posterior = tr.infer(NET, DATA, tr.BayesByBackprop(noise=noise, batch_size=16, epochs=60, learning_rate=0.02))
     assert posterior.found["objective"] > -150 and np.all(np.isfinite(posterior.values))
+
+
+def test_a_folder_is_one_run_s_however_soon_it_ends(tmp_path):
+    """By quadrature nothing is saved on the way: asked for again the run is the same, and another one is refused."""
+    model = linear.generalised_linear(X.shape[1], "normal")
+    first = tr.infer(model, DATA, tr.MeanField(), seed=2, checkpoint=tmp_path)
+    again = tr.infer(model, DATA, tr.MeanField(), seed=2, checkpoint=tmp_path)
+    assert first.found["solver"] == "quadrature"
+    np.testing.assert_array_equal(again.unconstrained, first.unconstrained)
+    loaded = tr.load(tmp_path, model, DATA)
+    np.testing.assert_array_equal(loaded.unconstrained, first.unconstrained)
+    with pytest.raises(CheckpointError, match="holds another run"):
+        tr.infer(model, DATA, tr.MeanField(), seed=3, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(("where", "words"), [("checkpoint", "takes no checkpoint="), ("draws", "no draws to stream")])
+def test_what_is_not_saved_as_it_goes_says_so(where, words, tmp_path):
+    with pytest.raises(SettingsError, match=words):
+        tr.infer(linear.generalised_linear(X.shape[1], "normal"), DATA, tr.MAP(), **{where: tmp_path})

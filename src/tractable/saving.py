@@ -117,7 +117,9 @@ class ClimbSaver:
         self.folder = folder
         self.manifest = identity(model, data, method, seed)
         saved = opened(folder, self.manifest)
-        self.standing = None if saved is None else (saved[1], saved[2]["numbers"])
+        if saved is None:
+            self.save({}, {}, 0)  # whose folder this is, however soon the run ends
+        self.standing = (saved[1], saved[2]["numbers"]) if saved is not None and saved[2]["numbers"] else None
 
     def save(self, arrays: dict[str, np.ndarray], numbers: dict[str, str], step: int) -> None:
         """Where it stands."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import math
 import shutil
 import warnings
@@ -203,7 +204,8 @@ def learn(problem: "Problem", method: "Method", seed: int, folder: Path, quiet: 
     from tractable.saving import load
 
     at_once = not isinstance(method, Drawing | Variational)  # such a run is not saved as it goes
-    if at_once and (folder / "posterior.json").exists():
+    about = folder / "posterior.json"
+    if not isinstance(method, Drawing) and about.exists() and not json.loads(about.read_text())["interrupted"]:
         return load(folder, problem.model, problem.data)
     progress = False if quiet else None
     posterior = infer(
@@ -335,8 +337,6 @@ def compare(
 @command
 def report(run: Folder) -> None:
     """Print a run's verdict, and where its page is."""
-    import json
-
     import pandas as pd
 
     from tractable.cli import show
