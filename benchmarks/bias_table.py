@@ -88,7 +88,10 @@ def targets() -> list[Target]:
 def natural() -> Target:
     y = flips()
     a, b = ALPHA + y.sum(), BETA + len(y) - y.sum()
-    prior = lambda theta: (ALPHA - 1) * jnp.log(theta) + (BETA - 1) * jnp.log1p(-theta)  # noqa: E731
+
+    def prior(theta):
+        return (ALPHA - 1) * jnp.log(theta) + (BETA - 1) * jnp.log1p(-theta)
+
     model = tr.Model(prior, lambda theta: dist.Bernoulli(theta), position=0.5)
     u = (np.arange(256) + 0.5) / 256
     return Target(

@@ -14,6 +14,7 @@ gradient no slower than a peer's; cold, the compiler is all that counts, and a q
 """
 
 import functools
+import importlib
 import statistics
 import subprocess
 import sys
@@ -178,9 +179,8 @@ def cold(name: str, rate: float, steps: int) -> float:
 
 
 def one_cold(name: str, rate: float, steps: int) -> None:
-    import blackjax  # noqa: F401
-    import numpyro.infer.autoguide  # noqa: F401
-
+    for peer in ("blackjax", "numpyro.infer.autoguide"):
+        importlib.import_module(peer)
     problem()
     began = time.perf_counter()
     if name in METHODS:

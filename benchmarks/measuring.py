@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -62,14 +63,14 @@ def table(head: list[str], rows: list[list]) -> None:
     print(flush=True)
 
 
-def _shown(cell: object) -> str:
+def _shown(cell: Any) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
         return f"{cell:,}"
     if cell is None or cell != cell:
         return "–"
-    value = float(cell)  # type: ignore[arg-type]
+    value = float(cell)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.3g}"
 
 

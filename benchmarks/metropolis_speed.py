@@ -156,9 +156,14 @@ def compared(title: str, rows: dict[str, tuple[int, float, float]]) -> None:
 
 def random_walk(quick: bool) -> None:
     steps, repeats, size = (2_000, 2, 10) if quick else (100_000, 5, 10)
-    log_density = lambda x: -0.5 * jnp.sum(x**2)  # noqa: E731
+
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    def make(s):
+        return blackjax.normal_random_walk(log_density, s * jnp.ones(size))
+
     model = tr.Model.from_log_density(log_density, jnp.zeros(size))
-    make = lambda s: blackjax.normal_random_walk(log_density, s * jnp.ones(size))  # noqa: E731
     starts = jax.random.normal(jax.random.key(0), (CHAINS, size))
     step, starts = tuned(make, starts, 2.38 / np.sqrt(size), 0.234)
     run_peer = peer(make, starts, steps)
@@ -206,7 +211,7 @@ def mala(quick: bool) -> None:
     steps, repeats = (1_000, 2) if quick else (50_000, 5)
     model, data = regression()
     log_density = tr.log_density(model, data.arrays(), flat=True)
-    make = lambda s: blackjax.mala(log_density, s)  # noqa: E731
+    make = functools.partial(blackjax.mala, log_density)
     step, starts = tuned(make, jnp.zeros((CHAINS, model.space.size)), 0.005, 0.574)
     run_peer = peer(make, starts, steps)
     bare = tr.MALA(chains=CHAINS, preconditioner=None)
@@ -246,7 +251,10 @@ def nuts(quick: bool) -> None:
     def draw(keys, states, parameters):
         def chain(key, state, parameters):
             kernel = blackjax.nuts(log_density, **parameters).step
-            step = lambda state, key: (kernel(key, state)[0],) * 2  # noqa: E731
+
+            def step(state, key):
+                return (kernel(key, state)[0],) * 2
+
             return jax.lax.scan(step, state, jax.random.split(key, draws))[1].position
 
         return jax.vmap(chain)(keys, states, parameters)

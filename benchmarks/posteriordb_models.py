@@ -6,7 +6,8 @@ parameters become the numbers that the reference lists. Where every row has a li
 
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ class Problem(NamedTuple):
     model: tr.Model
     data: tr.Data | None
     reference: Callable[[PyTree], jax.Array]  # parameters -> the numbers in the order of the reference's names
-    nuts: dict[str, Any] = {}  # settings of NUTS that this posterior needs  # noqa: RUF012
+    nuts: Mapping[str, Any] = MappingProxyType({})  # settings of NUTS that this posterior needs
 
     def values(self, draws: PyTree) -> np.ndarray:
         """(chain, draw, k) the reference's numbers, of draws shaped like the parameters."""
@@ -226,14 +227,19 @@ def hmm(d: dict) -> Problem:
 
 
 def kidiq(d: dict) -> Problem:
-    prior = lambda p: dist.HalfCauchy(2.5).log_prob(p["sigma"])  # noqa: E731
+    def prior(p: PyTree) -> jax.Array:
+        return dist.HalfCauchy(2.5).log_prob(p["sigma"])
+
     return regression(with_ones(d["mom_hs"], d["mom_iq"]), d["kid_score"], prior, {"dense": True})
 
 
 def kilpisjarvi(d: dict) -> Problem:
     means = jnp.stack([d["pmualpha"], d["pmubeta"]])
     sds = jnp.stack([d["psalpha"], d["psbeta"]])
-    prior = lambda p: dist.Normal(means, sds).log_prob(p["beta"]).sum()  # noqa: E731
+
+    def prior(p: PyTree) -> jax.Array:
+        return dist.Normal(means, sds).log_prob(p["beta"]).sum()
+
     return regression(with_ones(d["x"]), d["y"], prior, {"dense": True})
 
 

@@ -126,7 +126,9 @@ def logistic(quick: bool) -> None:
         logits = x @ w
         return size / batch * jnp.sum(jax.nn.softplus(logits) - y * logits) + 0.5 * jnp.sum(w**2)
 
-    log_likelihood = lambda w, row: row[0] * (row[1] @ w) - jax.nn.softplus(row[1] @ w)  # noqa: E731
+    def log_likelihood(w, row):
+        return row[0] * (row[1] @ w) - jax.nn.softplus(row[1] @ w)
+
     estimator = blackjax.sgmcmc.gradients.grad_estimator(lambda w: -0.5 * jnp.sum(w**2), log_likelihood, size)
     few = steps // 10
     bare = functools.partial(sgd, loss, zero, rows, size, batch)

@@ -434,7 +434,10 @@ def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
 
     def of_draw(draw: Any) -> jax.Array:
         theta, key = draw
-        sample = lambda x, k: model.datum(theta, x).sample(k, (each,))  # noqa: E731
+
+        def sample(x: Any, k: jax.Array) -> jax.Array:
+            return model.datum(theta, x).sample(k, (each,))
+
         return jax.vmap(sample, out_axes=1)(rows[1], jax.random.split(key, n))
 
     keys = jax.random.split(jax.random.key(0), jax.tree.leaves(params)[0].shape[0])

@@ -27,28 +27,38 @@ PyTree = Any
 
 
 class Expected(NamedTuple):
+    """What an E-step gives: sums over rows, so that those of parts add up to the whole's."""
+
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
     log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
 
 
 class State(NamedTuple):
+    """θ, and what was climbed to before it."""
+
     position: PyTree  # θ
     time: jax.Array  # () steps taken
     objective: jax.Array  # () at the position left behind; 0 before the first step
 
 
 class Info(NamedTuple):
+    """What one step of EM tells."""
+
     objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position left behind
     gain: jax.Array  # () over the position before that; 0 in the first step
 
 
 class OnlineState(NamedTuple):
+    """θ, and the statistics that it follows."""
+
     position: PyTree  # θ
     time: jax.Array  # () batches seen
     statistics: PyTree  # running average, in the scale of the whole data
 
 
 class OnlineInfo(NamedTuple):
+    """What one batch tells."""
+
     objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position left behind
     step_size: jax.Array  # () γ_t
 
@@ -229,6 +239,8 @@ def expected(e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 <
 
 @dataclass(frozen=True)
 class Enumerated:
+    """What summing over the values of z gives."""
+
     e_step: Callable  # (theta, batch) -> Expected
     responsibilities: Callable  # (theta, rows) -> (n, m), p(z | x, θ)
     log_evidence: Callable  # (theta, rows) -> (n,), log p(x | θ), nats

@@ -76,7 +76,7 @@ class Climbed(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What stays the same through a climb."""
+    """What stays the same through a stage; but for ``tuned``, through a climb."""
 
     method: Any  # Variational
     session: Session
@@ -104,7 +104,8 @@ def climb(method: Any, session: Session) -> Climbed:
     stages = _stages(method)
     while True:
         rate, temperature = stages[at.stage]
-        problem.tuned.update(learning_rate=number(rate), temperature=number(temperature), sd=jnp.asarray(at.sd))
+        tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jnp.asarray(at.sd)}
+        problem = problem._replace(tuned=tuned)
         at, interrupted = _stage(problem, at, most)
         averaged = _average(problem, at)
         if interrupted:
@@ -149,21 +150,10 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     states = loop.begin(program, tuned, first, keys, positions)
     nothing = np.zeros((method.starts, 0))
     at = Standing(
-        0,
-        0,
-        0,
-        states,
-        _no_moments(problem),
-        np.asarray(sds[0]),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        math.inf,
-        0.0,
-        0,
-        signal,
-    )
+        groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=np.asarray(sds[0]),
+        before=nothing, history=nothing, bounds=nothing, previous=nothing,
+        gain=math.inf, error=0.0, small=0, signal=signal,
+    )  # fmt: skip
     return problem, at
 
 

@@ -107,10 +107,13 @@ class Variational(Method):
     def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
         """The bound, on batches or on all rows; with a plan ``rows`` are only what batches are cut from."""
         q, target = self.family(model.space.size), log_posterior(model, flat=True)
-        joint = target
+        joint = target  # of a minibatch
         if self.batch_size is None:
             batch = None if rows is None else whole(rows)
-            joint = lambda z, _: target(z, batch)  # noqa: E731
+
+            def joint(z: jax.Array, _: Any) -> jax.Array:
+                return target(z, batch)
+
         if self.divergence == "forward":
             return objectives.inclusive(joint, q, samples=self.samples)
         return objectives.elbo(

@@ -24,6 +24,8 @@ from tractable.tools.errors import DataError, ModelError
 
 
 class Loadings(NamedTuple):
+    """θ of a factor model."""
+
     mean: Any  # (d,) μ
     loadings: Any  # (d, q) W
     noise: Any  # variances: (d,) diagonal of Ψ, or () σ²

@@ -29,12 +29,16 @@ COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 
 class Gaussians(NamedTuple):
+    """θ of a mixture of normals."""
+
     weights: Any  # (K,) π
     means: Any  # (K, d)
     covariances: Any  # full (K, d, d), tied (d, d), diagonal (K, d), spherical (K,)
 
 
 class Bernoullis(NamedTuple):
+    """θ of a mixture of independent Bernoullis."""
+
     weights: Any  # (K,) π
     means: Any  # (K, d), probabilities of a 1
 
