@@ -252,6 +252,14 @@ class Model:
         likelihood = needed_likelihood(self)
         return likelihood(params) if x is None else likelihood(params, x)
 
+    def described(self, params: PyTree, x: PyTree = None) -> PyTree:
+        """What rows are checked against before anything runs: the distribution of one datum."""
+        return self.datum(params, x)
+
+    def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
+        """What tells this model from others: its log posterior at a flat position."""
+        return log_posterior(self, flat=True)(position, batch)
+
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
         """log p(y_n | x_n, θ) of every row, (n,)."""
 

@@ -67,7 +67,7 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
     y, x = row
 
     def datum(params: PyTree, x: PyTree) -> PyTree:
-        return model.datum(params, x)
+        return model.described(params, x)
 
     try:
         distributions = jax.eval_shape(datum, params, x)
@@ -122,7 +122,7 @@ def _check_support(model: Model, data: Data) -> None:
             index = int(np.argmin(inside))
             shown = jax.tree.map(lambda a, i=index: np.asarray(a[i]).tolist(), rows[0])
             distribution = jax.tree.leaves(
-                model.datum(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
+                model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
                 is_leaf=is_distribution,
             )[0]
             raise DataError(
@@ -137,7 +137,7 @@ def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
         y, x = row
         checks = jax.tree.map(
             lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True),
-            model.datum(params, x),
+            model.described(params, x),
             y,
             is_leaf=is_distribution,
         )

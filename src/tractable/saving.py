@@ -19,10 +19,9 @@ from tractable import approximations
 from tractable import methods as method_names
 from tractable.checks.bias import Predicted
 from tractable.checks.convergence import Check
-from tractable.core import Data, Model, as_data, log_posterior, whole
+from tractable.core import Data, Model, as_data, whole
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Fitted, Method, Program, Standing
-from tractable.methods.points import MAP
 from tractable.methods.variational import drawn, draws_key
 from tractable.posterior import Posterior
 from tractable.report import Report
@@ -206,7 +205,7 @@ def model_fingerprint(model: Model, data: Data | None) -> str:
     batch = None
     if data is not None:
         batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    jaxpr = jax.make_jaxpr(log_posterior(model, flat=True))(jnp.zeros(model.space.size), batch)
+    jaxpr = jax.make_jaxpr(model.traced)(jnp.zeros(model.space.size), batch)
     digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
     for constant in jaxpr.consts:
         digest.update(np.asarray(constant).tobytes())
@@ -323,7 +322,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
     else:
         q, info = approximations.of(fitted.family, fitted.phi), {}
         positions = np.asarray(drawn(q, fitted.phi, draws_key(seed), getattr(method, "draws", 1)))[None]
-    is_point = fitted is None and isinstance(method, MAP)
+    is_point = fitted is None and method.point
     checks = tuple(Check(**check) for check in about["checks"])
     posterior = Posterior(
         model, data, method, seed,

@@ -18,8 +18,9 @@ from sklearn.decomposition import FactorAnalysis
 
 from tractable.core import Batch, Data, Kernel, whole
 from tractable.kernels.em import Expected, OnlineState, accumulate, chunked, em, enumerated, expected, online_em
+from tractable.latent import LatentModel
 from tractable.models import factors, mixture
-from tractable.models.factors import FactorModel, Loadings
+from tractable.models.factors import Loadings
 from tractable.models.mixture import Bernoullis, Gaussians
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, SettingsError
@@ -459,7 +460,7 @@ def test_probabilistic_pca():
 
 def factor_law(make: Callable) -> Scores:
     """Densities by SciPy; codes by conditioning; the step is exact, and ends where scikit-learn's ends."""
-    made: FactorModel = make(P, Q)
+    made: LatentModel = make(P, Q)
     theta = FACTOR_START._replace(mean=jnp.arange(P) / 2.0, noise=jnp.linspace(0.5, 1.5, P))
     dense: Any = covariance_of(theta)
     log_prob = stats.multivariate_normal.logpdf(ROWS, np.asarray(theta.mean), dense)
@@ -496,7 +497,7 @@ def factor_law(make: Callable) -> Scores:
     }
 
 
-def point_codes(*args: Any) -> FactorModel:
+def point_codes(*args: Any) -> LatentModel:
     """E[z zᵀ] without the covariance of z: the mean code taken for z."""
     right = factors.factor_analysis(*args)
 
@@ -506,10 +507,10 @@ def point_codes(*args: Any) -> FactorModel:
         regression = found.statistics
         return Expected(regression._replace(latent=regression.latent - spread), found.log_likelihood)
 
-    return factors.FactorModel(e_step, right.m_step, right.log_prob, right.encode, right.sample, right.parameters)
+    return right.with_steps(e_step=e_step)
 
 
-def no_regression_left(*args: Any) -> FactorModel:
+def no_regression_left(*args: Any) -> LatentModel:
     """ψ = diag S, the part that the factors explain left in."""
     right = factors.factor_analysis(*args)
 
@@ -517,7 +518,7 @@ def no_regression_left(*args: Any) -> FactorModel:
         new = right.m_step(s)
         return new._replace(noise=s.square / s.latent[Q, Q] - new.mean**2)
 
-    return factors.FactorModel(right.e_step, m_step, right.log_prob, right.encode, right.sample, right.parameters)
+    return right.with_steps(m_step=m_step)
 
 
 def test_factor_analysis():

@@ -1,11 +1,10 @@
 """Mixtures: scikit-learn's numbers, a naive second telling of every density, and wrong formulas that are caught.
 
-A law takes ``make(components, features, covariance, floor) -> Mixture`` and returns scores; a wrong maker breaks one.
+A law takes ``make(components, features, covariance, floor)`` and returns scores; a wrong maker breaks one.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,8 +17,9 @@ from sklearn import mixture as sk
 
 from tractable.core import Batch, Data, whole
 from tractable.kernels.em import Expected, accumulate, em
+from tractable.latent import LatentModel
 from tractable.models import mixture
-from tractable.models.mixture import Bernoullis, Gaussians, Mixture, Moments
+from tractable.models.mixture import Bernoullis, Gaussians, Moments
 from tractable.tools.errors import DataError, ModelError
 
 pytestmark = pytest.mark.usefixtures("strict_ranks")
@@ -72,7 +72,7 @@ def joint(theta: Gaussians, x: jax.Array, covariance: str, weigh: bool = True, *
     return terms + jnp.log(theta.weights)[None, :] if weigh else terms
 
 
-def naive(components: int, features: int, covariance: str = "full", floor: float = 0.0, **wrong: Any) -> Mixture:
+def naive(components: int, features: int, covariance: str = "full", floor: float = 0.0, **wrong: Any) -> LatentModel:
     """The E-step by densities and outer products; the M-step is the library's."""
     right = mixture.gaussian_mixture(components, features, covariance, floor)
 
@@ -90,8 +90,7 @@ def naive(components: int, features: int, covariance: str = "full", floor: float
         }[covariance]
         return Expected(Moments(r.sum(0), r.T @ x, second), jnp.sum(batch.mask * jax.nn.logsumexp(terms, axis=1)))
 
-    return replace(
-        right,
+    return right.with_steps(
         e_step=e_step,
         log_prob=lambda theta, x: jax.nn.logsumexp(joint(theta, x, covariance, **wrong), axis=1),
         responsibilities=lambda theta, x: jax.nn.softmax(joint(theta, x, covariance, **wrong), axis=1),
@@ -101,9 +100,9 @@ def naive(components: int, features: int, covariance: str = "full", floor: float
 def wrong_m_step(change: Callable) -> Callable:
     """``change(theta, statistics) -> theta`` after the right M-step."""
 
-    def make(*args: Any, **kwargs: Any) -> Mixture:
+    def make(*args: Any, **kwargs: Any) -> LatentModel:
         right = mixture.gaussian_mixture(*args, **kwargs)
-        return replace(right, m_step=lambda statistics: change(right.m_step(statistics), statistics))
+        return right.with_steps(m_step=lambda statistics: change(right.m_step(statistics), statistics))
 
     return make
 
@@ -131,7 +130,7 @@ def divided_twice(theta: Gaussians, statistics: Moments) -> Gaussians:
     return theta if tied else theta._replace(covariances=theta.covariances / count)
 
 
-def old_means(*args: Any, **kwargs: Any) -> Mixture:
+def old_means(*args: Any, **kwargs: Any) -> LatentModel:
     """The covariance about the means that the E-step used: not the M-step's maximum."""
     right = mixture.gaussian_mixture(*args, **kwargs)
 
@@ -146,12 +145,12 @@ def old_means(*args: Any, **kwargs: Any) -> Mixture:
         off = new.means - statistics[1]
         return new._replace(covariances=new.covariances + off[:, :, None] * off[:, None, :])
 
-    return replace(right, e_step=e_step, m_step=m_step)
+    return right.with_steps(e_step=e_step, m_step=m_step)
 
 
-def mask_ignored(*args: Any, **kwargs: Any) -> Mixture:
+def mask_ignored(*args: Any, **kwargs: Any) -> LatentModel:
     right = mixture.gaussian_mixture(*args, **kwargs)
-    return replace(right, e_step=lambda theta, batch: right.e_step(theta, batch._replace(mask=jnp.ones(len(X)))))
+    return right.with_steps(e_step=lambda theta, batch: right.e_step(theta, batch._replace(mask=jnp.ones(len(X)))))
 
 
 MUTANTS = {
@@ -171,7 +170,7 @@ MUTANTS = {
 }
 
 
-def iterated(made: Mixture, theta: Any, batch: Batch, steps: int) -> tuple[Any, np.ndarray]:
+def iterated(made: LatentModel, theta: Any, batch: Batch, steps: int) -> tuple[Any, np.ndarray]:
     """θ after so many steps of EM, and the objective before each."""
     kernel = em(made.e_step, made.m_step, made.log_prior)
 
@@ -236,7 +235,7 @@ def steps_are_exact(make: Callable, kinds: Sequence[str] = KINDS) -> Scores:
         def bound(free: Gaussians, kind: str = kind, r: jax.Array = r) -> jax.Array:
             return jnp.sum(weights[:, None] * r * joint(constrained(free), x, kind)) / weights.sum()
 
-        def marginal(free: Gaussians, made: Mixture = made) -> jax.Array:
+        def marginal(free: Gaussians, made: LatentModel = made) -> jax.Array:
             return jnp.sum(weights * made.log_prob(constrained(free), x)) / weights.sum()
 
         free = unconstrained(theta)
@@ -492,7 +491,7 @@ def bernoulli_law(make: Callable) -> Scores:
 
 
 def wrong_bernoulli(m_step: Callable) -> Callable:
-    return lambda *args: replace(mixture.bernoulli_mixture(*args), m_step=m_step)
+    return lambda *args: mixture.bernoulli_mixture(*args).with_steps(m_step=m_step)
 
 
 def test_bernoulli():

@@ -9,18 +9,20 @@
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import constraints
 
+from tractable.checks.convergence import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.latent import LatentModel
 from tractable.models.conjugate import LOG_2PI, Real
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.small import inverse_root
 
 
 class Loadings(NamedTuple):
@@ -39,28 +41,7 @@ class Regression(NamedTuple):
     square: Any  # (d,), x²
 
 
-@dataclass(frozen=True)
-class FactorModel:
-    """What a factor model can do; pure functions of θ.
-
-    Attributes:
-        e_step: ``(theta, batch) -> Expected``; the rows of the batch are (n, d), or (y, None) as ``Data`` has them.
-        m_step: ``statistics -> theta``.
-        log_prob: ``(theta, x) -> (n,)``, log p(x | θ) in nats.
-        encode: ``(theta, x) -> (means (n, q), covariance (q, q))`` of z given x.
-        sample: ``(key, theta, n) -> (x (n, d), z (n, q))``.
-        parameters: how many free numbers θ has, rotations taken off.
-    """
-
-    e_step: Callable
-    m_step: Callable
-    log_prob: Callable
-    encode: Callable
-    sample: Callable
-    parameters: int
-
-
-def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> FactorModel:
+def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
     """Factor analysis: every column has noise of its own.
 
         p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
@@ -74,7 +55,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any =
             default.
 
     Returns:
-        A FactorModel of ``Loadings`` whose ``noise`` is (d,).
+        A ``LatentModel`` of ``Loadings`` whose ``noise`` is (d,).
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
@@ -85,7 +66,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any =
     return _checked(features, rank, floor, centre, isotropic=False)
 
 
-def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> FactorModel:
+def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
     """Probabilistic principal components: the same noise in every column.
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
@@ -95,7 +76,7 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any
     Args and Raises: as for ``factor_analysis``.
 
     Returns:
-        A FactorModel of ``Loadings`` whose ``noise`` is ().
+        A ``LatentModel`` of ``Loadings`` whose ``noise`` is ().
 
     >>> probabilistic_pca(5, 2).parameters
     15
@@ -134,7 +115,7 @@ def probabilistic_pca_maximum(x: Any, rank: int, weights: Any = None) -> Loading
     return Loadings(mean, loadings * np.sign(loadings[largest, np.arange(rank)]), noise)
 
 
-def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> FactorModel:
+def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
     if not isinstance(features, int | np.integer) or features < 1:
         raise ModelError(f"features is a whole number, 1 or more; got {features}.")
     if not isinstance(rank, int | np.integer) or not 1 <= rank <= features:
@@ -148,7 +129,7 @@ def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool
 
 
 @functools.lru_cache(maxsize=128)
-def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], isotropic: bool) -> FactorModel:
+def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], isotropic: bool) -> LatentModel:
     centre = np.array(origin, np.float32)  # the same number in both precisions
 
     def clean(theta: Loadings, x: Any) -> jax.Array:
@@ -165,13 +146,13 @@ def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], 
         off = x - (theta.mean - centre.astype(x.dtype))[None, :]
         scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
         inner = jnp.eye(rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
-        factor = jnp.linalg.cholesky(inner)
-        covariance = jax.scipy.linalg.cho_solve((factor, True), jnp.eye(rank, dtype=x.dtype))
+        root = inverse_root(inner)
+        covariance = jnp.matmul(root.T, root, precision="highest")
         means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
         # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
         residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
         square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
-        log_det = jnp.sum(jnp.log(noise)) + 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+        log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
 
     def e_step(theta: Loadings, batch: Batch) -> Expected:
@@ -189,7 +170,8 @@ def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], 
 
     def m_step(statistics: Regression) -> Loadings:
         latent, cross, square = jax.tree.map(jnp.asarray, statistics)
-        solution = jnp.linalg.solve(latent, cross.T).T  # (d, q + 1), [W μ]
+        root = inverse_root(latent)
+        solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
         noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
         noise = jnp.mean(noise) if isotropic else noise
         mean = solution[:, rank] + centre.astype(cross.dtype)
@@ -209,4 +191,26 @@ def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], 
         return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
 
     parameters = features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features)
-    return FactorModel(e_step, m_step, log_prob, encode, sample, parameters)
+    position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
+
+    def begin(key: jax.Array, rows: Any) -> Loadings:
+        """Small loadings in a random direction: at zero there is none, and EM would stay."""
+        x = np.asarray(rows, np.float64)
+        variance = np.maximum(x.var(0), floor)
+        direction = np.asarray(jax.random.normal(key, (features, rank)))
+        noise = 0.5 * (variance.mean() if isotropic else variance)
+        return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
+
+    def examine(theta: Loadings, size: int) -> list[Check]:
+        least = float(np.min(theta.noise))
+        if least > 4 * floor:
+            return []
+        sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
+        return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
+
+    return LatentModel.from_steps(
+        e_step, m_step, log_prob, position,
+        support=Loadings(constraints.real, constraints.real, constraints.positive),
+        encode=encode, sample=sample, begin=begin, examine=examine, parameters=parameters,
+        shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
+    )  # fmt: skip

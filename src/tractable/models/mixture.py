@@ -13,18 +13,22 @@ and no triangular solve over the rows.
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import constraints
 
+from tractable.checks.convergence import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.latent import LatentModel
 from tractable.models.conjugate import LOG_2PI, Real
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.small import cholesky, inverse_root
 
+SEEN = 10_000  # rows that a start is made from
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 
@@ -51,32 +55,9 @@ class Moments(NamedTuple):
     second: Any  # T = the upper triangle of xxᵀ: full (K, d(d+1)/2), tied (d(d+1)/2,); x²: (K, d); |x|²: (K,)
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """What a mixture can do; pure functions of θ, compiled by whoever calls them.
-
-    Attributes:
-        e_step: ``(theta, batch) -> Expected``; the rows of the batch are (n, d), or (y, None) as ``Data`` has them.
-        m_step: ``statistics -> theta``.
-        log_prob: ``(theta, x) -> (n,)``, log p(x | θ) in nats.
-        responsibilities: ``(theta, x) -> (n, K)``, p(k | x, θ).
-        sample: ``(key, theta, n) -> (x (n, d), k (n,))``, ancestral.
-        parameters: how many free numbers θ has.
-        log_prior: ``theta -> ()`` where the M-step is a posterior mode's, else None.
-    """
-
-    e_step: Callable
-    m_step: Callable
-    log_prob: Callable
-    responsibilities: Callable
-    sample: Callable
-    parameters: int
-    log_prior: Callable | None = None
-
-
 def gaussian_mixture(
     components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
-) -> Mixture:
+) -> LatentModel:
     """A mixture of normals.
 
         p(x | θ) = Σ_k π_k N(x; μ_k, Σ_k)
@@ -99,7 +80,7 @@ def gaussian_mixture(
             is the same number in both precisions. Means stay in the user's coordinates.
 
     Returns:
-        A Mixture of ``Gaussians``. The same arguments give the same functions, which a second fit finds compiled.
+        A ``LatentModel`` of ``Gaussians``. The same arguments give the same one, which a second fit finds compiled.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
@@ -121,7 +102,7 @@ def gaussian_mixture(
 @functools.lru_cache(maxsize=128)
 def _gaussian_mixture(
     components: int, features: int, covariance: str, floor: float, origin: tuple[float, ...]
-) -> Mixture:
+) -> LatentModel:
     rows, columns = np.triu_indices(features)
     twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
     place = np.zeros((features, features), int)
@@ -144,7 +125,7 @@ def _gaussian_mixture(
     def coefficients(theta: Gaussians) -> jax.Array:  # (K, m)
         means = theta.means - centre.astype(theta.means.dtype)
         if covariance in ("full", "tied"):
-            root = _inverse_root(jnp.broadcast_to(theta.covariances, (components, features, features)))
+            root = inverse_root(jnp.broadcast_to(theta.covariances, (components, features, features)))
             precision = jnp.einsum("kij,kil->kjl", root, root, precision="highest")
             linear = jnp.einsum("kij,kj->ki", precision, means, precision="highest")
             half_log_det = jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
@@ -188,18 +169,106 @@ def _gaussian_mixture(
         k = jax.random.categorical(key_component, jnp.log(theta.weights)[None, :], shape=(n,))
         noise = jax.random.normal(key_noise, (n, features), theta.means.dtype)
         if covariance in ("full", "tied"):
-            roots = jnp.linalg.cholesky(jnp.broadcast_to(theta.covariances, (components, features, features)))
+            roots = cholesky(jnp.broadcast_to(theta.covariances, (components, features, features)))
             return theta.means[k] + jnp.einsum("nij,nj->ni", roots[k], noise, precision="highest"), k
         return theta.means[k] + jnp.sqrt(theta.covariances.reshape(components, -1))[k] * noise, k
 
+    def begin(key: jax.Array, rows: Any) -> Gaussians:
+        x, shares = clustered(key, rows, components)
+        count = shares.sum(0)
+        means = shares.T @ x / count[:, None]
+        # Clusters of few rows have no covariance of their own yet: all begin with the one within clusters.
+        off = x - shares @ means
+        within = off.T @ off / len(x) + floor * np.eye(features)
+        within[np.diag_indices(features)] += 1e-3 * x.var(0)
+        spread = {"full": within, "tied": within, "diagonal": np.diag(within), "spherical": np.diag(within).mean()}
+        like = (components,) if covariance == "spherical" else (components, *np.shape(spread[covariance]))
+        shape = np.shape(within) if covariance == "tied" else like
+        return Gaussians(count / len(x), means, np.broadcast_to(spread[covariance], shape))
+
+    def examine(theta: Gaussians, size: int) -> list[Check]:
+        return [*_counts_check(theta, size, features + 1), *_floor_checks(theta, size, covariance, floor)]
+
+    unit = np.eye(features) if covariance in ("full", "tied") else np.ones(features if covariance == "diagonal" else ())
+    each = unit if covariance == "tied" else np.broadcast_to(unit, (components, *unit.shape))
+    position = Gaussians(np.full(components, 1 / components), np.zeros((components, features)), each)
+    positive = constraints.positive_definite if covariance in ("full", "tied") else constraints.positive
     return _linear_mixture(
-        clean, expand, coefficients, moments, m_step, sample, _free(components, features, covariance)
-    )
+        clean, expand, coefficients, moments, m_step,
+        position=position, support=Gaussians(constraints.simplex, constraints.real, positive), sample=sample,
+        begin=begin, examine=examine, parameters=_free(components, features, covariance),
+        shift=lambda theta, offset: theta._replace(means=theta.means + offset),
+        canonical=functools.partial(by_weight, tied=covariance == "tied"),
+    )  # fmt: skip
+
+
+def by_weight(theta: Any, tied: bool = False) -> Any:
+    """The same mixture, its components by descending weight; a tied covariance is no component's own."""
+    order = jnp.argsort(-theta.weights)
+    own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
+    return type(theta)(theta.weights[order], theta.means[order], *own)
+
+
+def clustered(key: jax.Array, rows: Any, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, at most ``SEEN`` of them and without gaps, and which of K k-means++ centres each is nearest to, (n, K).
+
+    In units of each column's sd. A missing number is its column's mean.
+
+    Raises:
+        DataError: fewer rows than components; numbers that are infinite.
+    """
+    from sklearn.cluster import kmeans_plusplus
+
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    x = np.asarray(rows, np.float64)
+    if len(x) < components:
+        raise DataError(f"A mixture of {components} components needs as many rows at least; got {len(x)}.")
+    if len(x) > SEEN:
+        x = x[generator.choice(len(x), SEEN, replace=False)]
+    if np.isinf(x).any():
+        raise DataError("The rows hold infinite numbers; a mixture expects finite ones.")
+    gaps = np.isnan(x)
+    if gaps.any():
+        if gaps.all(0).any():
+            raise DataError(f"Column {int(np.argmax(gaps.all(0)))} of the rows has no number at all; drop it.")
+        x = np.where(gaps, np.nanmean(x, axis=0), x)
+    spread = x.std(0)
+    scaled = (x - x.mean(0)) / np.where(spread > 0, spread, 1)
+    centres, chosen = kmeans_plusplus(scaled, components, random_state=int(generator.integers(2**31)))
+    squares = np.stack([np.square(scaled - c).sum(1) for c in centres], 1)
+    nearest = squares.argmin(1)
+    nearest[chosen] = np.arange(components)  # so that of equal rows none is left without
+    return x, np.eye(components)[nearest]
+
+
+def _counts_check(theta: Any, size: int, least: int) -> list[Check]:
+    """How many rows a component has to itself."""
+    count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
+    verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
+    sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"
+    return [Check("smallest component", count, verdict, sentence)]
+
+
+def _floor_checks(theta: Gaussians, size: int, covariance: str, floor: float) -> list[Check]:
+    """Components whose least variance the floor holds up."""
+    count, features = np.asarray(theta.weights, np.float64) * size, theta.means.shape[1]
+    given = np.asarray(theta.covariances, np.float64)
+    if covariance in ("full", "tied"):
+        least = np.broadcast_to(np.linalg.eigvalsh(given)[..., 0], count.shape)
+    else:
+        least = given.reshape(len(count), -1).min(1)
+    at = least <= 4 * floor
+    if not at.any():
+        return []
+    collapsed = np.any(count[at] < 2 * (features + 1))
+    what = "collapsed onto few rows, where the likelihood knows no bound" if collapsed else "the floor holds them up"
+    verdict = "reject" if collapsed else "caution"
+    return [Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
 
 
 def with_missing(
     components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
-) -> Mixture:
+) -> LatentModel:
     """``gaussian_mixture`` for rows in which NaN marks a number that is missing (at random): nothing is imputed.
 
         r_nk ∝ π_k N(x_o; μ_o, Σ_oo),    E[x | x_o, k] = μ + Σ_·o Σ_oo⁻¹ (x_o − μ_o)
@@ -217,8 +286,8 @@ def with_missing(
 
 @functools.lru_cache(maxsize=128)
 def _with_missing(
-    plain: Mixture, components: int, features: int, covariance: str, origin: tuple[float, ...]
-) -> Mixture:
+    plain: LatentModel, components: int, features: int, covariance: str, origin: tuple[float, ...]
+) -> LatentModel:
     rows, columns = np.triu_indices(features)
     centre = np.array([origin], np.float32)  # (1, d)
 
@@ -232,11 +301,11 @@ def _with_missing(
         """log N(x_o), E[x | x_o] and E[xxᵀ | x_o] of one row and component."""
         seen = ~jnp.isnan(x)
         inner = jnp.where(seen[:, None] & seen[None, :], matrix, jnp.eye(features, dtype=matrix.dtype))
-        root = jnp.linalg.cholesky(inner)
+        root = inverse_root(inner)
         off = jnp.where(seen, x - mean, 0)
-        solve = functools.partial(jax.scipy.linalg.solve_triangular, root, lower=True)
-        white, cross = solve(off), solve(jnp.where(seen[:, None], matrix, 0))  # (d,), (d, d)
-        log_prob = -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(seen) * LOG_2PI
+        white = jnp.matmul(root, off, precision="highest")
+        cross = jnp.matmul(root, jnp.where(seen[:, None], matrix, 0), precision="highest")
+        log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(seen) * LOG_2PI
         filled = jnp.where(seen, x, mean + white @ cross)
         left = jnp.where(seen[:, None] | seen[None, :], 0, matrix - cross.T @ cross)
         return log_prob, filled, filled[:, None] * filled[None, :] + left
@@ -264,15 +333,14 @@ def _with_missing(
             sums = jnp.sum(sums, axis=1) if covariance == "spherical" else sums
         return Expected(Moments(jnp.sum(share, axis=0), first, sums), jnp.sum(weights * log_probs))
 
-    return replace(
-        plain,
+    return plain.with_steps(
         e_step=e_step,
         log_prob=lambda theta, x: _normalised(conditionals(theta, jnp.asarray(x))[0])[1],
         responsibilities=lambda theta, x: _normalised(conditionals(theta, jnp.asarray(x))[0])[0],
     )
 
 
-def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) -> Mixture:
+def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) -> LatentModel:
     """A mixture of independent Bernoullis: what binary columns have in common.
 
         p(x | θ) = Σ_k π_k Π_i μ_ki^{x_i} (1 − μ_ki)^{1 − x_i},    μ_ki ~ Beta(1 + c, 1 + c)
@@ -287,7 +355,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
         prior_counts: c > 0, ones and zeros imagined in each cell.
 
     Returns:
-        A Mixture of ``Bernoullis``.
+        A ``LatentModel`` of ``Bernoullis``.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
@@ -302,7 +370,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
 
 
 @functools.lru_cache(maxsize=128)
-def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> Mixture:
+def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> LatentModel:
     def clean(theta: Bernoullis, x: jax.Array) -> jax.Array:
         return _rows(x, features).astype(theta.means.dtype)
 
@@ -334,8 +402,20 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> M
         return Moments(sums[:, 0], sums[:, 1:], ())
 
     free = components - 1 + components * features
-    mixture = _linear_mixture(clean, expand, coefficients, moments, m_step, sample, free)
-    return replace(mixture, log_prior=log_prior)
+    position = Bernoullis(np.full(components, 1 / components), np.full((components, features), 0.5))
+    support = Bernoullis(constraints.simplex, constraints.unit_interval)
+
+    def begin(key: jax.Array, rows: Any) -> Bernoullis:
+        x, shares = clustered(key, rows, components)
+        dtype = jnp.result_type(float)
+        sums = Moments(shares.sum(0), shares.T @ x, np.zeros(0))
+        return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
+
+    return _linear_mixture(
+        clean, expand, coefficients, moments, m_step,
+        position=position, support=support, prior=log_prior, sample=sample, begin=begin,
+        examine=functools.partial(_counts_check, least=1), canonical=by_weight, parameters=free,
+    )  # fmt: skip
 
 
 def _linear_mixture(
@@ -344,9 +424,8 @@ def _linear_mixture(
     coefficients: Callable,
     moments: Callable,
     m_step: Callable,
-    sample: Callable,
-    parameters: int,
-) -> Mixture:
+    **others: Any,
+) -> LatentModel:
     """A mixture whose log densities are linear in features of x: two matrix products an E-step."""
 
     def logits(theta: Any, phi: jax.Array) -> jax.Array:  # (n, K)
@@ -365,7 +444,7 @@ def _linear_mixture(
     def responsibilities(theta: Any, x: Any) -> jax.Array:
         return _normalised(logits(theta, expand(clean(theta, jnp.asarray(x)))))[0]
 
-    return Mixture(e_step, m_step, log_prob, responsibilities, sample, parameters)
+    return LatentModel.from_steps(e_step, m_step, log_prob, responsibilities=responsibilities, **others)
 
 
 def _normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
@@ -375,12 +454,6 @@ def _normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[ja
     total = jnp.sum(powers, axis=1)
     scale = 1 / total if weights is None else weights / total
     return powers * scale[:, None], peak + jnp.log(total)
-
-
-def _inverse_root(matrices: jax.Array) -> jax.Array:
-    """L⁻¹ of Σ = L Lᵀ, (K, d, d)."""
-    eye = jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
-    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(matrices), eye, lower=True)
 
 
 def _free(components: int, features: int, covariance: str) -> int:

@@ -127,7 +127,8 @@ class Data:
         y: array or pytree of arrays with N rows each, or a path: ``.npy`` and uncompressed ``.npz``
             are memory-mapped, ``.parquet`` becomes a dict of columns.
         given: the same for inputs; passed to ``likelihood(params, x)`` row by row.
-        missing: "raise" refuses rows with NaN or infinite numbers, "drop" leaves them out.
+        missing: "raise" refuses rows with NaN or infinite numbers, "drop" leaves them out; "keep" keeps NaN (not
+            infinite numbers), for models that know what a missing number is (``models.mixture.with_missing``).
         allow_empty: accept N = 0, whose posterior is the prior.
         resident: hold the rows in memory. By default below 4 GiB; above, minibatch methods read
             their batches from the file, which should then be in random order.
@@ -148,16 +149,16 @@ class Data:
         allow_empty: bool = False,
         resident: bool | None = None,
     ):
-        if missing not in ("raise", "drop"):
-            raise DataError(f"Data(missing=...) is 'raise' or 'drop'; got {missing!r}.")
+        if missing not in ("raise", "drop", "keep"):
+            raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
         rows = (_arrays(y, "y"), None if given is None else _arrays(given, "given"))
         self.size = _common_length(rows)
         if self.size == 0 and not allow_empty:
             raise DataError("Data holds no rows: expected at least one. Pass allow_empty=True to sample the prior.")
         if self.size >= 1 << 30:
             raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
-        bad = _not_finite(rows, self.size)
-        if bad and missing == "raise":
+        bad = _not_finite(rows, self.size, missing == "keep")
+        if bad and missing != "drop":
             raise DataError(bad.sentence)
         if bad:
             rows = jax.tree.map(lambda a: np.asarray(a)[~bad.rows], rows)
@@ -165,6 +166,7 @@ class Data:
             if self.size == 0:
                 raise DataError("Data holds no rows once those that are not finite are dropped.")
         self.rows = rows
+        self.missing = missing
         self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
         self.resident = self.nbytes <= RESIDENT if resident is None else resident
         self._shuffled: dict[int, PyTree] = {}
@@ -188,7 +190,7 @@ class Data:
     def take(self, index: Any) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
-        return Data(y, given)
+        return Data(y, given, missing=self.missing)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Data", "Data"]:
         """Two random parts, the second of about ``fraction`` of the rows."""
@@ -369,7 +371,7 @@ class _Bad(NamedTuple):
     rows: np.ndarray
 
 
-def _not_finite(rows: PyTree, size: int) -> _Bad | None:
+def _not_finite(rows: PyTree, size: int, gaps: bool = False) -> _Bad | None:
     bad, sentence = np.zeros(size, bool), ""
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]:
         if leaf.dtype.kind != "f":
@@ -377,7 +379,8 @@ def _not_finite(rows: PyTree, size: int) -> _Bad | None:
         name = ("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:])
         count, first = 0, None
         for start in range(0, size, CHUNK):
-            finite = np.isfinite(leaf[start : start + CHUNK])
+            part = leaf[start : start + CHUNK]
+            finite = ~np.isinf(part) if gaps else np.isfinite(part)
             if finite.all():
                 continue
             where = np.argwhere(~finite)

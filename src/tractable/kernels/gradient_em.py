@@ -1,0 +1,122 @@
+"""An M-step by gradient, where none is known in closed form: generalised EM.
+
+    Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
+
+r are responsibilities of the values of z, or 1/S for S draws of it. A few steps of L-BFGS from θ_t on unconstrained
+numbers; whatever does not raise Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977,
+section 2. Q looks at all rows at once: memory O(n S).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable.core import Batch
+from tractable.kernels.em import Expected, observed
+from tractable.tools import tree
+
+PyTree = Any
+
+
+class Completed(NamedTuple):
+    """Rows with values of their z: what Q is made of."""
+
+    theta: PyTree  # θ_t
+    rows: PyTree  # (n, ...)
+    weights: jax.Array  # (n,)
+    z: PyTree  # (m, ...) the same for every row, or (n, S, ...)
+    shares: jax.Array  # (n, m)
+
+
+def expected_log_joint(log_joint: Callable, known: Completed, each: bool = False) -> Callable:
+    """``theta -> Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ)``.
+
+    Args:
+        log_joint: ``(theta, datum, z) -> ()``.
+        each: z has values of its own for every row.
+    """
+
+    def one(theta: PyTree, datum: PyTree, z: PyTree, shares: jax.Array) -> jax.Array:
+        terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
+        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # 0 · −∞ is an impossible z
+
+    counted = known.weights > 0
+    first = jnp.argmax(counted)
+
+    def stand_in(leaf: jax.Array) -> jax.Array:
+        """A row that does not count may hold anything, and 0 times a NaN has no gradient: another takes its place."""
+        return jnp.where(counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
+
+    rows = jax.tree.map(stand_in, known.rows)
+
+    def q(theta: PyTree) -> jax.Array:
+        terms = jax.vmap(one, (None, 0, 0 if each else None, 0))(theta, rows, known.z, known.shares)
+        return jnp.sum(jnp.where(counted, known.weights * terms, 0))
+
+    return q
+
+
+def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
+    """Where ``steps`` of L-BFGS get from ``start`` (d,), never lower than it."""
+    optimizer = optax.lbfgs()
+
+    def downhill(position: jax.Array) -> jax.Array:
+        return -value(position)
+
+    slope = optax.value_and_grad_from_state(downhill)
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        position, state = carry
+        height, gradient = slope(position, state=state)
+        updates, state = optimizer.update(gradient, state, position, value=height, grad=gradient, value_fn=downhill)
+        return (optax.apply_updates(position, updates), state), None
+
+    (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
+    better = value(end) >= value(start)  # false of NaN
+    return tree.where(better, end, start)
+
+
+def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
+    """``(theta, batch) -> Expected`` whose statistics are ``Completed``; for z of few values, (m, ...)."""
+
+    def e_step(theta: PyTree, batch: Batch) -> Expected:
+        rows = observed(batch)
+        weights = jnp.asarray(batch.mask)
+        terms = jnp.where(weights > 0, log_prob(theta, rows), 0)
+        known = Completed(theta, rows, weights, values, responsibilities(theta, rows))
+        return Expected(known, jnp.sum(weights * terms))
+
+    return e_step
+
+
+def gradient_m_step(
+    log_joint: Callable,
+    log_prior: Callable | None,
+    constrain: Callable,
+    unconstrain: Callable,
+    steps: int = 10,
+    each: bool = False,
+) -> Callable:
+    """``Completed -> theta``, an M-step for ``em``.
+
+    Args:
+        log_joint: ``(theta, datum, z) -> ()``.
+        log_prior: ``theta -> ()`` or None.
+        constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
+        steps: of L-BFGS.
+        each: as for ``expected_log_joint``.
+    """
+
+    def m_step(known: Completed) -> PyTree:
+        q = expected_log_joint(log_joint, known, each)
+
+        def value(position: jax.Array) -> jax.Array:
+            theta = constrain(position)
+            return q(theta) if log_prior is None else q(theta) + log_prior(theta)
+
+        return constrain(climbed(value, unconstrain(known.theta), steps))
+
+    return m_step
