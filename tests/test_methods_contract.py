@@ -56,8 +56,12 @@ def test_contract(name):
     check_method(METHOD[name], variant=name in VARIANTS)
 
 
+# These learn what the contract's regression has not, a z: ``test_em_method`` and its neighbours hold them to as much.
+LATENT = {"em", "online-em", "monte-carlo-em", "cavi"}
+
+
 def test_every_method_is_here():
-    assert {method.label for method in METHOD.values()} == set(METHODS)
+    assert {method.label for method in METHOD.values()} == set(METHODS) - LATENT
 
 
 # Where warm-up pools chains (step size, covariance, modes), a chain depends on its companions by design;

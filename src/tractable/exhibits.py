@@ -59,6 +59,8 @@ def figures(posterior: Any, labels: list[str]) -> str:
         return members_section(posterior) + out + independent_section(posterior, labels)
     if posterior.fitted is not None:
         return climb_section(posterior) + out + independent_section(posterior, labels)
+    if posterior.method.independent:
+        return out + independent_section(posterior, labels)
     return out + chains_section(posterior, labels)
 
 
@@ -112,7 +114,7 @@ def independent_section(posterior: Any, labels: list[str]) -> str:
         return ""
     table = posterior.summary()
     drawn = [plots.marginal(pooled[:, i], table.iloc[i, 0], tuple(table.iloc[i, 2:4])) for i in chosen]
-    whose = "q" if posterior.fitted is not None else "the members' mixture"
+    whose = "the members' mixture" if posterior.method.label == "ensemble" else "q"
     note = f"Density, mean and 90 % interval of {whose}."
     if len(chosen) < np.sum(~weights_of(posterior.model)):
         note += f" The first {len(chosen)} parameters."
@@ -448,7 +450,7 @@ def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
 def interesting(posterior: Any) -> list[int]:
     """The parameters that are known least, by R-hat and effective draws, then the first; not a network's weights."""
     first = np.flatnonzero(~weights_of(posterior.model)).tolist()
-    if posterior.unconstrained is None or posterior.fitted is not None or posterior.method.label == "ensemble":
+    if posterior.unconstrained is None or posterior.fitted is not None or posterior.method.independent:
         return first[:SHOWN]
     seen, enough = posterior.diagnosed, 100 * posterior.chains
     least = np.nan_to_num(np.minimum(seen.bulk, seen.tail) / enough, nan=0.0)

@@ -158,7 +158,7 @@ def settings_table(posterior: Any) -> str:
 def told(posterior: Any) -> Any:
     """``posterior.summary()`` without what means nothing here: Monte-Carlo columns of draws that are no chain."""
     table = posterior.summary()
-    if posterior.fitted is None and posterior.method.label != "ensemble":
+    if posterior.fitted is None and not posterior.method.independent:
         return table
     return table.drop(columns=["mcse_mean", "ess_bulk", "ess_tail", "r_hat"], errors="ignore")
 

@@ -161,7 +161,8 @@ class Posterior:
         if self.is_point:
             covariance = self.found.get("covariance")
             unknown = np.full(len(self.names), np.nan)
-            return self.values[0, 0], unknown if covariance is None else np.sqrt(np.diag(covariance))
+            with np.errstate(invalid="ignore"):  # a variance that rounding made negative is not known
+                return self.values[0, 0], unknown if covariance is None else np.sqrt(np.diag(covariance))
         if self.standing is not None and self.standing.moments is not None:
             return pooled_moments(self.standing.moments)
         flat = self.values.reshape(-1, len(self.names)).astype(np.float64)

@@ -4,12 +4,16 @@ import dataclasses
 from typing import Any
 
 from tractable.methods.bayes_by_backprop import BayesByBackprop
+from tractable.methods.coordinate_ascent import CoordinateAscent
 from tractable.methods.ensemble import DeepEnsemble
 from tractable.methods.hamiltonian import HMC, NUTS
 from tractable.methods.langevin import SGHMC, SGLD
 from tractable.methods.laplace import Laplace
+from tractable.methods.maximisation import EM
 from tractable.methods.method import Method
 from tractable.methods.metropolis import MALA, RandomWalk
+from tractable.methods.monte_carlo_em import MonteCarloEM
+from tractable.methods.online_em import OnlineEM
 from tractable.methods.points import MAP, MLE
 from tractable.methods.rejection import Rejection
 from tractable.methods.variational import FullRank, LowRank, MeanField
@@ -19,7 +23,8 @@ METHODS: dict[str, type[Method]] = {
     m.label: m
     for m in (
         MLE, MAP, Laplace, Rejection, RandomWalk, MALA, HMC, NUTS, SGLD, SGHMC,
-        MeanField, FullRank, LowRank, BayesByBackprop, DeepEnsemble,
+        MeanField, FullRank, LowRank, BayesByBackprop, DeepEnsemble, EM, OnlineEM,
+        MonteCarloEM, CoordinateAscent,
     )
 }  # fmt: skip
 ALIASES = {
@@ -30,8 +35,9 @@ ALIASES = {
 }
 
 __all__ = [
-    "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "BayesByBackprop", "DeepEnsemble", "FullRank",
-    "Laplace", "LowRank", "MeanField", "Method", "RandomWalk", "Rejection", "from_settings", "named",
+    "EM", "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "BayesByBackprop", "CoordinateAscent",
+    "DeepEnsemble", "FullRank", "Laplace", "LowRank", "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk",
+    "Rejection", "from_settings", "named",
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class DeepEnsemble(Method):
     """
 
     label: ClassVar[str] = "ensemble"
+    independent: ClassVar[bool] = True
     member: Any = dataclasses.field(default_factory=MAP)
     size: int = 5
 

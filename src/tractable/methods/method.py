@@ -107,6 +107,8 @@ class Method:
 
     label: ClassVar[str] = ""
     minibatch: ClassVar[bool] = False
+    point: ClassVar[bool] = False  # learns one θ
+    independent: ClassVar[bool] = False  # its draws have no order
 
     def settings(self) -> dict[str, Any]:
         """The fields as plain values, with the method's name."""

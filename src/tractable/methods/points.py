@@ -16,6 +16,7 @@ import optax
 from tractable import run as loop
 from tractable.core import Kernel, Model, is_distribution, log_posterior, whole
 from tractable.kernels.ascend import ascend
+from tractable.kernels.em import Expected, accumulate
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.objectives import Objective, log_joint
@@ -24,6 +25,7 @@ from tractable.tools.errors import ModelError, TractableWarning
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
+CURVED = 1 << 13  # rows whose curvature is looked at at once
 CLIMB_BYTES = 1 << 30  # of data that a climb to a start looks at
 
 
@@ -54,6 +56,7 @@ class MAP(Method):
     """
 
     label: ClassVar[str] = "map"
+    point: ClassVar[bool] = True
     prior: ClassVar[bool] = True
     optimizer: Any = "lbfgs"
     steps: int = 2000
@@ -422,9 +425,26 @@ def _total(model: Model, position: jax.Array, batch: Batch | None, prior: bool =
 
 @functools.partial(jax.jit, static_argnames=("model", "prior", "jacobian"))
 def _curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
-    """−∇² of the objective."""
-    gradient = jax.grad(_objective(model, batch, prior, jacobian))
-    columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16)
+    """−∇² of the objective; of many rows by chunks, in bounded memory."""
+
+    def hessian(value: Callable) -> jax.Array:
+        gradient = jax.grad(value)
+        return jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16)
+
+    if batch is None or batch.mask.shape[0] <= CURVED:
+        columns = hessian(_objective(model, batch, prior, jacobian))
+        return -(columns + columns.T) / 2
+
+    def part(_: jax.Array, some: Batch) -> Expected:
+        def likelihood(position: jax.Array) -> jax.Array:
+            terms = model.log_likelihoods(model.constrain(model.space.unravel(position)), some.data)
+            return jnp.sum(jnp.where(some.mask > 0, terms, 0.0))
+
+        return Expected(hessian(likelihood), jnp.zeros(()))
+
+    columns = accumulate(part, position, batch.data, batch.mask, CURVED).statistics
+    if prior or jacobian:
+        columns = columns + hessian(_objective(model, None, True, jacobian))
     return -(columns + columns.T) / 2
 
 

@@ -1,0 +1,161 @@
+"""Variational Bayes by coordinate ascent, for models whose q(θ) is closed form given q(z)."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Model
+from tractable.kernels.em import expected
+from tractable.latent import LatentModel
+from tractable.methods.drawing import chain_keys
+from tractable.methods.maximisation import EM, LOOKED_AT, Reached, chosen
+from tractable.methods.method import Check, Outcome, Session, plan_batches
+from tractable.methods.online_em import OnlineEM, followed
+from tractable.methods.variational import draws_key
+from tractable.models.conjugate_variational import Conjugate
+from tractable.models.variational import ConjugateModel
+from tractable.tools import tree
+from tractable.tools.data import Data, Plan
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+DRAWN = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateAscent(EM):
+    """q(θ) q(z) of a conjugate-exponential model: each half is the best, given the other, in closed form.
+
+        q(z) ∝ exp E_q(θ)[log p(x, z | θ)],   q(θ) ∝ p(θ) exp E_q(z)[log p(x, z | θ)]
+
+    EM's steps on the same additive statistics, with q(θ)'s parameters in θ's place: the evidence's lower bound never
+    falls. The result knows its own width, but for what q(θ) q(z) leaves out: sds are too small where θ and z depend on
+    each other. Attias 1999; Bishop 2006, chapter 10.
+
+    Args:
+        batch_size: rows a step; None takes all. With batches it is stochastic variational inference (Hoffman et al.
+            2013): statistics follow the batches, which is a natural gradient's step, λ ← (1 − γ_t) λ + γ_t λ̂_t with
+            γ_t = (1 + t)^−0.6, for ``epochs`` passes; ``steps`` and ``tolerance`` then mean nothing.
+        epochs: passes over the data, with batches.
+        draws: independent draws of θ from q that the posterior holds.
+        Others as for ``EM``; ``prior`` and ``inner`` mean nothing here.
+
+    Needs a model with closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
+    ``models.normal_gamma``, or a ``ConjugateModel`` of one's own. Data on file are passed through once a step.
+    """
+
+    label: ClassVar[str] = "cavi"
+    point: ClassVar[bool] = False
+    independent: ClassVar[bool] = True
+    batch_size: int | None = None
+    epochs: int = 20
+    draws: int = DRAWN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("draws", "epochs"):
+            self.check_whole(field)
+        if self.batch_size is not None:
+            self.check_whole("batch_size")
+
+    @property
+    def minibatch(self) -> bool:
+        return self.batch_size is not None
+
+    def plan(self, data: Data | None) -> Plan | None:
+        return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
+
+    def needed(self, model: Model) -> Any:
+        if isinstance(model, ConjugateModel):
+            return model
+        raise ModelError(
+            f"{type(self).__name__} needs closed forms of q(θ), which this model lacks: use MeanField, or "
+            "models.bayesian_gaussian_mixture, models.bayesian_linear_regression, models.normal_gamma."
+        )
+
+    def exact(self, model: Any) -> bool:
+        return True
+
+    def halves(self, model: Any) -> tuple[Callable, Callable]:
+        return model.conjugate.e_step, model.conjugate.m_step
+
+    def log_prior(self, model: Any) -> Callable:
+        return _minus(model.conjugate.divergence)
+
+    def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
+        seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
+        rows = jax.tree.map(np.asarray, seen.rows)
+        rows = rows[0] if rows[1] is None else rows
+        found = [model.first(k, rows) for k in chain_keys(key, self.starts)]
+        dtype = jnp.result_type(float)
+        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+
+    def learn(self, session: Session) -> Outcome:
+        model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)
+        began = time.perf_counter()
+        best, found = chosen(reached, model, data)
+        q = jax.tree.map(lambda a: a[best], reached.theta)
+        positions = _drawn(model, q, draws_key(session.key), self.draws)
+        found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
+        seconds |= {"drawing": time.perf_counter() - began}
+        return Outcome(np.asarray(positions)[None], None, {}, None, None, found, reached.interrupted, seconds)
+
+    def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
+        """What ``climb`` gives, by minibatches: where q was, and what one exact step from there gains."""
+        model, data = self.needed(session.model), session.data
+        began = time.perf_counter()
+        first = self.begin(model, data, session.key)
+        online = OnlineEM(batch_size=self.batch_size or 1, epochs=self.epochs, starts=self.starts, average=False)
+        ends, _, interrupted = followed(online, over_lambda(model.conjugate), session, first, None, session.key)
+        unravel = tree.raveller(jax.tree.map(lambda a: a[0], first))[1]
+        before, after, values = [], [], []
+        for end in jnp.asarray(ends):
+            value, improved = _pass(model.conjugate, unravel(end), data, self.chunk)
+            before.append([value])
+            after.append(improved)
+            values.append(_pass(model.conjugate, improved, data, self.chunk)[0])
+        q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *after)
+        reached = Reached(q, np.array(values), np.array(before), interrupted)
+        return model, data, None, reached, {"climbing": time.perf_counter() - began}
+
+    def checks(self, posterior: Any) -> list[Check]:
+        out = [
+            c if c.name != "largest fall" else c._replace(sentence="nats of the bound lost in one step; none should be")
+            for c in super().checks(posterior)
+        ]
+        known = "log p(x) is at least this, in nats; q(θ) q(z) leaves out how θ and z depend on each other"
+        return [*out, Check("bound", posterior.found["objective"], "trust", known)]
+
+
+def _minus(function: Callable) -> Callable:
+    return lambda q: -function(q)
+
+
+def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[float, PyTree]:
+    """The bound of q on all rows, and the q that is best for its expected statistics."""
+    found = expected(conjugate.e_step, q, data, chunk)
+    better = conjugate.m_step(found.statistics)
+    bound = float(found.log_likelihood) - float(conjugate.divergence(q))
+    return bound, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), better, q)
+
+
+@functools.lru_cache(maxsize=128)
+def over_lambda(conjugate: Conjugate) -> LatentModel:
+    """A model whose θ is λ and whose log prior is −KL, so that online EM on it is stochastic variational inference."""
+    return LatentModel.from_steps(
+        conjugate.e_step, conjugate.m_step, conjugate.predictive_log_prob, conjugate.prior,
+        prior=_minus(conjugate.divergence),
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnames=("model", "count"))
+def _drawn(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
+    """(count, d) independent draws of θ from q, unconstrained."""
+    theta = model.conjugate.sample(key, q, count)
+    return jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(theta)

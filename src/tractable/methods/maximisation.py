@@ -1,0 +1,476 @@
+"""Expectation–maximisation as methods: a point θ, and what was summed over to find it."""
+
+import dataclasses
+import functools
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Kernel, Model, whole
+from tractable.kernels.em import chunked, em, expected
+from tractable.kernels.gradient_em import by_enumeration, gradient_m_step
+from tractable.latent import LatentModel
+from tractable.methods.drawing import chain_keys, starts
+from tractable.methods.method import Check, Method, Outcome, Session
+from tractable.methods.points import INFORMATION, standard_errors
+from tractable.tools import tree
+from tractable.tools.data import Data
+from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
+
+PyTree = Any
+SEGMENT = 25  # steps between two visits of the host
+CHUNK = 1 << 14  # rows of an E-step at a time
+LOOKED_AT = 10_000  # rows that a start is made from, of data on file
+WELL = 1e10  # condition of an information matrix up to which its inverse is one
+RETRIES = 2  # of starts that end with a collapsed component
+ROUNDING = 8  # in units of the objective's last digit, gains that are none
+SAME = 1e-3  # nats a datum within which two maxima are one
+FALL = {"float32": 1e-5, "float64": 1e-10}  # of |L|: a fall within it is rounding
+INFORMATION_WORK = 1 << 31  # rows times squared parameters up to which standard errors are computed
+
+
+@dataclass(frozen=True, kw_only=True)
+class EM(Method):
+    """Expectation–maximisation: a maximum of log p(θ) + Σ log p(x_n | θ), z summed out at every step.
+
+        E:  S = Σ_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S)
+
+    No step goes down. It converges at a rate that is the share of information that z hides, slowly where components
+    overlap, and to a local maximum: hence several starts, side by side in one compilation.
+
+    Args:
+        starts: climbs from starts of their own; the best is kept and the report says how they agree.
+        steps: at most.
+        tolerance: the climb ends when what is still to come, by Aitken's extrapolation of the last gains, is below
+            this share of the objective, twice in a row.
+        chunk: rows an E-step looks at at once: memory beside the data is O(starts · chunk).
+        inner: steps of L-BFGS in an M-step that has no closed form.
+        prior: climb log p(θ) too. False for a likelihood alone; a closed-form M-step must fit the choice.
+        errors: find standard errors at the end: as many gradients as θ has numbers.
+
+    Needs a ``LatentModel``. Reports standard errors from the observed information, of what z hides nothing is left in
+    it (Louis 1982). Data on file are passed through once a step.
+    """
+
+    label: ClassVar[str] = "em"
+    point: ClassVar[bool] = True
+    starts: int = 4
+    steps: int = 1000
+    tolerance: float = 1e-6
+    chunk: int = CHUNK
+    inner: int = 10
+    prior: bool = True
+    errors: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("starts", "steps", "chunk", "inner"):
+            self.check_whole(field)
+        self.check_positive("tolerance")
+        for field in ("prior", "errors"):
+            self.check(isinstance(getattr(self, field), bool), field, "True or False")
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        e_step, m_step = self.halves(latent(model, self))
+        return em(chunked(e_step, self.chunk) if self.exact(model) else e_step, m_step, self.log_prior(model))
+
+    def needed(self, model: Model) -> Any:
+        """The model, or a sentence where this method cannot learn it."""
+        model = latent(model, self)
+        self.halves(model)
+        return model
+
+    def exact(self, model: Any) -> bool:
+        """Whether both halves are known in closed form, on additive statistics."""
+        return closed(model)
+
+    def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
+        """Where climbs begin, a leading axis of starts."""
+        return beginnings(model, data, key, self.starts)
+
+    def log_prior(self, model: Any) -> Callable | None:
+        """What is climbed beside the likelihood."""
+        return model.log_prior if self.prior else None
+
+    def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
+        """E-step and M-step: the model's own, or enumeration and gradient."""
+        if model.e_step is not None and model.m_step is not None:
+            return model.e_step, model.m_step
+        if model.log_prob is None or model.responsibilities is None or model.causes is None:
+            raise ModelError(
+                f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
+                "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
+            )
+        space = model.space
+        m_step = gradient_m_step(
+            model.log_joint, self.log_prior(model),
+            lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
+            self.inner,
+        )  # fmt: skip
+        return by_enumeration(model.log_prob, model.responsibilities, model.causes), m_step
+
+    def climb(self, session: Session) -> tuple[Any, Data, Any, "Reached", dict[str, float]]:
+        """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
+        model = self.needed(session.model)
+        data, offset = about_the_mean(model, session.data)
+        session = session._replace(data=data)
+        began = time.perf_counter()
+        thetas = self.begin(model, data, session.key)
+        begun = time.perf_counter()
+        resident = data.resident
+        if not resident and not self.exact(model):
+            raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
+        climb = _climb if resident else _climb_on_file
+        reached = climb(self, model, session, thetas)
+        for attempt in range(RETRIES):
+            bad = ~sound(model, reached, data.size)
+            if reached.interrupted or not bad.any():
+                break
+            # A collapsed component is a start's bad luck: those starts begin again, the others stay.
+            key = jax.random.fold_in(session.key, attempt + 1)
+            again = climb(self, model, session, self.begin(model, data, key))
+            reached = mended(reached, again, bad & sound(model, again, data.size))
+        seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
+        return model, data, offset, reached, seconds
+
+    def learn(self, session: Session) -> Outcome:
+        model, data, offset, reached, seconds = self.climb(session)
+        climbed = time.perf_counter()
+        point, info, found = concluded(self, model, data, reached)
+        if offset is not None:
+            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
+            point = np.asarray(model.space.ravel(model.unconstrain(theta)))
+        seconds |= {"errors": time.perf_counter() - climbed}
+        return Outcome(None, point, info, None, None, found, reached.interrupted, seconds)
+
+    def checks(self, posterior: Any) -> list[Check]:
+        found, size = posterior.found, max(1, posterior.rows)
+        out = []
+        to_come = found["to come"] / size
+        limit = self.tolerance * abs(found["objective"]) / size
+        # Extrapolated from few gains it is a guess, which a factor of ten allows for.
+        verdict = "trust" if to_come <= 10 * limit else "caution"
+        out.append(Check("gain to come", to_come, verdict, "nats a datum, extrapolated from the last gains"))
+        fall, scale = found["fall"], max(1.0, abs(found["objective"]))
+        fine = fall <= FALL[str(jnp.result_type(float))] * scale
+        out.append(
+            Check(
+                "largest fall", fall, "trust" if fine else "caution",
+                "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)",
+            )
+        )  # fmt: skip
+        if self.starts > 1:
+            same = found["starts that agree"]
+            verdict = "trust" if same > 1 else "caution"
+            out.append(
+                Check(
+                    "starts that agree", float(same), verdict,
+                    f"of {self.starts} within {SAME:g} nats a datum of the best; the last is "
+                    f"{found['agreement'] / size:.3g} below",
+                )
+            )  # fmt: skip
+        own = examined(posterior)
+        if "eigenvalue" in found:
+            least = found["eigenvalue"]
+            ridge = found.get("condition", -1.0) > -1e-6 or any(c.verdict != "trust" for c in own)
+            verdict = "trust" if least > 0 else "caution" if ridge else "reject"
+            told = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
+            told += "" if least > 0 else ": there are no standard errors"
+            out.append(Check("curvature", least, verdict, told))
+            if least > 0:
+                condition = 1 / found["condition"]
+                verdict = "trust" if condition < WELL else "caution"
+                out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
+        return out + own
+
+
+class Reached(NamedTuple):
+    """Where climbs ended."""
+
+    theta: PyTree  # leading axis (start,)
+    objective: np.ndarray  # (start,), nats, at theta
+    trace: np.ndarray  # (start, step), NaN after a climb's end
+    interrupted: bool
+
+
+def latent(model: Model, method: Method) -> LatentModel:
+    """The model, or a sentence where it has no z."""
+    if isinstance(model, LatentModel):
+        return model
+    raise ModelError(
+        f"{type(method).__name__} learns a LatentModel, which says what is not seen of each datum; this model has no "
+        "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
+    )
+
+
+def closed(model: Any) -> bool:
+    """Whether both halves are known in closed form."""
+    return model.e_step is not None and model.m_step is not None
+
+
+def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
+    """Rows in memory about their mean, and that mean, for a model that moves with them; else the rows as they are."""
+    if data.size == 0:
+        raise DataError("EM looks at rows: these data hold none.")
+    if model.shift is None or not data.resident or data.given is not None:
+        return data, None
+    y = np.asarray(data.y)
+    offset = np.nanmean(y, axis=0, dtype=np.float64)
+    dtype = jnp.result_type(float)
+    return Data((y - offset).astype(dtype), missing=data.missing), jnp.asarray(offset, dtype)
+
+
+def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
+    """θ to begin with, a leading axis of starts: as the model says, having seen data; else drawn from its prior."""
+    if model.begin is None:
+        if model.prior_is_callable or model.start is not None:
+            positions = starts(model, data, key, count)
+            return jax.vmap(lambda u: model.constrain(model.space.unravel(u)))(positions)
+        # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
+        return jax.vmap(model.sample_prior)(chain_keys(key, count))
+    # Of data on file evenly spaced rows stand for all.
+    seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
+    rows = jax.tree.map(np.asarray, seen.rows)
+    rows = rows[0] if rows[1] is None else rows
+    found = [model.begin(k, rows) for k in chain_keys(key, count)]
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+
+
+class Climbing(NamedTuple):
+    """Climbs on the way, each leaf with a leading axis of starts but the last."""
+
+    states: PyTree
+    good: PyTree  # θ before, of a finite objective
+    gain: jax.Array  # the last
+    to_come: jax.Array  # nats, by Aitken's extrapolation
+    little: jax.Array  # whether that was little: twice in a row is an end, once may be a shoulder
+    done: jax.Array
+    time: jax.Array  # ()
+
+
+def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
+    """What is still to come, and whether it is little: gains that shrink by r have r/(1 − r) of the last to come."""
+    rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
+    rate = jnp.where(before > 0, rate, 0.999)
+    to_come = jnp.abs(gain) * rate / (1 - rate)
+    scale = jnp.maximum(jnp.abs(objective), 1.0)
+    rounding = ROUNDING * jnp.finfo(jnp.result_type(objective)).eps * scale
+    return to_come, (to_come <= tolerance * scale) | (jnp.abs(gain) <= rounding)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "model"))
+def _segment(
+    method: EM, model: LatentModel, rows: PyTree, now: Climbing, last: jax.Array
+) -> tuple[Climbing, jax.Array]:
+    """Steps until ``last``, or until every climb has settled; and their objectives, (start, SEGMENT)."""
+    kernel, batch = method.kernel(model, None, None), whole(rows)
+    count = now.done.shape[0]
+    trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
+
+    def going(carry: tuple) -> jax.Array:
+        now, _, i = carry
+        return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
+
+    def step(carry: tuple) -> tuple:
+        now, trace, i = carry
+        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
+        fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(info.objective)
+        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance)
+        little = little & (now.time > 1)
+        ended = little & now.little
+        live = ~now.done
+        trace = trace.at[i].set(jnp.where(live, info.objective, jnp.nan))
+        keep = live & fine
+        good = jax.vmap(tree.where)(keep, now.states.position, now.good)
+        now = Climbing(
+            jax.vmap(tree.where)(keep, states, now.states),
+            good,
+            jnp.where(live, info.gain, now.gain),
+            jnp.where(live, to_come, now.to_come),
+            little,
+            now.done | ~fine | ended,
+            now.time + 1,
+        )
+        return now, trace, i + 1
+
+    now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
+    return now, trace.T
+
+
+@functools.partial(jax.jit, static_argnames=("method", "model"))
+def _objectives(method: EM, model: LatentModel, rows: PyTree, thetas: PyTree) -> jax.Array:
+    """What is climbed, at every θ, (start,)."""
+    e_step, _ = method.halves(model)
+    e_step = chunked(e_step, method.chunk) if method.exact(model) else e_step
+    prior, batch = method.log_prior(model), whole(rows)
+
+    def one(theta: PyTree) -> jax.Array:
+        value = e_step(theta, batch).log_likelihood
+        return value if prior is None else value + prior(theta)
+
+    return jax.vmap(one)(thetas)
+
+
+def _climb(method: EM, model: LatentModel, session: Session, thetas: PyTree) -> Reached:
+    """Every start to its end, side by side."""
+    rows, steps = session.data.arrays(), method.steps
+    method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
+    kernel = method.kernel(model, None, None)
+    states = jax.vmap(lambda theta: kernel.init(session.key, theta))(thetas)
+    count = jax.tree.leaves(thetas)[0].shape[0]
+    zero = jnp.zeros(count, states.objective.dtype)
+    now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
+    while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
+        now, trace = _segment(method, model, rows, now, jnp.array(steps))
+        traces.append(np.asarray(trace))
+        session.say("climbing", int(now.time), steps)
+        stopped = session.stop()
+    trace = np.concatenate(traces, 1)[:, : int(now.time)]
+    theta = now.states.position
+    values = _objectives(method, model, rows, theta)
+    theta = jax.vmap(tree.where)(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
+    finite = [row[np.isfinite(row)] for row in trace]
+    last = np.array([row[-1] if len(row) else np.nan for row in finite])
+    return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
+
+
+def _climb_on_file(method: EM, model: LatentModel, session: Session, thetas: PyTree) -> Reached:
+    """Start by start; every step is one pass over the file, whose sums are kept in double precision."""
+    prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
+    e_step, m_step = method.halves(model)
+    improve = jax.jit(m_step)
+    ends, traces, values, stopped = [], [], [], False
+    for start in range(count):
+        theta, trace, before, calm = jax.tree.map(lambda a, i=start: a[i], thetas), [], 0.0, 0
+        while True:
+            found = expected(e_step, theta, session.data, method.chunk)
+            value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta)))
+            trace.append(value)
+            stopped = session.stop()
+            gain = value - trace[-2] if len(trace) > 1 else 0.0
+            now = [jnp.asarray(v) for v in (gain, before, value)]
+            little = len(trace) > 2 and bool(settled(now[0], now[1], now[2], method.tolerance)[1])
+            calm = calm + 1 if little else 0
+            if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
+                break
+            improved = improve(found.statistics)
+            theta, before = jax.tree.map(lambda new, old: new.astype(old.dtype), improved, theta), gain
+            session.say("climbing", start * method.steps + len(trace), count * method.steps)
+        ends.append(theta)
+        traces.append(trace[:-1])
+        values.append(trace[-1])
+        if stopped:
+            break
+    longest = max(1, *map(len, traces))
+    padded = np.array([t + [math.nan] * (longest - len(t)) for t in traces])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
+    return Reached(stacked, np.array(values), padded, stopped)
+
+
+def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
+    """The best start's point, the traces, and what was found on the way."""
+    thetas = reached.theta if model.canonical is None else jax.vmap(model.canonical)(reached.theta)
+    flat = np.asarray(jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(thetas))
+    inside = np.all(np.isfinite(flat), axis=1)
+    best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
+    point = flat[best]
+    if method.errors and len(point) <= INFORMATION and data.size * len(point) ** 2 <= INFORMATION_WORK:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TractableWarning)  # the report says it
+            found |= standard_errors(model, data, point, method.prior)
+    return point, {"objective": reached.trace}, found
+
+
+def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
+    """The best start, and what was found on the way."""
+    values = np.where(np.isfinite(reached.objective), reached.objective, -np.inf)
+    if not np.any(np.isfinite(values)):
+        _explain(data)
+        raise RunError(
+            f"None of {len(values)} climbs stayed within the finite numbers. Is the likelihood bounded? A floor, a "
+            "prior, or fewer components keep it so."
+        )
+    best = int(np.argmax(values))
+    fine = sound(model, reached, data.size) & np.isfinite(values)
+    if fine.any():  # a collapsed component has no business being best
+        best = int(np.argmax(np.where(fine, values, -np.inf)))
+    trace = reached.trace[best][np.isfinite(reached.trace[best])]
+    gains = np.diff(np.append(trace, values[best]))
+    near = np.isfinite(values) & (values >= values[best] - SAME * data.size) & fine
+    found = {
+        "objective": float(values[best]),
+        "evaluations": int(np.sum(np.isfinite(reached.trace))),
+        "steps": len(trace),
+        "agreement": float(values[best] - np.min(values[np.isfinite(values)])),
+        "starts that agree": int(np.sum(near)),
+        "degenerate starts": int(np.sum(~fine)),
+        "fall": float(max(0.0, -gains.min(initial=0.0))),
+        "to come": _to_come(gains, values[best]),
+    }
+    return best, found
+
+
+def examined(posterior: Any) -> list[Check]:
+    """What the model itself says of a maximum."""
+    model = posterior.model
+    if isinstance(model, LatentModel) and model.examine is not None:
+        return model.examine(posterior.mean(), posterior.rows)
+    return []
+
+
+def _to_come(gains: np.ndarray, objective: float) -> float:
+    """Nats still to come, by Aitken's extrapolation of the last two gains."""
+    if len(gains) < 2:
+        return math.inf if len(gains) else 0.0
+    before, last = gains[-2:]
+    if abs(last) <= ROUNDING * float(jnp.finfo(jnp.result_type(float)).eps) * max(1.0, abs(objective)):
+        return 0.0
+    rate = float(np.clip(last / before, 0, 0.999)) if before > 0 else 0.999
+    return float(abs(last) * rate / (1 - rate))
+
+
+def sound(model: LatentModel, reached: Reached, size: int) -> np.ndarray:
+    """(start,) whether no check of the model's own rejects where a climb ended."""
+    count = len(reached.objective)
+    if model.examine is None:
+        return np.ones(count, bool)
+    ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
+    return np.array([all(check.verdict != "reject" for check in model.examine(end, size)) for end in ends])
+
+
+def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
+    """Climbs with those at ``taken`` from a second attempt."""
+
+    def pick(old: Any, new: Any) -> Any:
+        return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    length = max(reached.trace.shape[1], again.trace.shape[1])
+    traces = [
+        np.pad(t, ((0, 0), (0, length - t.shape[1])), constant_values=np.nan) for t in (reached.trace, again.trace)
+    ]
+    return Reached(
+        jax.tree.map(pick, reached.theta, again.theta),
+        np.where(taken, again.objective, reached.objective),
+        np.where(taken[:, None], traces[1], traces[0]),
+        again.interrupted,
+    )
+
+
+def _explain(data: Data) -> None:
+    """A sentence about the first row that holds a number which is none."""
+    for name, part in (("y", data.y), ("given", data.given)):
+        for leaf in jax.tree.leaves(part):
+            bad = ~np.isfinite(np.asarray(leaf, np.float64)).reshape(data.size, -1).all(1)
+            if bad.any():
+                raise DataError(
+                    f"{int(bad.sum())} of {data.size} rows of {name} hold NaN or infinite numbers, the first row "
+                    f"{int(np.argmax(bad))}. Drop or impute them; a mixture of normals takes NaN as missing by "
+                    "models.mixture.with_missing."
+                )

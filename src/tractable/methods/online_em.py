@@ -1,0 +1,290 @@
+"""Online EM: rows are seen a few at a time, and θ follows their statistics."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable import run as loop
+from tractable.core import Kernel
+from tractable.kernels.em import expected, online_em
+from tractable.latent import LatentModel
+from tractable.methods.climbing import settled
+from tractable.methods.drawing import capacity, chain_keys
+from tractable.methods.maximisation import CHUNK, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
+from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.points import INFORMATION, standard_errors
+from tractable.tools import schedules
+from tractable.tools.data import Batch, Data, Plan
+from tractable.tools.errors import DataError, ModelError, RunError
+
+PyTree = Any
+FAR = 1e-2  # nats a datum that one exact step may gain at most after online EM
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineEM(Method):
+    """Online EM: sufficient statistics follow minibatches, and θ follows them.
+
+        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),   θ ← m_step(S),   γ_t = (1 + t)^−κ
+
+    For data of many rows: it is near the maximum after a few passes, where EM needs one a step. It does not climb at
+    every step. θ is the mean (in unconstrained coordinates) over the last half of the run, which forgets the batches'
+    noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
+
+    Args:
+        batch_size: rows a step.
+        epochs: passes over the data; a run ends with a whole block of steps.
+        step_exponent: κ in (1/2, 1].
+        patience: batches seen before the first M-step: statistics of few rows may have no maximum.
+        average: False for the last θ itself.
+        starts: climbs from starts of their own, side by side; the best is kept.
+        chunk: rows at a time in the exact E-steps at the end.
+        prior: count log p(θ) in the objective; a closed-form M-step must fit the choice.
+
+    Needs a ``LatentModel`` whose ``e_step`` and ``m_step`` are in closed form. Data on file are read batch by batch,
+    and should be in random order there; two passes at the end tell the objective and what one exact step would gain.
+    """
+
+    label: ClassVar[str] = "online-em"
+    point: ClassVar[bool] = True
+    minibatch: ClassVar[bool] = True
+    batch_size: int = 100
+    epochs: int = 10
+    step_exponent: float = 0.6
+    patience: int = 5
+    average: bool = True
+    starts: int = 1
+    chunk: int = CHUNK
+    prior: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("batch_size", "epochs", "patience", "starts", "chunk"):
+            self.check_whole(field)
+        good = isinstance(self.step_exponent, float | int) and 0.5 < self.step_exponent <= 1
+        self.check(good, "step_exponent", "a number in (0.5, 1]")
+        for field in ("average", "prior"):
+            self.check(isinstance(getattr(self, field), bool), field, "True or False")
+
+    def plan(self, data: Data | None) -> Plan | None:
+        return plan_batches(self, data, self.batch_size)
+
+    def log_prior(self, model: Any) -> Callable | None:
+        """What is climbed beside the likelihood."""
+        return model.log_prior if self.prior else None
+
+    def schedule(self) -> Callable:
+        """γ_t."""
+        return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = latent(session.model, self), session.data
+        if not closed(model):
+            raise ModelError(
+                "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
+                "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
+            )
+        if data.size == 0:
+            raise DataError("EM looks at rows: these data hold none.")
+        began = time.perf_counter()
+        start_key, run_key = jax.random.split(session.key)
+        offset = _offset(model, data)
+        thetas = beginnings(model, data, start_key, self.starts)
+        if offset is not None:
+            thetas = jax.vmap(lambda theta: model.shift(theta, -offset))(thetas)  # pyright: ignore[reportOptionalCall]
+        begun = time.perf_counter()
+        ends, info, interrupted = followed(self, model, session, thetas, offset, run_key)
+        climbed = time.perf_counter()
+        end, found = _looked_back(self, model, data, offset, ends)
+        found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
+        found["settled"] = settled(info["objective"])
+        if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
+            about = data if offset is None else Data(np.asarray(data.y) - np.asarray(offset), missing="keep")
+            found |= standard_errors(model, about, end, self.prior)
+        point = end
+        if offset is not None:
+            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(end))), offset)  # pyright: ignore[reportOptionalCall]
+            point = np.asarray(model.space.ravel(model.unconstrain(theta)))
+        seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
+        return Outcome(None, point, info, None, None, found, interrupted, seconds)
+
+    def checks(self, posterior: Any) -> list[Check]:
+        found, size = posterior.found, max(1, posterior.rows)
+        gain = found["gain to come"] / size
+        verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
+        steady = found["settled"]
+        out = [
+            Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
+            Check(
+                "trend", float(not steady), "trust" if steady else "caution",
+                "0 where the noisy objective of the last half shows no trend upward; more epochs= where it does",
+            ),
+        ]  # fmt: skip
+        if self.starts > 1:
+            same = found["starts that agree"]
+            out.append(
+                Check(
+                    "starts that agree", same, "trust" if same > 1 else "caution",
+                    f"of {self.starts} within {SAME:g} nats a datum of the best; the last is "
+                    f"{found['agreement'] / size:.3g} below",
+                )
+            )  # fmt: skip
+        if "eigenvalue" in found:
+            verdict = "trust" if found["eigenvalue"] > 0 else "caution"
+            out.append(
+                Check(
+                    "curvature", found["eigenvalue"], verdict,
+                    "smallest eigenvalue of the observed information; above 0 at a proper maximum",
+                )
+            )  # fmt: skip
+        return out + examined(posterior)
+
+
+@dataclass(frozen=True)
+class Following:
+    """Online EM as the loop takes it: its position is θ itself, and the shapes of a batch are known beforehand."""
+
+    model: LatentModel
+    method: OnlineEM
+    streams: bool
+    width: int
+    structure: Any  # of a batch's rows
+    shapes: tuple  # of its leaves, a row each, with their types
+    size: int
+    remedy: str = "Does a component die, or its variance? A floor, a prior, larger batches or more patience keep it."
+
+    @classmethod
+    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan) -> "Following":
+        leaves, structure = jax.tree.flatten(data.rows)
+        shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
+        return cls(model, method, not data.resident, plan.width, structure, shapes, data.size)
+
+    def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
+        offset = tuned.get("offset")
+        leaves = [jax.ShapeDtypeStruct((self.width, *shape), dtype) for shape, dtype in self.shapes]
+        mask = jax.ShapeDtypeStruct((self.width,), jnp.result_type(float))
+        example: Any = Batch(jax.tree.unflatten(self.structure, leaves), mask, self.size)  # pyright: ignore[reportArgumentType]
+        prior = _about(self.model, offset, self.method.log_prior(self.model))
+        m_step: Any = self.model.m_step
+        return online_em(
+            _centred(self.model.e_step, offset), m_step, self.method.schedule(), self.method.patience,
+            example=example, log_prior=prior,
+        )  # fmt: skip
+
+    def observe(self, state: Any) -> jax.Array:
+        return self.model.space.ravel(self.model.unconstrain(state.position))
+
+    def values(self, position: jax.Array) -> jax.Array:
+        """What is averaged: the unconstrained position itself."""
+        return position
+
+    def describe(self, position: jax.Array) -> str:
+        bad = ~np.isfinite(np.asarray(position))
+        names = [name for name, is_bad in zip(self.model.space.names, bad, strict=True) if is_bad]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _offset(model: LatentModel, data: Data) -> jax.Array | None:
+    """The rows' mean, for a model that moves with them: in single precision squares far from 0 lose their digits.
+
+    Itself rounded to single precision, so that it does not depend on the order of the rows.
+    """
+    if model.shift is None or data.given is not None:
+        return None
+    y = data.y
+    if not isinstance(y, np.ndarray):
+        return None
+    total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
+    for start in range(0, data.size, CHUNK):
+        part = np.asarray(y[start : start + CHUNK], np.float64)
+        total += np.nansum(part, axis=0)
+        count += np.sum(~np.isnan(part), axis=0)
+    return jnp.asarray((total / np.maximum(count, 1)).astype(np.float32), jnp.result_type(float))
+
+
+def _centred(e_step: Any, offset: jax.Array | None) -> Callable:
+    """The E-step of rows about the offset."""
+    if offset is None:
+        return e_step
+
+    def about(theta: PyTree, batch: Batch) -> Any:
+        y = batch.data[0]
+        return e_step(theta, batch._replace(data=(y - offset.astype(y.dtype), None)))
+
+    return about
+
+
+def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
+    """log p of the θ that a centred one stands for."""
+    if offset is None or log_prior is None:
+        return log_prior
+    return lambda theta: log_prior(model.shift(theta, offset))  # pyright: ignore[reportOptionalCall]
+
+
+def followed(
+    method: OnlineEM, model: LatentModel, session: Session, thetas: PyTree, offset: jax.Array | None, key: jax.Array
+) -> tuple[np.ndarray, dict, bool]:
+    """Every start through its epochs: (start, d) where they end, unconstrained, and the traces."""
+    data, plan = session.data, plan_batches(method, session.data, method.batch_size)
+    program = Following.of(model, method, data, plan)
+    tuned = {} if offset is None else {"offset": offset}
+    keys = chain_keys(key, method.starts)
+    states = loop.begin(program, tuned, None, keys, thetas)
+    steps = method.epochs * plan.count
+    shape = loop.shape(steps, 1, model.space.size, method.starts, moments=True)
+    reading = Program(model, method, program.streams)
+    shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
+    groups, infos, means = -(-steps // shape.group), [], None
+    cuts = [groups // 2, groups] if groups > 1 else [groups]
+    done, interrupted = 0, False
+    for cut in cuts:
+        result = loop.run(
+            program, shape, data, plan, tuned, keys, states, groups=cut, done=done, keep=False,
+            on_segment=lambda d, i, s, g, m: session.say("climbing", g * shape.group, groups * shape.group),
+            stop=session.stop,
+        )  # fmt: skip
+        states, done, interrupted = result.states, result.groups, result.interrupted
+        infos.append(result.info)
+        means = None if result.moments is None else np.asarray(result.moments.mean)
+        if interrupted:
+            break
+    info = {name: np.concatenate([i[name] for i in infos], axis=1) for name in infos[0]}
+    last = np.asarray(jax.vmap(program.observe)(states))
+    ends = means if method.average and means is not None and not interrupted else last
+    return ends, info, interrupted
+
+
+def _looked_back(
+    method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
+) -> tuple[np.ndarray, dict]:
+    """The best end (d,), about the offset; its objective on all rows, and what one exact step from it would gain."""
+    e_step = _centred(model.e_step, offset)
+    prior = _about(model, offset, method.log_prior(model))
+    m_step: Any = model.m_step
+    if not np.any(np.all(np.isfinite(ends), axis=1)):
+        raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
+
+    def looked(theta: PyTree) -> tuple[float, PyTree]:
+        found = expected(e_step, theta, data, method.chunk)
+        return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
+
+    dtype = jnp.result_type(float)
+    thetas = [model.constrain(model.space.unravel(jnp.asarray(end, dtype))) for end in ends]
+    seen = [looked(theta) for theta in thetas]
+    values = np.array([value for value, _ in seen])
+    best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
+    theta = thetas[best]
+    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), m_step(seen[best][1]), theta)
+    finite = values[np.isfinite(values)]
+    found = {
+        "objective": float(values[best]),
+        "gain to come": looked(after)[0] - float(values[best]),
+        "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.size))),
+    }
+    return ends[best], found
