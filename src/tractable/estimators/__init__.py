@@ -3,10 +3,15 @@
     model = BayesianMLPRegressor(calibration=0.2).fit(X, y)
     lower, upper = model.predict_interval(X_new).T
 
+    clusters = GaussianMixture(3).fit(X)
+    clusters.report_, clusters.standard_errors_
+
 They go where scikit-learn's own go: pipelines, cross-validation, searches, pickles.
 """
 
+from tractable.estimators.factors import FactorAnalysis
 from tractable.estimators.linear import BayesianLinearRegression, BayesianLogisticRegression
+from tractable.estimators.mixtures import GaussianMixture
 from tractable.estimators.networks import BayesianMLPClassifier, BayesianMLPRegressor
 
 __all__ = [
@@ -14,4 +19,6 @@ __all__ = [
     "BayesianLogisticRegression",
     "BayesianMLPClassifier",
     "BayesianMLPRegressor",
+    "FactorAnalysis",
+    "GaussianMixture",
 ]

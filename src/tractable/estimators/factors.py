@@ -1,0 +1,263 @@
+"""Factor analysis and probabilistic principal components, fitted by EM."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+from tractable.checks.convergence import Check
+from tractable.core import Data
+from tractable.estimators.mixtures import Density, check_whole
+from tractable.latent import LatentModel
+from tractable.methods.maximisation import CHUNK, EM
+from tractable.methods.points import INFORMATION
+from tractable.models.factors import Loadings, Regression, factor_analysis, probabilistic_pca
+from tractable.posterior import Posterior
+from tractable.tools.errors import SettingsError, TractableWarning
+
+NOISES = ("diagonal", "isotropic")
+ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family
+FLAT = 1e-9  # share of the largest eigenvalue below which a direction of the information is flat
+
+
+class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density):
+    """Factor analysis: few numbers z behind the columns of x, and noise of its own in every column.
+
+        z ~ N(0, I_q),   x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
+
+    W is known up to a rotation of z. Told is the one whose Wᵀ Ψ⁻¹ W is diagonal, largest first, as scikit-learn's is;
+    or one that is easier to read. The largest entry of every column is positive.
+
+    Args:
+        n_components: q, 1 to d; d by default.
+        tol: > 0; a climb ends when what is still to come, by extrapolation, is below this share of the log likelihood.
+        noise: "diagonal", or "isotropic": Ψ = σ² I, probabilistic PCA.
+        noise_floor: > 0, least noise variance, in the units of x²: the likelihood of a column explained whole
+            (Heywood) is unbounded.
+        max_iter: steps at most, ≥ 1.
+        n_init: starts, ≥ 1; the best is kept.
+        rotation: None, "varimax" (columns of few large entries) or "quartimax" (rows of few).
+        random_state: int, RandomState or None, of starts and samples.
+        chunk_size: rows looked at at a time, ≥ 1.
+
+    Attributes:
+        components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,) μ.
+        noise_variance_: (d,) the diagonal of Ψ; isotropic: σ².
+        loglike_: log likelihood at every step of the best start, nats.
+        standard_errors_: of mean and noise, (mean, loadings, noise) with None for the loadings, which are known up to a
+            rotation only: from the expected information, off the rotations. None where the noise itself is not
+            determined (q too large for d, or a column at the floor) or above 1000 numbers; ``report_`` says so.
+        converged_, n_iter_: of the best start.
+        lower_bound_: log likelihood a row, nats.
+        posterior_: the point as a Posterior.
+        report_: how far to trust it.
+        n_features_in_, feature_names_in_: of the rows fitted.
+
+    >>> z = np.random.default_rng(0).normal(size=(200, 1))
+    >>> X = z @ [[1.0, 2.0, -1.0]] + 0.5 * np.random.default_rng(1).normal(size=(200, 3))
+    >>> codes = FactorAnalysis(1, random_state=0).fit_transform(X)
+    >>> bool(np.corrcoef(codes[:, 0], z[:, 0])[0, 1] > 0.95)
+    True
+    """
+
+    _informed = False  # in which rotations would be flat
+    components_: np.ndarray
+    loadings_: np.ndarray
+    mean_: np.ndarray
+    noise_variance_: Any
+    loglike_: list[float]
+
+    def __init__(
+        self,
+        n_components: Any = None,
+        *,
+        tol: Any = 1e-6,
+        noise: Any = "diagonal",
+        noise_floor: Any = 1e-12,
+        max_iter: Any = 1000,
+        n_init: Any = 1,
+        rotation: Any = None,
+        random_state: Any = 0,
+        chunk_size: Any = CHUNK,
+    ) -> None:
+        self.n_components = n_components
+        self.tol = tol
+        self.noise = noise
+        self.noise_floor = noise_floor
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.rotation = rotation
+        self.random_state = random_state
+        self.chunk_size = chunk_size
+
+    def transform(self, X: Any) -> np.ndarray:
+        """E[z | x] of every row, (n, q)."""
+        return self._mapped("encode", X)
+
+    def get_covariance(self) -> np.ndarray:
+        """W Wᵀ + Ψ, (d, d)."""
+        return self.loadings_ @ self.loadings_.T + np.diag(self._noises())
+
+    def get_precision(self) -> np.ndarray:
+        """(W Wᵀ + Ψ)⁻¹, (d, d), by Woodbury's identity."""
+        scaled = self.loadings_ / self._noises()[:, None]  # Ψ⁻¹ W
+        inner = np.eye(scaled.shape[1]) + self.loadings_.T @ scaled
+        return np.diag(1 / self._noises()) - scaled @ scipy.linalg.solve(inner, scaled.T, assume_a="pos")
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Rows drawn from the model, (n, d), and the z they came from, (n, q); by ``random_state``."""
+        return self._sampled(n_samples)
+
+    def _noises(self) -> np.ndarray:
+        return np.broadcast_to(np.asarray(self.noise_variance_, np.float64), (self.n_features_in_,))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def _rank(self) -> int:
+        return self.n_features_in_ if self.n_components is None else int(self.n_components)
+
+    def _model(self, centre: np.ndarray | None = None) -> LatentModel:
+        make = probabilistic_pca if self.noise == "isotropic" else factor_analysis
+        return make(self.n_features_in_, self._rank(), float(self.noise_floor), centre)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.n_components is not None:
+            check_whole(n_components=self.n_components)
+        if not isinstance(self.noise, str) or self.noise not in NOISES:
+            raise SettingsError(f"noise is one of {', '.join(NOISES)}; got {self.noise!r}.")
+        if not (isinstance(self.noise_floor, int | float) and 0 < self.noise_floor < math.inf):
+            raise SettingsError(f"noise_floor is a variance, above 0 and finite; got {self.noise_floor!r}.")
+        if self.rotation is not None and self.rotation not in ROTATIONS:
+            raise SettingsError(f"rotation is None, {' or '.join(ROTATIONS)}; got {self.rotation!r}.")
+
+    def _check_rows(self, count: int) -> None:
+        del count
+        if self._rank() > self.n_features_in_:
+            raise SettingsError(
+                f"n_components counts factors, at most the columns; got {self.n_components} for "
+                f"{self.n_features_in_} columns."
+            )
+
+    def _inferred(self, model: LatentModel, data: Data, method: EM) -> Posterior:
+        # Rotations are flat directions of the information, which here are known and not counted.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The observed information", TractableWarning)
+            found = super()._inferred(model, data, method)
+        traces = [trace[np.isfinite(trace)] for trace in found.info["objective"]]
+        best = min(traces, key=lambda t: abs(len(t) - found.found["steps"]) + abs(t[-1] - found.found["objective"]))
+        self.loglike_ = [float(v) for v in best]
+        return found
+
+    def _errors(self, found: Posterior, theta: Loadings, total: float) -> Loadings | None:
+        del found
+        return standard_errors(theta, total, float(self.noise_floor))[0]
+
+    def _checks(self, found: Posterior, theta: Loadings, total: float) -> list[Check]:
+        checks = [c for c in found.report().checks if c.name not in ("curvature", "condition")]
+        errors, least = standard_errors(theta, total, float(self.noise_floor))
+        verdict = "trust" if errors is not None else "caution"
+        sentence = "smallest eigenvalue of the expected information, of the largest, off the rotations"
+        return [*checks, Check("curvature", least, verdict, sentence)]
+
+    def _theta(self) -> Loadings:
+        return Loadings(self.mean_ - self._centre, self.loadings_, np.asarray(self.noise_variance_))
+
+    def _tell(self, theta: Loadings) -> None:
+        self.mean_, self.loadings_ = theta.mean + self._centre, theta.loadings
+        self.components_ = theta.loadings.T
+        self.noise_variance_ = theta.noise if np.ndim(theta.noise) else float(theta.noise)
+
+    def _turned(self, theta: Loadings, statistics: Any) -> tuple[Loadings, Any]:
+        turn = turned(theta, self.rotation)
+        theta = theta._replace(loadings=theta.loadings @ turn)
+        if statistics is None:
+            return theta, None
+        whole = scipy.linalg.block_diag(turn, 1.0)  # of z̃ = [z, 1]
+        latent, cross, square = statistics
+        return theta, Regression(whole.T @ latent @ whole, cross @ whole, square)
+
+    def _statistics(self, theta: Loadings) -> Regression:
+        # At a maximum z has mean 0 and covariance I over the rows.
+        solution = np.column_stack([theta.loadings, theta.mean])
+        noise = np.broadcast_to(theta.noise, theta.mean.shape)
+        return Regression(np.eye(solution.shape[1]), solution, noise + np.sum(solution**2, axis=1))
+
+
+def standard_errors(theta: Loadings, size: float, floor: float) -> tuple[Loadings | None, float]:
+    """Of mean and noise by the expected information of ``size`` rows, and its smallest eigenvalue off the rotations.
+
+        J_ab = n/2 tr(C⁻¹ ∂_a C C⁻¹ ∂_b C),   C = W Wᵀ + Ψ;    of the mean  C / n
+
+    Rotations of W, q(q − 1)/2 directions, leave C as it is, and the noise too: its errors are those of J's
+    pseudo-inverse. None where more directions are flat, or a noise is held by the floor.
+    """
+    loadings, noise = theta.loadings, np.asarray(theta.noise)
+    d, q = loadings.shape
+    if d * q + noise.size > INFORMATION:
+        return None, math.nan
+    covariance = loadings @ loadings.T + np.diag(np.broadcast_to(noise, d))
+    precision = np.linalg.inv(covariance)
+    reach = precision @ loadings  # (d, q), C⁻¹ W
+    inner = loadings.T @ reach  # (q, q)
+    both = np.einsum("kj,il->ijkl", reach, reach) + np.einsum("jl,ik->ijkl", inner, precision)
+    mixed = np.einsum("ik,il->kli", precision, reach)  # of W_kl with ψ_i
+    square = precision**2
+    if noise.ndim == 0:
+        mixed, square = mixed.sum(2, keepdims=True), square.sum(keepdims=True)
+    information = size * np.block(
+        [
+            [both.reshape(d * q, d * q), mixed.reshape(d * q, -1)],
+            [mixed.reshape(d * q, -1).T, square / 2],
+        ]
+    )
+    # In units of each number's own information, so that columns of unlike scale are judged alike.
+    own = np.diag(information)
+    if not np.all(own > 0):
+        return None, 0.0
+    scale = 1 / np.sqrt(own)
+    values, vectors = np.linalg.eigh(scale[:, None] * information * scale[None, :])
+    flat = q * (q - 1) // 2
+    least = float(values[flat] / values[-1])
+    if least <= FLAT or np.any(noise <= 4 * floor):
+        return None, least
+    kept = vectors[:, flat:] / np.sqrt(values[flat:])
+    # A scaled pseudo-inverse is a generalised inverse, and what is determined is the same under all of those.
+    spread = scale**2 * np.sum(kept**2, axis=1)
+    errors = np.sqrt(spread[d * q :]).reshape(noise.shape)
+    return Loadings(np.sqrt(np.diag(covariance) / size), None, errors), least
+
+
+def turned(theta: Loadings, rotation: str | None) -> np.ndarray:
+    """R, orthogonal (q, q), with the told loadings W R."""
+    scaled = theta.loadings.T @ (theta.loadings / np.broadcast_to(theta.noise, len(theta.loadings))[:, None])
+    turn = np.linalg.eigh((scaled + scaled.T) / 2)[1][:, ::-1]
+    if rotation is not None:
+        turn = turn @ orthomax(theta.loadings @ turn, ROTATIONS[rotation])
+    told = theta.loadings @ turn
+    largest = told[np.argmax(np.abs(told), axis=0), np.arange(told.shape[1])]
+    return turn * np.where(largest < 0, -1.0, 1.0)
+
+
+def orthomax(loadings: np.ndarray, gamma: float, steps: int = 500, tolerance: float = 1e-12) -> np.ndarray:
+    """R that maximises Σ_ij Λ_ij⁴ − γ/d Σ_j (Σ_i Λ_ij²)² of Λ = W R, by iterated polar factors. Kaiser 1958 (γ = 1).
+
+    The gradient's polar factor maximises the linear part at every step: the criterion is convex for γ = 0, and for
+    γ = 1 climbed in practice.
+    """
+    d, q = loadings.shape
+    turn, before = np.eye(q), 0.0
+    for _ in range(steps):
+        told = loadings @ turn
+        slope = told**3 - (gamma / d) * told * np.sum(told**2, axis=0)
+        u, s, v = np.linalg.svd(loadings.T @ slope)
+        turn = u @ v
+        if s.sum() - before <= tolerance * s.sum():
+            break
+        before = s.sum()
+    return turn
