@@ -318,3 +318,119 @@ def rows(axes: Any, labels: list[str]) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
     axes.set_axisbelow(True)
+
+
+def criterion(tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray) -> str:
+    """A criterion (k,) against what was tried: the one chosen is filled, unsound ones are crosses off the line."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        sound = ~unsound & np.isfinite(values)
+        crossed = unsound & np.isfinite(values)
+        axes.plot(tried[sound], values[sound], "o-", color=COLOURS[0], markerfacecolor=PAPER, markersize=4.5)
+        axes.plot(tried[crossed], values[crossed], "x", color=BAD, markersize=5.5)
+        if np.isfinite(values[best]):
+            axes.plot(tried[best], values[best], "o", color=BAD if unsound[best] else COLOURS[0], markersize=8)
+        axes.margins(x=0.05, y=0.12)
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.set_xlabel("components")
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
+
+    return svg(draw, (3.7, 2.3), "A criterion against the number of components")
+
+
+def climbs(traces: np.ndarray) -> str:
+    """What climbs (start, step) side by side came to, NaN after a climb's end."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        ends, heights = [], []
+        for one, colour in zip(traces, COLOURS * len(traces), strict=False):
+            finite = np.flatnonzero(np.isfinite(one))
+            if not len(finite):
+                continue
+            axes.plot(finite, one[finite], color=colour, linewidth=1.1, alpha=0.85)
+            axes.plot(finite[-1:], one[finite[-1:]], "o", color=colour, markersize=4)
+            ends.append(one[finite[-1]])
+            heights.append(one[finite[min(2, len(finite) - 1) :]].min())
+        # The first steps may be a thousand times lower: the end is what is looked at.
+        low, high = min(heights), max(ends)
+        reach = max(high - low, 1e-6 * max(abs(high), 1.0))
+        axes.set_ylim(high - 1.12 * reach, high + 0.08 * reach)
+        axes.set_xlim(0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.set_xlabel("steps")
+        axes.set_ylabel("nats a row")
+        axes.spines["left"].set_visible(False)
+
+    return svg(draw, (7.2, 2.4), "Log likelihood of every start over its steps")
+
+
+def components(
+    values: np.ndarray,
+    likeliest: np.ndarray,
+    weights: np.ndarray,
+    means: np.ndarray,
+    covariances: np.ndarray,
+    labels: list[str],
+) -> str:
+    """Rows (n, k) of every two columns, coloured by component, and the ellipses that hold 90 % of each component.
+
+    Args:
+        values: NaN where a number is missing.
+        likeliest: (n,) component of each row, from 0.
+        weights, means, covariances: (K,), (K, k) and (K, k, k).
+        labels: of the k columns.
+    """
+    circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
+    radius = np.sqrt(stats.chi2.ppf(0.9, 2))
+    every = [COLOURS[i % len(COLOURS)] for i in range(len(weights))]
+
+    def ellipse(axes: Any, i: int, at: list[int]) -> None:
+        roots, basis = np.linalg.eigh(covariances[i][np.ix_(at, at)])
+        x, y = means[i][at][:, None] + basis @ (radius * np.sqrt(np.maximum(roots, 0))[:, None] * circle)
+        axes.plot(x, y, color=every[i], linewidth=1.3)
+        around = {"boxstyle": "circle,pad=0.12", "facecolor": PAPER, "edgecolor": every[i], "linewidth": 0.8}
+        axes.text(*means[i][at], str(i + 1), color=every[i], fontsize=7, ha="center", va="center", bbox=around)
+
+    def densities(axes: Any, column: int) -> None:
+        seen = values[np.isfinite(values[:, column]), column]
+        bins = int(np.clip(2 * len(seen) ** (1 / 3), 8, 40))
+        axes.hist(seen, bins, density=True, color=MUTED, alpha=0.28, linewidth=0)
+        for i, colour in enumerate(every):
+            sd = float(np.sqrt(covariances[i, column, column]))
+            x = means[i, column] + sd * np.linspace(-3.5, 3.5, 120)
+            axes.plot(x, weights[i] * stats.norm.pdf(x, means[i, column], sd), color=colour)
+        bare(axes)
+
+    def draw(figure: Figure) -> None:
+        count = len(labels)
+        grid = figure.subplots(count, count, sharex="col", squeeze=False)
+        for row, column in np.ndindex(count, count):
+            axes: Any = grid[row, column]
+            if column > row:
+                axes.set_visible(False)
+            elif column == row:
+                densities(axes, row)
+            else:
+                for i, colour in enumerate(every):
+                    its = likeliest == i
+                    if not its.any():
+                        continue
+                    dots(axes, values[its, column], values[its, row], colour, 2.2, 0.5)
+                for i in range(len(every)):
+                    ellipse(axes, i, [column, row])
+                axes.yaxis.set_major_locator(MaxNLocator(3))
+            axes.xaxis.set_major_locator(MaxNLocator(3))
+            axes.tick_params(labelleft=column == 0 < row)
+            if row == count - 1:
+                axes.set_xlabel(labels[column], color=INK)
+            if column == 0 < row:
+                axes.set_ylabel(labels[row], color=INK)
+        figure.align_labels()
+
+    side = 1.75 * len(labels)
+    return svg(draw, (max(side, 4.4), max(0.9 * side, 2.6)), "Rows and components in every two columns")

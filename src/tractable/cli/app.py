@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from tractable.posterior import Posterior
 
 FAULT, REJECTED = 2, 3  # exit codes
+MIXTURE = "gaussian-mixture"
+NOT_OF_MIXTURES = {
+    "--resume": "fits of mixtures are not saved as they go; fit anew, into another --out.",
+    "--target": "it explains no column, it describes all columns of numbers; leave --target out.",
+    "--example": "it is of a table of your own.",
+    "--family": "its components are normal.",
+    "--hidden": "it has no hidden layers.",
+    "--shifted": "it makes no predictions that could be less sure; tractable predict gives rows their log density.",
+}
 
 app = typer.Typer(
     name="tractable",
@@ -36,12 +45,39 @@ Missing = Annotated[
     str | None,
     typer.Option(
         help="What becomes of missing values in TABLE: raise refuses them, drop leaves their rows out, impute fills "
-        "inputs in (median, most frequent) and tells the model where.  [default: raise]",
+        "inputs in (median, most frequent) and tells the model where; exact, of a mixture, imputes nothing and takes "
+        "the numbers there are.  [default: raise]",
         show_default=False,
     ),
 ]
 Drop = Annotated[bool, typer.Option("--drop-missing", help="The same as --missing drop.")]
 Kind = Annotated[str, typer.Option("--model", help="glm, a generalised linear model, or mlp, a neural network.")]
+FitKind = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="glm, a generalised linear model; mlp, a neural network; or gaussian-mixture, of TABLE's numbers and "
+        "without --target.",
+    ),
+]
+Components = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a mixture: how many to try, such as 3, 2,3,5 or 2..10.  [default: 1..10]", show_default=False
+    ),
+]
+Covariance = Annotated[
+    str | None,
+    typer.Option(help="Of a mixture: full, tied, diagonal or spherical.  [default: full]", show_default=False),
+]
+Choose = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a mixture: what tells how many components, bic or held-out (log likelihood of the rows kept back).  "
+        "[default: bic]",
+        show_default=False,
+    ),
+]
 Hidden = Annotated[
     str | None,
     typer.Option(help="Widths of the network's hidden layers, such as 50,50.  [default: 50]", show_default=False),
@@ -119,7 +155,7 @@ def fit(
         str | None,
         typer.Option(
             help="mle, map, laplace, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
-            "nuts, sgld or sghmc.  [default: nuts; of a network bbb]",
+            "nuts, sgld or sghmc; em of a mixture.  [default: nuts; of a network bbb, of a mixture em]",
             show_default=False,
         ),
     ] = None,
@@ -133,8 +169,11 @@ def fit(
     ] = None,
     held_out: HeldOut = 0.2,
     family: Family = None,
-    model: Kind = "glm",
+    model: FitKind = "glm",
     hidden: Hidden = None,
+    components: Components = None,
+    covariance: Covariance = None,
+    choose: Choose = None,
     missing: Missing = None,
     drop_missing: Drop = False,
     shifted: Shifted = None,
@@ -146,7 +185,8 @@ def fit(
     """Fit a model to an example or to a table of your own, and say how far the result can be trusted.
 
     A table gets a generalised linear model, or a network: Normal for a number, Bernoulli for two classes, Categorical
-    for more.
+    for more. With --model gaussian-mixture nothing is explained: mixtures of normals of all its numbers are fitted, one
+    for each number of components, and one of them is chosen.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps what it has.
@@ -155,6 +195,20 @@ def fit(
     from tractable.cli.settings import made, method_of
     from tractable.tools.errors import CheckpointError, SettingsError
 
+    mixed = {"components": components, "covariance": covariance, "choose": choose}
+    if model == MIXTURE:
+        for option, value in {
+            "--resume": resume, "--target": target, "--example": example, "--family": family, "--hidden": hidden,
+            "--shifted": shifted,
+        }.items():  # fmt: skip
+            if value:
+                raise SettingsError(f"{option} is not for --model {MIXTURE}: {NOT_OF_MIXTURES[option]}")
+        asked = {"held_out": held_out, "missing": missing_of(missing, drop_missing)} | mixed
+        fit_mixtures(table, asked, method, config, set_ or [], seed, out, quiet)
+        return
+    for option, value in mixed.items():
+        if value is not None:
+            raise SettingsError(f"--{option} is for --model {MIXTURE}; got --model {model}.")
     saved: dict[str, Any] = {}
     if resume:
         if out is None:
@@ -162,7 +216,9 @@ def fit(
         saved = read_run(out)
         if "method" not in saved:
             raise CheckpointError(f"{out} is a comparison, which cannot be gone on with; compare again.")
-    elif out is not None and any((out / name).exists() for name in ("run.json", "posterior.json", "draws.zarr")):
+        if saved["problem"].get("model") == MIXTURE:
+            raise CheckpointError(f"{out} is a {MIXTURE}: {NOT_OF_MIXTURES['--resume']}")
+    elif out is not None and holds_a_run(out):
         raise CheckpointError(f"{out} already holds a run. Go on with it by --resume, or choose another --out.")
     if saved and table is None and example is None:
         problem = problem_of(saved["problem"])
@@ -247,6 +303,66 @@ def conclude(posterior: "Posterior", problem: "Problem", folder: Path, quiet: bo
         console.print(show.verdict(report.verdict, [c._asdict() for c in report.checks]))
         console.print(f"{show.seconds(posterior.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
     if posterior.interrupted:
+        raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
+    if report.verdict == "reject":
+        raise typer.Exit(REJECTED)
+
+
+def fit_mixtures(
+    table: Path | None,
+    asked: dict[str, Any],
+    method: str | None,
+    config: Path | None,
+    assignments: list[str],
+    seed: int | None,
+    out: Path | None,
+    quiet: bool,
+) -> None:
+    """Mixtures of normals of a table's numbers: one is chosen, and left in the folder with its page."""
+    from tractable.cli import mixtures, show
+    from tractable.cli.problem import write_run
+    from tractable.cli.settings import method_of
+    from tractable.run import interruptible
+    from tractable.tools.errors import CheckpointError, DataError
+    from tractable.tools.progress import progress_of
+
+    if table is None:
+        raise DataError(f"--model {MIXTURE} expects a table: tractable fit TABLE --model {MIXTURE}.")
+    wanted = mixtures.Asked(**{name: value for name, value in asked.items() if value is not None})
+    named, kept_seed = method_of(method, config, assignments, "em")
+    em = mixtures.suits(named)
+    number = int(next(s for s in (seed, kept_seed, 0) if s is not None))
+    if out is not None and holds_a_run(out):
+        raise CheckpointError(f"{out} already holds a run. Choose another --out.")
+    problem = mixtures.from_table(table, wanted)
+
+    folder = out if out is not None else fresh(f"{problem.name}-{MIXTURE}")
+    about = {"problem": problem.spec(), "method": em.settings(), "seed": number}
+    write_run(folder, about)
+    if not quiet:
+        say(f"mixtures of normals on {problem.label}, into {folder}")
+    try:
+        with progress_of(False if quiet else None) as bar:
+            found = mixtures.learn(problem, em, number, bar.say)
+    except BaseException:
+        if {path.name for path in folder.iterdir()} <= {"run.json"}:
+            shutil.rmtree(folder)  # nothing was learnt
+        raise
+    write_run(folder, about | {"problem": problem.spec(found.chosen.components)})
+    mixtures.write(found, problem, folder)
+    report = found.posterior.report()
+    for remark in found.remarks:
+        say(f"Note: {remark}", "yellow")
+    if quiet:
+        typer.echo(folder)
+    else:
+        console = show.console()
+        console.print(mixtures.criterion_table(found.table, found.best))
+        console.print(mixtures.components_table(mixtures.components(found.posterior, problem)))
+        checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
+        console.print(show.verdict(report.verdict, checks))
+        console.print(f"{found.table['seconds'].sum():.1f} s. Report: {folder / 'report.html'}", soft_wrap=True)
+    if found.interrupted:
         raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
     if report.verdict == "reject":
         raise typer.Exit(REJECTED)
@@ -351,6 +467,12 @@ def report(run: Folder) -> None:
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif (run / "posterior.json").exists():
         about = json.loads((run / "posterior.json").read_text(encoding="utf-8"))
+        if entries["problem"].get("model") == MIXTURE:
+            from tractable.cli.mixtures import criterion_table
+
+            tried = pd.read_csv(run / "criterion.csv")
+            best = list(tried["components"]).index(entries["problem"]["chosen"])
+            console.print(criterion_table(tried, best))
         console.print(show.verdict(about["verdict"], about["checks"]))
         console.print(f"{show.seconds(about['seconds'])}.")
     else:
@@ -379,7 +501,8 @@ def predict(
     """Predict the target for new rows, by a run that was fitted to a table.
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would teach), and an
-    interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's.
+    interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's. By a
+    mixture: the likeliest component, the probability of each, and the log density of the row.
     """
     from tractable.cli.problem import as_rows, inputs, model_in, predictions, read_run, typed
     from tractable.saving import load
@@ -387,10 +510,18 @@ def predict(
     from tractable.tools.tables import read_table
 
     spec = read_run(run)["problem"]
-    if "encoder" not in spec:
+    mixed = spec.get("model") == MIXTURE
+    if "encoder" not in spec and not mixed:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
+    if mixed:
+        from tractable.cli import mixtures
+
+        if calibrate is not None:
+            raise DataError("--calibrate is for intervals of a number; a mixture gives none.")
+        leave(mixtures.predictions(spec, run, new), out)
+        return
     model, encoder = model_in(spec)
     posterior, x, kept_out = load(run, model), inputs(encoder, new), None
     if calibrate is not None:
@@ -399,7 +530,11 @@ def predict(
             raise DataError(f"--calibrate needs rows with the target {encoder.target.name!r}; {calibrate} lacks it.")
         with typed():
             kept_out = as_rows(encoder, frame)
-    found = predictions(encoder, posterior.predict(x, level, calibrate=kept_out))
+    leave(predictions(encoder, posterior.predict(x, level, calibrate=kept_out)), out)
+
+
+def leave(found: Any, out: Path) -> None:
+    """Write a table of predictions."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".csv":
         found.to_csv(out, index=False)
@@ -415,9 +550,7 @@ def problem_from(
     from tractable.cli.problem import Choices, from_example, from_table
     from tractable.tools.errors import DataError, SettingsError
 
-    if drop and missing not in (None, "drop"):
-        raise SettingsError(f"--drop-missing and --missing {missing} contradict each other; give one of them.")
-    chosen = Choices(missing="drop" if drop else missing or "raise", **choices)
+    chosen = Choices(missing=missing_of(missing, drop) or "raise", **choices)
     if example is not None and table is None:
         own = ("model", "hidden", "shifted")
         if any(choices.get(name) not in (None, "glm") for name in own):
@@ -427,6 +560,20 @@ def problem_from(
         return from_table(table, target, chosen)
     got = "neither" if table is None else "both"
     raise DataError(f"Expected either a table with --target, or --example; got {got}.")
+
+
+def missing_of(missing: str | None, drop: bool) -> str | None:
+    """What --missing and --drop-missing say together."""
+    from tractable.tools.errors import SettingsError
+
+    if drop and missing not in (None, "drop"):
+        raise SettingsError(f"--drop-missing and --missing {missing} contradict each other; give one of them.")
+    return "drop" if drop else missing
+
+
+def holds_a_run(folder: Path) -> bool:
+    """Whether a folder is another run's already."""
+    return any((folder / name).exists() for name in ("run.json", "posterior.json", "draws.zarr"))
 
 
 def reference_of(problem: "Problem") -> Any:

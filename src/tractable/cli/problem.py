@@ -77,7 +77,9 @@ class Choices:
         if self.missing not in tables.MISSING:
             raise SettingsError(f"--missing is {', '.join(tables.MISSING)}; got {self.missing!r}.")
         if self.model not in MODELS:
-            raise SettingsError(f"--model is {' or '.join(MODELS)}; got {self.model!r}.")
+            raise SettingsError(
+                f"--model is {' or '.join(MODELS)}; got {self.model!r}. tractable fit takes gaussian-mixture too."
+            )
         if self.hidden is not None and self.model != "mlp":
             raise SettingsError(f"--hidden is for --model mlp; {self.model} has no hidden layers.")
         if self.shifted is not None and self.held_out == 0:

@@ -1,0 +1,393 @@
+"""Mixtures from the command line: what is fitted, which is chosen, what is left, and how it fails."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from typer.testing import CliRunner, Result
+
+from tractable import EM, load
+from tractable.checks.convergence import Check
+from tractable.cli import mixtures
+from tractable.cli.app import app
+from tractable.cli.mixtures import (
+    CHOICES,
+    Asked,
+    Candidate,
+    Column,
+    chosen,
+    components_of,
+    remarked,
+    told,
+)
+from tractable.cli.problem import read_run, split
+from tractable.mixture_page import Components, spoken, telling
+from tractable.models.mixture import Gaussians, gaussian_mixture
+from tractable.report import Report
+from tractable.tools.errors import SettingsError
+
+MIXED = ["--model", "gaussian-mixture"]
+# The same shapes throughout, so that a second run compiles nothing.
+LIGHT = [*MIXED, "--covariance", "spherical", "--set", "starts=2"]
+LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "components.csv", "criterion.csv", "report.html"}
+BEST, OTHER = 0.1, 100.0  # scores of laws, of which 1 is the most that holds
+
+
+def run(*words: object) -> Result:
+    """A command, in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fault(*words: object) -> str:
+    """The sentence of a command that must fail with one."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Tables: two kinds of rows; the same with a point many times over; gaps; and others that cannot be used."""
+    folder = tmp_path_factory.mktemp("tables")
+    generator = np.random.default_rng(1)
+    kind = np.arange(60) % 3 > 0  # 40 of one, 20 of the other
+    frame = pd.DataFrame(
+        {
+            "height": np.where(kind, 180, 140) + 5 * generator.normal(size=60),
+            "weight": np.where(kind, 80, 30) + 4 * generator.normal(size=60),
+            "name": "x",
+            "same": 7,
+        }
+    )
+    frame.to_csv(folder / "people.csv", index=False)
+    twins = pd.DataFrame(frame[["height", "weight"]])
+    twins["height"], twins["weight"] = generator.normal(size=(2, 60))
+    kept = split(twins, "", "normal", 0.2)[0].index[:4]
+    twins.loc[kept] = 30.0
+    twins.to_csv(folder / "twins.csv", index=False)
+    holes = frame[["height", "weight"]].copy()
+    holes.loc[[1, 5, 9], "height"], holes.loc[[5, 20], "weight"] = np.nan, np.nan  # row 5 holds nothing
+    holes.to_csv(folder / "holes.csv", index=False)
+    holes.head(10).drop(index=5).to_csv(folder / "new.csv", index=False)
+    frame[["name"]].to_csv(folder / "words.csv", index=False)
+    frame[["same"]].to_csv(folder / "same.csv", index=False)
+    (folder / "empty.csv").write_text("height,weight\n")
+    frame[["height"]].assign(weight=[np.inf, *range(59)]).to_csv(folder / "infinite.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def people(folder) -> tuple[Path, Result]:
+    """A run, and what it said."""
+    out = folder / "people"
+    result = run("fit", folder / "people.csv", *LIGHT, "--components", "1..3", "--out", out)
+    return out, result
+
+
+def test_what_is_said_and_left(people):
+    out, result = people
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in out.iterdir()} >= LEFT
+    assert "Left out, as they hold no numbers: 'name'." in result.stderr
+    assert "Column 'same' is 7 in every row that is fitted; it is left out." in result.stderr
+    for word in ("Components tried", "← chosen", "BIC", "held-out", "height", "Verdict", "starts that agree"):
+        assert word in result.stdout, word
+    about = read_run(out)
+    assert about["problem"]["chosen"] == 2
+    assert about["method"]["method"] == "em" and about["method"]["starts"] == 2
+    page = (out / "report.html").read_text()
+    for head in ("How many components", "Components", "Rows and components", "Climb", "Settings"):
+        assert f"<h2>{head}</h2>" in page, head
+    assert page.count("<svg") > 4 and "nan" not in page.partition("<style>")[0] + page.partition("</style>")[2]
+
+    again = run("report", out)
+    assert again.exit_code == 0 and "← chosen" in again.stdout and "Verdict" in again.stdout
+
+    # A user's own load of it.
+    posterior = load(out, gaussian_mixture(2, 2, "spherical"))
+    weights = posterior.mean().weights
+    assert weights[0] > weights[1]
+    np.testing.assert_allclose(pd.read_csv(out / "components.csv")["weight"], weights, rtol=1e-8)
+
+
+def summed(joint: np.ndarray) -> np.ndarray:
+    """log Σ_k exp, (n,)."""
+    return np.logaddexp.reduce(joint, axis=1)
+
+
+def naive(frame: Any, rows: np.ndarray) -> np.ndarray:
+    """(n, K) log π_k N(x; μ_k, diag σ_k²) of components.csv; a gap is integrated out, here by leaving it away."""
+    out = np.zeros((len(rows), len(frame)))
+    for k, (_, one) in enumerate(frame.iterrows()):
+        for j, name in enumerate(("height", "weight")):
+            terms = stats.norm.logpdf(rows[:, j], one[f"mean of {name}"], one[f"sd of {name}"])
+            out[:, k] += np.where(np.isnan(rows[:, j]), 0, terms)
+        out[:, k] += np.log(one["weight"])
+    return out
+
+
+def test_criteria_are_those_of_the_components_in_the_tables_units(people, folder):
+    out, _ = people
+    frame, table = pd.read_csv(out / "components.csv"), pd.read_csv(out / "criterion.csv", index_col=0)
+    kept, rest = (part[["height", "weight"]].to_numpy() for part in split_of(folder / "people.csv"))
+    assert list(table.index) == [1, 2, 3]
+    one = table.loc[2]
+    total = summed(naive(frame, kept)).sum()
+    np.testing.assert_allclose(one["log likelihood"], total, rtol=1e-9)
+    np.testing.assert_allclose(one["held-out"], summed(naive(frame, rest)).mean(), rtol=1e-9)
+    assert one["parameters"] == 1 + 4 + 2
+    np.testing.assert_allclose(one["BIC"], 7 * np.log(len(kept)) - 2 * total, rtol=1e-9)
+    np.testing.assert_allclose(one["AIC"], 2 * 7 - 2 * total, rtol=1e-9)
+    # One component is a normal: its maximum is known.
+    mean, sd = kept.mean(0), kept.std(0)
+    single = stats.norm.logpdf((kept - mean) / sd).sum() - len(kept) * np.log(sd).sum()
+    np.testing.assert_allclose(table.loc[1, "log likelihood"], single, rtol=1e-6)
+
+
+def split_of(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows fitted, rows held out)."""
+    return split(pd.read_csv(path), "", "normal", 0.2)
+
+
+def test_components_are_a_maximum_with_its_errors(people, folder):
+    out, _ = people
+    frame = pd.read_csv(out / "components.csv")
+    assert list(frame["component"]) == [1, 2] and frame["weight"].is_monotonic_decreasing
+    kept = split_of(folder / "people.csv")[0][["height", "weight"]].to_numpy()
+    share = np.exp(naive(frame, kept) - summed(naive(frame, kept))[:, None])
+    np.testing.assert_allclose(frame["weight"], share.mean(0), atol=1e-4)
+    means = share.T @ kept / share.sum(0)[:, None]
+    np.testing.assert_allclose(frame[["mean of height", "mean of weight"]], means, rtol=1e-4)
+    np.testing.assert_allclose(frame["rows"], frame["weight"] * len(kept))
+    # Kinds that do not overlap: a weight is a share of rows that are seen.
+    np.testing.assert_allclose(frame["standard error"], np.sqrt(np.prod(frame["weight"]) / len(kept)), rtol=1e-3)
+
+
+def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_path):
+    out, _ = people
+    result = run("predict", out, folder / "new.csv", "--out", tmp_path / "deep" / "p.csv")
+    assert result.exit_code == 0, result.output
+    assert "2 rows with missing values: told by the numbers there are" in result.stderr
+    found = pd.read_csv(tmp_path / "deep" / "p.csv")
+    assert list(found) == ["component", "p(1)", "p(2)", "log density"]
+    rows = pd.read_csv(folder / "new.csv").to_numpy()
+    joint = naive(pd.read_csv(out / "components.csv"), rows)
+    np.testing.assert_allclose(found["log density"], summed(joint), rtol=1e-8)
+    np.testing.assert_allclose(found[["p(1)", "p(2)"]], np.exp(joint - summed(joint)[:, None]), atol=1e-9)
+    np.testing.assert_array_equal(found["component"], joint.argmax(1) + 1)
+
+    assert "lacks 'height', 'weight'" in fault("predict", out, folder / "words.csv", "--out", tmp_path / "p.csv")
+    assert "'weight' is infinite in row 0" in fault(
+        "predict", out, folder / "infinite.csv", "--out", tmp_path / "p.csv"
+    )
+    words = ["--calibrate", folder / "new.csv", "--out", tmp_path / "p.csv"]
+    assert "a mixture gives none" in fault("predict", out, folder / "new.csv", *words)
+
+
+def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
+    out = tmp_path / "twins"
+    result = run("fit", folder / "twins.csv", *LIGHT, "--components", "1,2", "--out", out, "--quiet")
+    assert (result.exit_code, result.stdout.strip()) == (0, str(out)), result.output
+    assert (
+        "2 components would do better by BIC, but that fit is rejected and not chosen: components at" in result.stderr
+    )
+    table = pd.read_csv(out / "criterion.csv")
+    assert list(table["verdict"])[1] == "reject" and np.argmin(table["BIC"]) == 1
+    assert read_run(out)["problem"]["chosen"] == 1
+    assert "rejected and not chosen" in (out / "report.html").read_text()
+
+    alone = run("fit", folder / "twins.csv", *LIGHT, "--components", "2", "--out", tmp_path / "alone")
+    assert alone.exit_code == 3, alone.output
+    assert "Every mixture is rejected" in alone.stderr
+    assert json.loads((tmp_path / "alone" / "posterior.json").read_text())["verdict"] == "reject"
+
+
+def test_missing_numbers_are_integrated_out(folder, tmp_path):
+    out = tmp_path / "holes"
+    words = [*MIXED, "--covariance", "diagonal", "--components", "1", "--held-out", "0", "--missing", "exact"]
+    result = run(
+        "fit", folder / "holes.csv", *words, "--set", "starts=1", "--set", "tolerance=1e-13", "--out", out
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "Left out: 1 row without any number." in result.stderr and "held-out" not in result.stdout
+    values = pd.read_csv(folder / "holes.csv")
+    (one,) = pd.read_csv(out / "components.csv").to_dict("records")
+    for name in ("height", "weight"):  # independent columns: each has the maximum of its own numbers
+        np.testing.assert_allclose(one[f"mean of {name}"], values[name].mean(), rtol=1e-7)
+        np.testing.assert_allclose(one[f"sd of {name}"], values[name].std(ddof=0), rtol=1e-5)
+    dropped = mixtures.from_table(folder / "holes.csv", Asked("1", missing="drop", held_out=0.0))
+    assert len(dropped.rows) == 56 and not dropped.gaps
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["people.csv", *MIXED, "--target", "height"], "--target is not for --model gaussian-mixture: it explains no"),
+        (["people.csv", *MIXED, "--family", "normal"], "--family is not for --model gaussian-mixture"),
+        (["people.csv", *MIXED, "--hidden", "5"], "--hidden is not for --model gaussian-mixture"),
+        (["people.csv", *MIXED, "--shifted", "same.csv"], "--shifted is not for --model gaussian-mixture"),
+        (["people.csv", *MIXED, "--resume", "--out", "x"], "are not saved as they go; fit anew"),
+        ([*MIXED, "--example", "beta-bernoulli"], "--example is not for --model gaussian-mixture"),
+        (MIXED, "expects a table: tractable fit TABLE --model gaussian-mixture"),
+        (
+            ["people.csv", "--target", "height", "--components", "3"],
+            "--components is for --model gaussian-mixture; got",
+        ),
+        (["people.csv", "--target", "height", "--covariance", "full"], "--covariance is for --model gaussian-mixture"),
+        (["people.csv", "--target", "height", "--choose", "bic"], "--choose is for --model gaussian-mixture"),
+        (["people.csv", *MIXED, "--components", "10..2"], "ranges from few to many, such as 2..10; got '10..2'"),
+        (["people.csv", *MIXED, "--components", "0"], "of 1 or more; got '0'"),
+        (["people.csv", *MIXED, "--components", "2...4"], "such as 2..10, of 1 or more; got '2...4'"),
+        (["people.csv", *MIXED, "--components", "2,9999999999"], "--components takes at most 1000"),
+        (["people.csv", *MIXED, "--components", "49"], "up to 49, of 48 rows to fit: each needs a row at least"),
+        (
+            ["people.csv", *MIXED, "--covariance", "round"],
+            "--covariance is full, tied, diagonal, spherical; got 'round'",
+        ),
+        (["people.csv", *MIXED, "--choose", "aic"], "--choose is bic or held-out; got 'aic'"),
+        (["people.csv", *MIXED, "--choose", "held-out", "--held-out", "0"], "give --held-out a share above 0"),
+        (["people.csv", *MIXED, "--held-out", "1"], "--held-out expects a share of the rows in [0, 1); got 1"),
+        (["people.csv", *MIXED, "--missing", "impute"], "--missing of a mixture is raise, drop, exact; got 'impute'"),
+        (["people.csv", *MIXED, "--missing", "exact", "--drop-missing"], "contradict each other"),
+        (["people.csv", *MIXED, "--method", "nuts"], "is learnt by --method em; got nuts"),
+        (["people.csv", *MIXED, "--set", "draws=5"], "EM has no field draws"),
+        (["words.csv", *MIXED], "words.csv has no column of numbers, which a mixture of normals is of; got 'name'"),
+        (["same.csv", *MIXED], "differs between rows, so there is nothing to learn from"),
+        (["empty.csv", *MIXED], "holds no rows under its header"),
+        (["none.csv", *MIXED], "none.csv does not exist"),
+        (["holes.csv", *MIXED], "Column 'height' has 3 values missing or not finite, the first in row 1"),
+        (["infinite.csv", *MIXED, "--missing", "exact"], "Column 'weight' is infinite in row 0"),
+        (["infinite.csv", *MIXED, "--components", "100", "--missing", "drop"], "up to 100, of 47 rows to fit"),
+    ],
+)
+def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in folder.glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert sentence in fault("fit", *words)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_run_of_mixtures_is_neither_gone_on_with_nor_overwritten(people, folder):
+    out, _ = people
+    assert "is a gaussian-mixture: fits of mixtures are not saved" in fault("fit", "--resume", "--out", out)
+    assert "already holds a run. Choose another --out." in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
+    compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)
+    assert "tractable fit takes gaussian-mixture too" in compared
+
+
+def test_what_is_asked_for():
+    assert components_of("4") == (4,)
+    assert components_of("2 .. 4, 9,3") == (2, 3, 4, 9)
+    assert spoken([2, 3, 4]) == "2 to 4" and spoken([2, 3]) == "2, 3" and spoken([1, 3, 4]) == "1, 3, 4"
+    with pytest.raises(SettingsError, match="such as 2,3,5"):
+        components_of("")
+    assert set(CHOICES) >= {"bic", "held-out"}
+
+
+# Laws, each of an implementation: scores of at most 1 where it holds.
+
+
+def told_law(implementation) -> dict[str, float]:
+    """Densities of rows in the table's units integrate to one, and do not depend on how rows were padded."""
+    theta = Gaussians(np.array([0.7, 0.3]), np.array([[-0.5], [1.0]]), np.array([0.3, 1.2]))
+    model, columns = gaussian_mixture(2, 1, "spherical"), [Column("x", 3.0, 4.0)]
+    x = np.linspace(-40, 50, 2001)
+    density, share = implementation(model, theta, (x[:, None] - 3) / 4, columns)
+    few, _ = implementation(model, theta, (x[:3, None] - 3) / 4, columns)
+    exact = 0.7 * stats.norm.pdf(x, 1, 4 * np.sqrt(0.3)) + 0.3 * stats.norm.pdf(x, 7, 4 * np.sqrt(1.2))
+    return {
+        "mass": abs(np.trapezoid(np.exp(density), x) - 1) / 1e-8,
+        "density": float(np.max(np.abs(density - np.log(exact)))) / 1e-8,
+        "shares": float(np.max(np.abs(share.sum(1) - 1))) / 1e-10,
+        "rows alone": float(np.max(np.abs(few - density[:3]))) / 1e-10,
+    }
+
+
+def of_standardised(model, theta, rows, columns):
+    density, share = told(model, theta, rows, columns)
+    return density + np.log(columns[0].sd), share
+
+
+def with_the_wrong_sign(model, theta, rows, columns):
+    density, share = told(model, theta, rows, columns)
+    return density + 2 * np.log(columns[0].sd), share
+
+
+def test_densities_are_in_the_tables_units(monkeypatch):
+    monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
+    scores = told_law(told)
+    assert max(scores.values()) <= 1, scores
+    for wrong in (of_standardised, with_the_wrong_sign):
+        assert told_law(wrong)["mass"] > 1, wrong.__name__
+
+
+def choice_law(implementation) -> dict[str, float]:
+    """The best of those that are sound; of equal ones the fewest components; of the rejected where all are."""
+
+    def table(bic: list[float], verdicts: list[str], held: list[float] | None = None) -> pd.DataFrame:
+        return pd.DataFrame({"BIC": bic, "held-out": held or [0.0] * len(bic), "verdict": verdicts})
+
+    fine, nan = ["trust", "caution", "trust"], float("nan")
+    cases = {
+        "least BIC": (table([3.0, 1.0, 2.0], fine), "bic", 1),
+        "most held-out": (table([1.0, 2.0, 3.0], fine, [-3.0, -2.0, -1.0]), "held-out", 2),
+        "ties": (table([2.0, 1.0, 1.0], fine), "bic", 1),
+        "rejected": (table([2.0, 3.0, 1.0], ["trust", "trust", "reject"]), "bic", 0),
+        "failed": (table([nan, 3.0, 4.0], ["failed", "caution", "trust"], [nan, -1.0, -2.0]), "held-out", 1),
+        "all rejected": (table([nan, 3.0, 1.0], ["failed", "reject", "reject"]), "bic", 2),
+    }
+    return {name: BEST if implementation(frame, by) == best else OTHER for name, (frame, by, best) in cases.items()}
+
+
+def test_the_choice():
+    assert max(choice_law(chosen).values()) <= 1, choice_law(chosen)
+    wrong = {
+        "rejected": lambda frame, by: int(np.nanargmax(CHOICES[by].sign * frame[CHOICES[by].column])),
+        "least BIC": lambda frame, by: int(np.nanargmax(frame[CHOICES[by].column])),
+        "most held-out": lambda frame, by: int(np.nanargmin(frame[CHOICES[by].column])),
+        "ties": lambda frame, by: len(frame) - 1 - int(np.nanargmin(frame["BIC"].to_numpy()[::-1])),
+    }
+    for name, implementation in wrong.items():
+        assert choice_law(implementation)[name] > 1, name
+
+
+def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate], pd.DataFrame]:
+    """Candidates of 1, 2, … components, and their table."""
+    checks = (Check("smallest component", 0.5, "reject", "rows"),)
+    posterior = SimpleNamespace(report=lambda: Report("reject", checks, ""), found={"starts that agree": 1})
+    out = [
+        Candidate(k + 1, None if word == "failed" else posterior, -b / 2, k, b, b, -b, 0.1, word, "it broke.")  # pyright: ignore[reportArgumentType]
+        for k, (b, word) in enumerate(zip(bic, verdicts, strict=True))
+    ]
+    return out, mixtures.criteria(out, EM())
+
+
+def test_what_is_remarked_of_a_choice():
+    def remarks(bic: list[float], verdicts: list[str], components: str, stopped: bool = False) -> str:
+        candidates, table = candidates_of(bic, verdicts)
+        return " ".join(remarked(candidates, table, chosen(table, "bic"), Asked(components), stopped))
+
+    assert remarks([30, 10, 20], ["trust"] * 3, "1..3") == ""
+    assert "best at 3 components, the most that were tried: try more" in remarks([30, 20, 10], ["trust"] * 3, "1..3")
+    assert "within 2 at 3: the rows hardly tell" in remarks([30, 10, 11.5], ["trust"] * 3, "1..3")
+    assert "not chosen: smallest component 0.5, rows." in remarks([30, 20, 10], ["trust", "trust", "reject"], "1..3")
+    assert "smallest" not in remarks([10, 20, 30], ["trust", "trust", "reject"], "1..3")
+    assert "3 components could not be fitted: it broke." in remarks(
+        [30, 10, float("nan")], ["trust", "trust", "failed"], "1..3"
+    )
+    stopped = remarks([30, 20], ["trust"] * 2, "1..3", True)
+    assert "more than 2 components were not tried" in stopped and "try more" not in stopped
+
+
+def test_the_columns_drawn_are_those_in_which_components_differ():
+    means = np.array([[0.0, 0, 9, 1, 3, 5], [0.0, 1, 0, 9, 0, 0]])
+    found = Components(list("abcdef"), np.array([0.5, 0.5]), np.zeros(2), means, np.stack([np.eye(6)] * 2))
+    assert telling(found).tolist() == [2, 3, 4, 5]
+    assert telling(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]
