@@ -73,6 +73,42 @@ def bandit(text: str) -> None:
     assert least > 2000 * number(r"5 % of that ([\d.]+)", text)  # what it tries at random costs that much, expected
 
 
+def cook(text: str) -> None:
+    for name, truth in {"good": 0.65, "bad": 4.0, "lift": 3.5, "sd": 1.2}.items():
+        line = rf"\n{name} +[\d.]+ +{{}} +{{}} +{{}} +{{}} +{{}}"
+        pattern = r"[+-]?[\d.]+"
+        estimate, error, score, mean, sd = (
+            number(line.format(*[rf"({pattern})" if i == at else pattern for i in range(5)]), text) for at in range(5)
+        )
+        assert abs(score) < 5.33
+        assert score == pytest.approx((estimate - truth) / error, abs=0.05)
+        assert abs(mean - estimate) < error  # NUTS tells the same story
+        assert sd / error == pytest.approx(1, abs=0.3)
+    assert "EM: trust, 4 of 4" in text
+    assert "NUTS: reject" not in text
+    assert number(r"exchanged log p\(x \| θ\) is (-[\d.]+)", text) == pytest.approx(
+        number(r"instead of (-[\d.]+)", text), abs=0.01
+    )
+    assert abs(number(r"true one on ([\d.]+)%", text) - number(r"the model says ([\d.]+)%", text)) < 6
+    for count, tolerance in ((10, 6), (100, 0.8), (1000, 0.25)):
+        found = re.search(rf"\n +{count} +(-[\d.]+) +[\d.]+ +(-[\d.]+) +(-[\d.]+)", text)
+        assert found, text
+        each, jensen, together = map(float, found.groups())
+        assert abs(each - jensen) < tolerance
+        assert together < 20 * each or together < -100  # hopeless at every K
+
+
+def digits_mixture(text: str) -> None:
+    line = r"\n{} +{} +[\d,]+ +-[\d.]+ +{} +-[\d,]+ +{}"
+    held_out = r"(-[\d.]+)", r"[\d.]+"
+    full, diagonal = (number(line.format(*of, *held_out), text) for of in (("full", 10), ("diagonal", 30)))
+    assert -68 < full < -63
+    assert diagonal < full - 1
+    for of, least in ((("full", 10), 0.65), (("diagonal", 30), 0.75)):
+        assert least < number(line.format(*of, r"-[\d.]+", r"([\d.]+)"), text) <= 1
+    assert "Drawn from 10 full covariances" in text
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_example(script: str, tmp_path: Path) -> None:
     command = [sys.executable, EXAMPLES / f"{script}.py", "--quick", "--out", tmp_path]

@@ -14,7 +14,7 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.mark.slow
 def test_python_blocks_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict = {"key": jax.random.key(0), "position": {"theta": jnp.zeros(())}}
 
     def run(block: str) -> None:
@@ -33,4 +33,6 @@ def test_python_blocks_run(capsys):
     assert names["mean"].shape == names["epistemic"].shape == (40,)
     names["batch"] = names["tr"].core.whole(names["data"].arrays())
     run(blocks[3])
+    assert abs(names["found"].mean()["good"] - 0.6) < 4 * names["found"].sd()["good"]
+    run(blocks[4])
     assert names["info"].step_size > 0
