@@ -3,8 +3,11 @@
 from tractable import approximations, gradients, kernels, models, objectives
 from tractable.compare import Comparison, compare
 from tractable.core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
+from tractable.evidence import Evidence, log_evidence
 from tractable.infer import infer
+from tractable.latent import LatentModel
 from tractable.methods import (
+    EM,
     HMC,
     MALA,
     MAP,
@@ -13,12 +16,15 @@ from tractable.methods import (
     SGHMC,
     SGLD,
     BayesByBackprop,
+    CoordinateAscent,
     DeepEnsemble,
     FullRank,
     Laplace,
     LowRank,
     MeanField,
     Method,
+    MonteCarloEM,
+    OnlineEM,
     RandomWalk,
     Rejection,
 )
@@ -30,10 +36,11 @@ from tractable.saving import load
 from tractable.tools import schedules
 
 __all__ = [
-    "HMC", "MALA", "MAP", "MLE", "NUTS", "SGHMC", "SGLD", "Batch", "BayesByBackprop", "Comparison", "Data",
-    "DeepEnsemble", "FullRank", "Kernel", "Laplace", "LowRank", "MeanField", "Method", "Model", "Posterior",
-    "Prediction", "RandomWalk", "Rejection", "Report", "Through", "__version__", "approximations", "compare",
-    "gradients", "infer", "kernels", "load", "log_density", "log_posterior", "models", "objectives", "schedules",
+    "EM", "HMC", "MALA", "MAP", "MLE", "NUTS", "SGHMC", "SGLD", "Batch", "BayesByBackprop", "Comparison",
+    "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank", "Kernel", "Laplace", "LatentModel", "LowRank",
+    "MeanField", "Method", "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection",
+    "Report", "Through", "__version__", "approximations", "compare", "gradients", "infer", "kernels", "load",
+    "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
 ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Kernels: one paper a file, each a pair of pure functions and a first state."""
 
+from tractable.kernels.annealed import annealed
 from tractable.kernels.ascend import ascend
-from tractable.kernels.em import em, online_em
+from tractable.kernels.em import Expected, em, online_em
 from tractable.kernels.hamiltonian import hmc, nuts
 from tractable.kernels.mala import langevin, mala
 from tractable.kernels.metropolis import Proposal, asymmetric, metropolis
@@ -12,6 +13,6 @@ from tractable.kernels.sghmc import sghmc
 from tractable.kernels.sgld import sgld
 
 __all__ = [
-    "Proposal", "ascend", "asymmetric", "em", "fixed", "gaussian", "hmc", "langevin", "mala", "metropolis", "nuts",
-    "online_em", "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
+    "Expected", "Proposal", "annealed", "ascend", "asymmetric", "em", "fixed", "gaussian", "hmc", "langevin", "mala",
+    "metropolis", "nuts", "online_em", "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
 ]  # fmt: skip
