@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tractable.estimators import FactorAnalysis, GaussianMixture, factors, mixtures
+from tractable.estimators import FactorAnalysis, GaussianMixture, density, factors, mixtures
 from tractable.models.factors import Loadings, probabilistic_pca_maximum
 from tractable.models.mixture import Gaussians
 from tractable.tools.errors import DataError, RunError, TractableWarning
@@ -221,9 +221,9 @@ def test_weights_mutants(exponent):
 
 def test_rows_for_a_start_follow_the_weights():
     x = np.arange(3.0)[:, None]
-    made = mixtures.as_rows(x, np.array([1.0, 2.5, 1.5]))
+    made = density.as_rows(x, np.array([1.0, 2.5, 1.5]))
     assert np.array_equal(np.bincount(made[:, 0].astype(int)), [2000, 5000, 3000])
-    assert mixtures.as_rows(x, np.full(3, 7.0)) is x
+    assert density.as_rows(x, np.full(3, 7.0)) is x
 
 
 # Missing numbers.
@@ -285,21 +285,21 @@ def test_batches():
 @pytest.mark.parametrize("exponent", [0.0, 4.0])
 def test_batches_mutants(exponent, monkeypatch):
     """The last batch alone; and steps that end too soon for θ to arrive."""
-    monkeypatch.setattr(mixtures, "FORGETTING", exponent)
-    mixtures.online_step.cache_clear()
+    monkeypatch.setattr(density, "FORGETTING", exponent)
+    density.online_step.cache_clear()
     assert broken(batches_law(many(), epochs=2))
-    mixtures.online_step.cache_clear()
+    density.online_step.cache_clear()
 
 
 def test_a_batch_that_is_all_and_forgets_all_is_a_step_of_em(monkeypatch):
-    monkeypatch.setattr(mixtures, "FORGETTING", 0.0)
-    mixtures.online_step.cache_clear()
+    monkeypatch.setattr(density, "FORGETTING", 0.0)
+    density.online_step.cache_clear()
     with pytest.warns(ConvergenceWarning):
         three = GaussianMixture(2, max_iter=3, **started("tied")).fit(X, sample_weight=WEIGHT)
     with pytest.warns(ConvergenceWarning):
         two = GaussianMixture(2, max_iter=2, **started("tied")).fit(X, sample_weight=WEIGHT)
     two.partial_fit(X, sample_weight=WEIGHT / 7)  # of a batch weights matter among each other
-    mixtures.online_step.cache_clear()
+    density.online_step.cache_clear()
     assert_holds({name: error(getattr(two, name), getattr(three, name), 1e-9) for name in NAMES})
     assert two.report_.verdict == "caution" and two.standard_errors_ is None and not two.converged_
 

@@ -9,12 +9,14 @@
 They go where scikit-learn's own go: pipelines, cross-validation, searches, pickles.
 """
 
+from tractable.estimators.bayesian_mixtures import BayesianGaussianMixture
 from tractable.estimators.factors import FactorAnalysis
 from tractable.estimators.linear import BayesianLinearRegression, BayesianLogisticRegression
 from tractable.estimators.mixtures import GaussianMixture
 from tractable.estimators.networks import BayesianMLPClassifier, BayesianMLPRegressor
 
 __all__ = [
+    "BayesianGaussianMixture",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianMLPClassifier",

@@ -10,7 +10,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from tractable.checks.convergence import Check
 from tractable.core import Data
-from tractable.estimators.mixtures import Density, check_whole
+from tractable.estimators.density import Density, check_whole
 from tractable.latent import LatentModel
 from tractable.methods.maximisation import CHUNK, EM
 from tractable.methods.points import INFORMATION

@@ -1,0 +1,545 @@
+"""Densities with hidden causes as scikit-learn has them, fitted by EM: what they have in common."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import pathlib
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import DensityMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tractable.checks.convergence import Check
+from tractable.core import Batch
+from tractable.estimators import rows as tables
+from tractable.estimators.base import Bayesian
+from tractable.infer import infer
+from tractable.kernels.em import Expected, OnlineState, online_em
+from tractable.latent import LatentModel
+from tractable.methods.maximisation import EM
+from tractable.models.mixture import SEEN
+from tractable.posterior import Posterior
+from tractable.report import ORDER, Report
+from tractable.tools.data import Data
+from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+
+PyTree = Any
+MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few
+COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
+FORGETTING = 0.6  # κ of partial_fit, in (½, 1]
+
+
+class Running(NamedTuple):
+    """What partial_fit carries from batch to batch."""
+
+    statistics: PyTree  # in the scale of ``size`` rows, x about the centre
+    seen: float  # weight of all rows so far
+    size: float
+
+
+class Weighted(LatentModel):
+    """A model of rows (x, w) that count w times: Σ w log p(x | θ).
+
+    Two that differ in where they begin and in how they are judged are one to the compiler, which sees neither.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weighted) and self.e_step is other.e_step
+
+    def __hash__(self) -> int:
+        return hash(self.e_step)
+
+
+@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
+def weighted(base: LatentModel) -> Weighted:
+    """The model of rows (x, w) from that of rows x, both halves in closed form."""
+    e_step: Any = base.e_step
+
+    def weigh(theta: PyTree, batch: Batch) -> Expected:
+        x, weight = batch.data
+        return e_step(theta, Batch(x, batch.mask * weight, batch.size))
+
+    def log_prob(theta: PyTree, rows: tuple) -> jax.Array:
+        x, weight = rows
+        return weight * base.summed_out(theta, x)
+
+    made = Weighted.from_steps(
+        weigh, base.m_step, log_prob, base.position,
+        support=base.support, sample=base.sampler, parameters=base.parameters,
+    )  # fmt: skip
+    return made  # pyright: ignore[reportReturnType]
+
+
+class Density(DensityMixin, Bayesian):
+    """What estimators of p(x) = ∫ p(x, z | θ) dz have in common; subclasses say the model and name its numbers."""
+
+    tol: Any
+    max_iter: Any
+    n_init: Any
+    random_state: Any
+    chunk_size: Any
+    missing: Any = "raise"
+    _informed: bool = True  # whether the observed information tells standard errors
+    n_features_in_: int
+    posterior_: Posterior
+    standard_errors_: Any
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+    _centre: np.ndarray
+    _running: Running
+
+    # What a subclass says.
+
+    def _model(self, centre: np.ndarray | None = None) -> LatentModel:
+        """The model of rows x; means in the user's coordinates whatever the centre."""
+        raise NotImplementedError
+
+    def _check_settings(self) -> None:
+        """Settings that need no rows to be judged."""
+        check_whole(n_init=self.n_init, max_iter=self.max_iter, chunk_size=self.chunk_size)
+        if not (isinstance(self.tol, int | float) and 0 < self.tol < math.inf):
+            raise SettingsError(f"tol is a share of the log likelihood, above 0 and finite; got {self.tol!r}.")
+
+    def _theta(self) -> PyTree:
+        """θ of the attributes, about ``_centre``, in float64."""
+        raise NotImplementedError
+
+    def _tell(self, theta: PyTree) -> None:
+        """Attributes from θ about ``_centre``."""
+        raise NotImplementedError
+
+    def _statistics(self, theta: PyTree) -> PyTree:
+        """Statistics of one row on average whose M-step is θ, about the centre."""
+        raise NotImplementedError
+
+    def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
+        """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
+        del origin
+        begin: Any = model.begin
+        return begin, int(self.n_init)
+
+    def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
+        """Where several θ are one density, the one that is told; statistics are turned with it."""
+        return theta, statistics
+
+    def _errors(self, found: Posterior, theta: PyTree, total: float) -> PyTree:
+        """Standard errors shaped like θ, or None where there are none."""
+        del theta, total
+        errors = as_doubles(found.sd())
+        return errors if finite(errors) else None
+
+    def _checks(self, found: Posterior, theta: PyTree, total: float) -> list[Check]:
+        """What the report says."""
+        del theta, total
+        checks = list(found.report().checks)
+        if "eigenvalue" not in found.found:
+            why = "there are so many numbers, or rows, that they would take long, or rows lie on file"
+            checks.append(Check("standard errors", math.nan, "trust", f"not made: {why}"))
+        return checks
+
+    # What users call.
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Learn from a table.
+
+        Args:
+            X: (n, d), an array or a frame of numbers; or rows too many for memory: a memory-mapped array or the path of
+                a ``.npy`` or ``.parquet`` file. Those are passed through once a step, ``chunk_size`` rows at a time; a
+                Parquet file is first copied to a temporary ``.npy`` in the same manner, so that passes are cheap.
+            y: ignored.
+            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(xᵢ|θ). Zero is as if the row were not there.
+                Of up to 65,536 rows a whole number is as if it were there so often, to the last digit.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: no rows, fewer distinct rows than components, NaN, settings out of range; in a sentence.
+
+        Warns:
+            ConvergenceWarning: max_iter steps were too few. TractableWarning: something is degenerate; see ``report_``.
+        """
+        del y
+        self._check_settings()
+        with opened(X, self.chunk_size) as (table, names):
+            if on_file(table, self.chunk_size):
+                self._fit_file(table, names, sample_weight)
+            else:
+                self._fit_memory(framed(table, names), sample_weight)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Learn from one batch more, by online EM: running statistics, and θ that follows them.
+
+            S ← (1 − γ) S + γ Σ wᵢ E[T(xᵢ, z)] / Σ wᵢ,    γ = (w / (W + w))^0.6,    θ ← M-step of S
+
+        w is the weight of the batch, W of all that came before: of equal batches the t-th has γ = t^−0.6. The first
+        call fits its batch, and so needs rows enough for that; one after ``fit`` goes on from there. Statistics of
+        early batches, made at a θ since left, are forgotten: over epochs in random order θ goes where EM on all rows
+        goes, with noise that falls like √γ. Cappé & Moulines 2009.
+
+        Args: as for ``fit``, in memory.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y, sample_weight)
+        self._check_settings()
+        x = self._validated(X, reset=False)
+        x, weight = merged(x, self._weights(sample_weight, x))
+        model, running = self._model(), self._running
+        total, dtype = weight.sum(), jnp.result_type(float)
+        count = tables.length(len(x))
+        batch = Batch(
+            jnp.asarray(tables.padded((x - self._centre).astype(dtype), count)),
+            jnp.asarray(tables.padded((weight / total).astype(dtype), count, 0.0)),
+            jnp.asarray(running.size, dtype),
+        )
+        state = OnlineState(
+            as_floats(self._theta()), jnp.asarray(running.seen / total, dtype), as_floats(running.statistics)
+        )
+        state, info = online_step(model)(state, batch)
+        theta, statistics = as_doubles(state.position), as_doubles(state.statistics)
+        if not finite(theta):
+            raise DataError(
+                "This batch drives the running statistics out of the finite numbers; nothing was learnt from it. Is a "
+                "component without rows, or the floor of its variance 0?"
+            )
+        theta, statistics = self._turned(theta, statistics)
+        self._running = Running(statistics, running.seen + total, running.size)
+        self.converged_, self.n_iter_ = False, self.n_iter_ + 1
+        self.lower_bound_ = float(info.objective) / running.size
+        checks = [
+            Check("steps", self.n_iter_, "caution", "batches came one by one: no gain says that θ has settled"),
+            *self._examine(theta, self._running.seen),
+        ]
+        posterior = Posterior(
+            model, None, EM(), None, judged=judged(checks, f"online EM on {len(model.names)} numbers")
+        )
+        self._conclude(theta, None, posterior, self._centre)
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """log p(x | θ) of every row, (n,), nats."""
+        return self._mapped("log_prob", X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of ``score_samples``."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+    def _sampled(self, n_samples: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and their causes."""
+        check_is_fitted(self, "posterior_")
+        check_whole(n_samples=n_samples)
+        x, z = self._model().sample(jax.random.key(self._seed()), as_floats(self._theta()), int(n_samples))
+        return np.asarray(x, np.float64) + self._centre, np.asarray(z)
+
+    # How it is done.
+
+    def _fit_memory(self, x: Any, sample_weight: Any) -> None:
+        x = self._validated(x, reset=True, least=2)
+        x, weight = merged(x, self._weights(sample_weight, x))
+        self._check_rows(len(x))
+        centre = middle([(x, weight)], self.n_features_in_)
+        count = tables.length(len(x)) if len(x) <= MERGED else len(x)  # few lengths, few compilations
+        dtype = jnp.result_type(float)
+        data = Data(
+            tables.padded((x - centre).astype(dtype), count),
+            given=tables.padded(weight.astype(dtype), count, 0.0),
+            missing=self._gaps(),
+            resident=True,
+        )
+        self._climb(self._model(), data, centre, centre, float(weight.sum()))
+
+    def _fit_file(self, x: np.ndarray, names: list[str] | None, sample_weight: Any) -> None:
+        if x.ndim != 2 or x.dtype.kind not in "fiub":
+            raise DataError(f"Expected rows of numbers on file, shape (n, d); got {x.dtype} of shape {x.shape}.")
+        some = np.nan_to_num(np.asarray(x[:2], np.float64))
+        validate_data(self, framed(some, names), reset=True, ensure_min_samples=2)
+        weight = np.broadcast_to(np.ones(1), len(x))  # n numbers in the memory of one
+        if sample_weight is not None:
+            weight = self._weights(sample_weight, x)
+        self._check_rows(int(np.count_nonzero(weight)))
+        data = Data(x, given=weight, missing=self._gaps(), resident=False)
+        # Mapped rows stay where they are: what the model takes off is made beforehand, in a pass of its own.
+        centre = middle(blocks(x, weight, self.chunk_size), self.n_features_in_).astype(np.float32).astype(np.float64)
+        self._climb(self._model(centre), data, np.zeros_like(centre), centre, float(weight.sum()))
+
+    def _climb(self, base: LatentModel, data: Data, origin: np.ndarray, centre: np.ndarray, total: float) -> None:
+        """EM on rows with ``origin`` taken off."""
+        begin, starts = self._beginning(base, origin)
+
+        def seen(key: jax.Array, rows: tuple) -> PyTree:
+            x, weight = (np.asarray(part, np.float64) for part in rows)
+            return begin(key, as_rows(x[weight > 0], weight[weight > 0]))
+
+        # Components are judged by the rows they explain, of which padding is none.
+        model = weighted(base).with_steps(begin=seen, examine=lambda theta, _: self._examine(theta, total))
+        method = EM(
+            starts=starts, steps=int(self.max_iter), tolerance=float(self.tol), chunk=int(self.chunk_size),
+            errors=self._informed,
+        )  # fmt: skip
+        found = self._inferred(model, data, method)
+        theta = moved(base, as_doubles(found.mean()), origin - centre)
+        errors, checks = self._errors(found, theta, total), self._checks(found, theta, total)
+        steps, objective, to_come = (found.found[name] for name in ("steps", "objective", "to come"))
+        self.n_iter_, self.lower_bound_ = min(max(1, int(steps)), int(self.max_iter)), float(objective) / total
+        # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
+        ended = steps < self.max_iter
+        allowed = 1000 * max(total, abs(objective)) if ended else 10 * max(1.0, abs(objective))
+        self.converged_ = bool(to_come <= allowed * self.tol)
+        self.converged_ = self.converged_ and steps <= self.max_iter
+        if ended and not self.converged_:
+            checks.append(
+                Check(
+                    "ended early",
+                    steps,
+                    "reject",
+                    f"steps: the next left the finite numbers, or their digits. {COLLAPSED}",
+                )
+            )
+        self._running = Running(None, total, total)
+        theta, _ = self._turned(theta, None)
+        self._conclude(theta, errors, dataclasses.replace(found, judged=judged(checks, found.report().title)), centre)
+        if not self.converged_:
+            cause = COLLAPSED if ended else "Give more steps, a larger tol, or fewer components"
+            warnings.warn(
+                f"EM has not converged in {self.n_iter_} steps, of max_iter={self.max_iter}: {to_come:.3g} nats may be "
+                f"to come. {cause}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        for check in checks:
+            if check.name == "curvature":
+                continue  # of a ridge, which no row is lost to
+            if check.verdict == "reject" or "floor" in check.name:
+                warnings.warn(
+                    f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more.",
+                    TractableWarning,
+                    stacklevel=4,
+                )
+
+    def _inferred(self, model: LatentModel, data: Data, method: EM) -> Posterior:
+        return infer(model, data, method, seed=self._seed(), progress=False)
+
+    def _conclude(self, theta: PyTree, errors: PyTree, posterior: Posterior, centre: np.ndarray) -> None:
+        """Attributes, what partial_fit goes on from, and the posterior in the user's coordinates."""
+        self._centre, self.standard_errors_ = centre, errors
+        self._tell(theta)
+        if self._running.statistics is None:
+            size = self._running.size
+            self._running = self._running._replace(
+                statistics=jax.tree.map(lambda leaf: size * np.asarray(leaf), self._statistics(theta))
+            )
+        base = self._model()
+        there = as_floats(moved(base, theta, centre))
+        point = np.asarray(base.space.ravel(base.unconstrain(there)))
+        self.posterior_ = dataclasses.replace(posterior, model=base, data=None, point=point)
+
+    def _examine(self, theta: PyTree, size: float) -> list[Check]:
+        """What the model says of a maximum that explains ``size`` rows."""
+        examine: Any = self._model().examine
+        return examine(theta, max(1, round(size)))
+
+    def _validated(self, x: Any, reset: bool, least: int = 1) -> np.ndarray:
+        finite: Any = "allow-nan" if self.missing == "exact" else True
+        table = validate_data(
+            self, x, reset=reset, dtype=np.float64, ensure_all_finite=finite, ensure_min_samples=least
+        )
+        return np.asarray(table)
+
+    def _gaps(self) -> str:
+        return "keep" if self.missing == "exact" else "raise"
+
+    def _check_rows(self, count: int) -> None:
+        """A sentence where there are too few that differ."""
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _mapped(self, step: str, X: Any) -> np.ndarray:
+        """A step of the model at θ, ``chunk_size`` rows at a time: (n, ...) in float64."""
+        check_is_fitted(self, "posterior_")
+        theta, dtype, apply = as_floats(self._theta()), jnp.result_type(float), compiled(self._model(), step)
+        out = []
+        with opened(X, self.chunk_size) as (table, names):
+            if not on_file(table, self.chunk_size):
+                table, names = self._validated(framed(table, names), reset=False), None
+            for start in range(0, len(table), self.chunk_size):
+                part = table[start : start + self.chunk_size]
+                if isinstance(part, np.memmap):
+                    part = self._validated(framed(part, names), reset=False)
+                rows = tables.padded((part - self._centre).astype(dtype), tables.length(len(part)))
+                found = apply(theta, jnp.asarray(rows))
+                out.append(np.asarray(found[0] if isinstance(found, tuple) else found, np.float64)[: len(part)])
+        return np.concatenate(out)
+
+
+def check_whole(**settings: Any) -> None:
+    """A sentence about the first that is not a whole number above 0."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise SettingsError(f"{name} is a whole number, 1 or more; got {value!r}.")
+
+
+def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that count, equal ones as one of their summed weight, in the order of their values; many as they are.
+
+    So that a row repeated and a row that counts twice begin and end alike, to the last digit.
+    """
+    kept = weight > 0
+    x, weight = x[kept], weight[kept]
+    if len(x) > MERGED:
+        return x, weight
+    found = tables.distinct(np.where(np.isnan(x), np.inf, x), np.zeros(len(x)), weight)
+    return np.where(np.isinf(found.x), np.nan, found.x), found.weight
+
+
+def as_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Rows that all count alike, for a start: those of unlike weight in its proportion, evenly."""
+    if not np.ptp(weight) > 0:
+        return x
+    reached = np.cumsum(weight) / weight.sum()
+    return x[np.minimum(np.searchsorted(reached, (np.arange(SEEN) + 0.5) / SEEN), len(x) - 1)]
+
+
+def middle(parts: Any, features: int) -> np.ndarray:
+    """Means of the columns, (d,), of parts (x, weight); NaN is not there.
+
+    Raises:
+        DataError: a column without a number.
+    """
+    total, count = np.zeros(features), np.zeros(features)
+    for x, weight in parts:
+        seen = ~np.isnan(x)
+        total += weight @ np.where(seen, x, 0.0)
+        count += weight @ seen
+    if not np.all(count > 0):
+        raise DataError(f"Column {int(np.argmin(count > 0))} of X has no number at all; drop it.")
+    return total / count
+
+
+def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(x, weight) of ``size`` rows at a time."""
+    for start in range(0, len(x), size):
+        yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
+
+
+@contextlib.contextmanager
+def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
+    """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
+    if not isinstance(x, str | pathlib.Path):
+        yield x, None
+        return
+    path = pathlib.Path(x)
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
+    if path.suffix == ".npy":
+        try:
+            table = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
+        yield table, None
+    elif path.suffix == ".parquet":
+        with tempfile.TemporaryDirectory() as folder:
+            yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
+    else:
+        raise DataError(f"fit reads .npy and .parquet files; got {path.name}.")
+
+
+def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.ndarray, list[str]]:
+    """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as source:
+            schema, size = source.schema_arrow, source.metadata.num_rows
+            other = [f.name for f in schema if not _is_number(f.type)]
+            if other:
+                raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
+            single = all(pyarrow.types.is_float32(f.type) for f in schema)
+            dtype = np.float32 if single else np.float64
+            if size == 0:
+                return np.zeros((0, len(schema)), dtype), schema.names
+            table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
+            start = 0
+            for batch in source.iter_batches(batch_size=chunk):
+                for i, column in enumerate(batch.columns):
+                    table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
+                start += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+    return table, schema.names
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow
+
+    types = pyarrow.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def on_file(x: Any, chunk: int) -> bool:
+    """Whether rows are mapped, and more than are looked at at once."""
+    return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
+
+
+def framed(x: Any, names: list[str] | None) -> Any:
+    """Rows with their columns' names."""
+    if names is None:
+        return x
+    import pandas as pd
+
+    return pd.DataFrame(np.asarray(x), columns=pd.Index(names))
+
+
+def moved(model: LatentModel, theta: PyTree, offset: np.ndarray) -> PyTree:
+    """θ of rows to which ``offset`` is added."""
+    shift: Any = model.shift
+    return shift(theta, offset)
+
+
+def judged(checks: list[Check], title: str) -> Report:
+    """A report of these checks."""
+    checks = [c._replace(value=float(c.value)) for c in checks]
+    return Report(max((c.verdict for c in checks), key=ORDER.index), tuple(checks), title)
+
+
+def finite(theta: PyTree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
+
+
+def as_floats(theta: PyTree) -> PyTree:
+    """On the device, in the current precision."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), theta)
+
+
+def as_doubles(theta: PyTree) -> PyTree:
+    """On the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(model: LatentModel, step: str) -> Callable:
+    return jax.jit(getattr(model, step))
+
+
+@functools.lru_cache(maxsize=128)
+def online_step(model: LatentModel) -> Callable:
+    """``(OnlineState, Batch) -> (OnlineState, OnlineInfo)``: its time is W / w, so that γ is (w / (W + w))^κ."""
+    e_step, m_step = model.e_step, model.m_step
+    if e_step is None or m_step is None:
+        raise ModelError("partial_fit needs both halves of EM in closed form.")
+    example = Batch(jnp.zeros((1, 1)), jnp.ones(1), 1)  # of which only init asks
+    kernel = online_em(e_step, m_step, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
+    return jax.jit(lambda state, batch: kernel.step(jnp.zeros(0), state, batch))
