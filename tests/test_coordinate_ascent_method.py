@@ -1,5 +1,6 @@
 """Coordinate ascent as a method: its models' densities, where it ends, and what it says of that."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from tractable.models.conjugate_variational import Normal, normal_gamma_posterio
 from tractable.models.mixture import Gaussians
 from tractable.models.variational import log_mixture_prior
 from tractable.models.variational_regression import Regression
-from tractable.tools.errors import ModelError
+from tractable.tools.errors import ModelError, SettingsError
 
 RNG = np.random.default_rng(5)
 Y = RNG.normal(2.0, 3.0, 40)
@@ -142,6 +143,33 @@ def test_superfluous_components_are_left_alone(tmp_path):
         model, tr.Data(tmp_path / "x.npy", resident=False), tr.CoordinateAscent(starts=3, chunk=32), seed=1
     )
     assert_holds({"bound": error(on_file.found["objective"], posterior.found["objective"], 1e-3)})
+
+
+def test_labels_are_matched_from_draw_to_draw():
+    """Draws whose labels were exchanged at random come back as they were, up to one order of all."""
+    model = bayesian_gaussian_mixture(3, 2, "diagonal")
+    x = np.concatenate([CLUSTERS, RNG.normal([2, -3], 0.6, (50, 2))])
+    posterior = tr.infer(model, tr.Data(x), tr.CoordinateAscent(starts=2, draws=200), seed=0)
+    assert posterior.unconstrained is not None
+    orders = jnp.array([np.random.default_rng(s).permutation(3) for s in range(200)])
+    switched = jax.vmap(
+        lambda u, order: model.space.ravel(
+            model.unconstrain(model.permute(model.constrain(model.space.unravel(u)), order))
+        )
+    )(jnp.asarray(posterior.unconstrained[0]), orders)
+    mixed = dataclasses.replace(posterior, unconstrained=np.asarray(switched)[None])
+    back = mixed.relabelled()
+    order = np.argsort(posterior.mean().means[:, 0] + 10 * posterior.mean().means[:, 1])
+    again = np.argsort(back.mean().means[:, 0] + 10 * back.mean().means[:, 1])
+    assert_holds(
+        {
+            "means": error(back.mean().means[again], posterior.mean().means[order], 1e-9),
+            "sds": error(back.sd().means[again], posterior.sd().means[order], 1e-9),
+        }
+    )
+    assert mixed.sd().means.min() > 5 * back.sd().means.max()  # what switching does to a summary
+    with pytest.raises(SettingsError, match="of a mixture's components"):
+        tr.infer(PAIR, tr.Data(Y), tr.CoordinateAscent(starts=1, draws=20)).relabelled()
 
 
 def test_minibatches_by_natural_gradients():

@@ -37,6 +37,7 @@ FLOORS = {
         "markup",
         "exhibits",
         "preflight",
+        "relabelling",
         "annealing",
         "evidence",
     ],

@@ -25,7 +25,7 @@ MOST_VALUES = 10_000  # of z that are summed over
 _STEPS = (
     "latent", "conditional", "causes", "statistics", "e_step", "m_step", "log_prob", "responsibilities", "encode",
     "sampler", "begin", "examine", "shift", "canonical",
-    "parameters",
+    "permute", "parameters",
 )  # fmt: skip
 
 
@@ -83,6 +83,7 @@ class LatentModel(Model):
     examine: Any
     shift: Any
     canonical: Any
+    permute: Any
     parameters: int | None
 
     def __init__(
@@ -104,7 +105,7 @@ class LatentModel(Model):
         self._set(
             latent=latent, conditional=likelihood, statistics=statistics, m_step=m_step, begin=begin, examine=examine,
             e_step=None, log_prob=None, responsibilities=None, encode=None, sampler=None, shift=None,
-            canonical=None, parameters=None, causes=causes,
+            canonical=None, permute=None, parameters=None, causes=causes,
         )  # fmt: skip
         if (m_step is None) != (statistics is None):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
@@ -135,6 +136,7 @@ class LatentModel(Model):
         examine: Callable | None = None,
         shift: Callable | None = None,
         canonical: Callable | None = None,
+        permute: Callable | None = None,
         parameters: int | None = None,
     ) -> "LatentModel":
         """A model whose z is dealt with in closed form.
@@ -154,6 +156,8 @@ class LatentModel(Model):
                 data about their mean, which keeps digits in single precision.
             canonical: ``params -> params``, the same density, its exchangeable components in a set order: one of
                 many equal maxima is told.
+            permute: ``(params, order (K,)) -> params``, exchangeable components in another order, for
+                ``posterior.relabelled()``.
             parameters: how many free numbers θ has, where that is not the size of its space.
             Others as for ``LatentModel``.
         """
@@ -162,7 +166,7 @@ class LatentModel(Model):
         self._set(
             latent=None, conditional=None, causes=None, statistics=None, e_step=e_step, m_step=m_step,
             log_prob=log_prob, responsibilities=responsibilities, encode=encode, sampler=sample, begin=begin,
-            examine=examine, shift=shift, canonical=canonical, parameters=parameters,
+            examine=examine, shift=shift, canonical=canonical, permute=permute, parameters=parameters,
         )  # fmt: skip
         return self
 

@@ -13,6 +13,7 @@ from tractable.page import MEANING, checks_table, settings_table
 
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most
+MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are there where they were asked for
 LABEL = 18  # characters of a column's name in a figure, at most
 
 
@@ -115,13 +116,12 @@ def spoken(tried: list[int]) -> str:
 
 def tried_section(table: pd.DataFrame, best: int, by: str, remarks: list[str], held_out: int) -> str:
     """Every K: its criteria, and which was chosen."""
-    seen = np.isfinite(table["held-out"]).any()
-    heads = ["components", "parameters", "log likelihood", "BIC", "AIC", *(["held-out"] if seen else []),
-             "starts that agree", "time", "verdict"]  # fmt: skip
+    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
+    heads = ["components", "parameters", "log likelihood", "BIC", "AIC", *more, "starts that agree", "time", "verdict"]
     lines = []
     for i, row in enumerate(table.to_dict("records")):
         cells = [f"{row['parameters']:,}", *(f"{row[c]:,.1f}" for c in ("log likelihood", "BIC", "AIC"))]
-        cells += [f"{row['held-out']:.3f}"] if seen else []
+        cells += [f"{row[name]:{style}}" for name, style in more.items()]
         cells += [f"{row['starts that agree']} of {row['starts']}", duration(row["seconds"])]
         told = "".join(f"<td>{typeset(c.replace('nan', '–'))}</td>" for c in cells)
         name = f"{row['components']}{of('chosen') if i == best else ''}"
@@ -130,7 +130,8 @@ def tried_section(table: pd.DataFrame, best: int, by: str, remarks: list[str], h
     tried = table["components"].to_numpy()
     drawn, captions = [], []
     if len(table) > 1:
-        for column, caption in (("BIC", "<b>BIC</b>, less is better"), ("held-out", "<b>held-out</b>, more is better")):
+        for column in ("BIC", *more):
+            caption = f"<b>{column}</b>, {'less' if column == 'BIC' else 'more'} is better"
             values = table[column].to_numpy(np.float64)
             if np.isfinite(values).sum() > 1:
                 drawn.append(plots.criterion(tried, values, best, unsound))
@@ -138,8 +139,10 @@ def tried_section(table: pd.DataFrame, best: int, by: str, remarks: list[str], h
     note = (
         f"Chosen by {by}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + 2 · free numbers: less is better."
     )
-    if seen:
+    if "held-out" in more:
         note += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit saw: more is better."
+    if "evidence" in more:
+        note += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
     if unsound.any():
         note += " What is rejected is not chosen; a cross in the figures."
     said = "".join(f"<p>{escape(remark)}</p>" for remark in remarks)

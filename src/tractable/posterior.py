@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from tractable.methods.langevin import SGLD
 from tractable.methods.method import Fitted, Method, Outcome, Standing
 from tractable.methods.rejection import evidence
 from tractable.methods.variational import drawn, draws_key
+from tractable.relabelling import matched
 from tractable.report import Report, judge
 from tractable.tools.data import CHUNK
 from tractable.tools.errors import DataError, RunError, SettingsError
@@ -253,6 +254,19 @@ class Posterior:
         return Posterior(
             self.model, self.data, self.method, self.seed, draws, found=self.found, seconds=self.seconds, fitted=fitted
         )
+
+    def relabelled(self) -> "Posterior":
+        """The same draws, with exchangeable components matched from draw to draw (``relabelling.matched``).
+
+        Where labels switch, the mean of a component's parameter is one of all components': summaries, R-hat and plots
+        of single components mean something afterwards. For mixtures, of data in memory.
+        """
+        model: Any = self.model
+        if getattr(model, "permute", None) is None or self.data is None or self.unconstrained is None:
+            raise SettingsError("relabelled() expects draws of a mixture's components, and the data they explain.")
+        shape = self.unconstrained.shape
+        flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
+        return replace(self, unconstrained=flat.reshape(shape), standing=None, surplus={}, judged=None)
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""

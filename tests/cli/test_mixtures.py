@@ -369,6 +369,21 @@ def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate
     return out, mixtures.criteria(out, EM())
 
 
+def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
+    """Ten times the units is a density a tenth as high a column and row; and two clusters have more of it than one."""
+    frame = pd.read_csv(folder / "people.csv")[["height", "weight"]]
+    for name, units in (("plain.csv", 1), ("scaled.csv", 10)):
+        (units * frame).to_csv(tmp_path / name, index=False)
+    asked = Asked("1..2", choose="evidence")
+    plain, scaled = (mixtures.from_table(tmp_path / name, asked) for name in ("plain.csv", "scaled.csv"))
+    found = [mixtures.evidence(p, 2, 2, 0, lambda *_: None) for p in (plain, scaled)]
+    units = plain.rows.size * np.log(10)
+    assert abs(found[0] - found[1] - units) < 1e-2
+    assert found[0] > mixtures.evidence(plain, 1, 2, 0, lambda *_: None) + 10
+    with pytest.raises(SettingsError, match="knows no gaps"):
+        Asked("2", choose="evidence", missing="exact")
+
+
 def test_what_is_remarked_of_a_choice():
     def remarks(bic: list[float], verdicts: list[str], components: str, stopped: bool = False) -> str:
         candidates, table = candidates_of(bic, verdicts)

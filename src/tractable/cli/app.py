@@ -73,8 +73,8 @@ Covariance = Annotated[
 Choose = Annotated[
     str | None,
     typer.Option(
-        help="Of a mixture: what tells how many components, bic or held-out (log likelihood of the rows kept back).  "
-        "[default: bic]",
+        help="Of a mixture: what tells how many components, bic, held-out (log likelihood of the rows kept back) or "
+        "evidence (a bound by variational Bayes).  [default: bic]",
         show_default=False,
     ),
 ]

@@ -22,10 +22,10 @@ from tractable.cli.problem import split
 from tractable.core import Data
 from tractable.infer import infer
 from tractable.latent import LatentModel
-from tractable.methods import EM, Method
+from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import standard_errors
-from tractable.mixture_page import Components, write_mixture_page
-from tractable.models import mixture
+from tractable.mixture_page import MORE, Components, write_mixture_page
+from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.posterior import Posterior
 from tractable.report import Report
 from tractable.run import interruptible
@@ -49,7 +49,11 @@ class Choice(NamedTuple):
     said: str  # as a sentence begins
 
 
-CHOICES = {"bic": Choice("BIC", -1, "BIC"), "held-out": Choice("held-out", 1, "The held-out log likelihood")}
+CHOICES = {
+    "bic": Choice("BIC", -1, "BIC"),
+    "held-out": Choice("held-out", 1, "The held-out log likelihood"),
+    "evidence": Choice("evidence", 1, "The bound on the log evidence"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Asked:
             raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
         if self.choose == "held-out" and self.held_out == 0:
             raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
+        if self.choose == "evidence" and self.missing == "exact":
+            raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
         if self.missing not in MISSING:
             raise SettingsError(f"--missing of a mixture is {', '.join(MISSING)}; got {self.missing!r}.")
 
@@ -288,6 +294,7 @@ class Candidate(NamedTuple):
     seconds: float
     verdict: str
     why: str  # not more than caution; empty where it is trusted
+    evidence: float = math.nan  # nats, of the rows fitted in the table's units; where it was asked for
 
 
 class Found(NamedTuple):
@@ -364,7 +371,22 @@ def candidate(problem: Problem, method: EM, components: int, seed: int, progress
     return Candidate(
         components, posterior, total, free, -2 * total + free * math.log(n), -2 * total + 2 * free,
         float(rest.mean()) if len(rest) else math.nan, time.perf_counter() - began, report.verdict, doubts(report),
+        evidence(problem, components, method.starts, seed, say) if problem.asked.choose == "evidence" else math.nan,
     )  # fmt: skip
+
+
+def evidence(problem: Problem, components: int, starts: int, seed: int, say: Callable) -> float:
+    """A lower bound on log p(rows), nats, in the table's units: variational Bayes, and its K! equal modes.
+
+        ELBO + log K!,   π ~ Dirichlet(1), and of the standardised columns μ_k | Λ_k ~ N(0, Λ_k⁻¹), E[Λ_k] = I
+
+    Bishop 2006, section 10.2.4.
+    """
+    n, d = problem.rows.shape
+    model = bayesian_gaussian_mixture(components, d, problem.asked.covariance, weight_concentration=1.0)
+    q = infer(model, Data(problem.rows), CoordinateAscent(starts=starts, draws=1), seed=seed, progress=say)
+    units = n * sum(math.log(column.sd) for column in problem.columns)
+    return float(q.found["objective"]) + math.lgamma(components + 1) - units
 
 
 def with_errors(one: Candidate, method: EM) -> Candidate:
@@ -408,7 +430,7 @@ def criteria(candidates: Sequence[Candidate], method: EM) -> pd.DataFrame:
     rows = [
         {
             "components": c.components, "parameters": c.parameters, "log likelihood": c.log_likelihood, "BIC": c.bic,
-            "AIC": c.aic, "held-out": c.held_out,
+            "AIC": c.aic, "held-out": c.held_out, "evidence": c.evidence,
             "starts that agree": 0 if c.posterior is None else c.posterior.found["starts that agree"],
             "starts": method.starts, "seconds": c.seconds, "verdict": c.verdict,
         }
@@ -515,11 +537,11 @@ def predictions(spec: dict[str, Any], run: Path, new: Path) -> pd.DataFrame:
 
 def criterion_table(table: pd.DataFrame, best: int) -> Table:
     """Every K on a terminal."""
-    with_held_out = np.isfinite(table["held-out"]).any()
-    heads = ["parameters", "log likelihood", "BIC", *(["held-out"] if with_held_out else []), "starts that agree"]
+    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
+    heads = ["parameters", "log likelihood", "BIC", *more, "starts that agree"]
     out = show.table("Components tried", "components", *heads, "verdict", "", numbers=len(heads))
     for i, row in table.reset_index(drop=True).iterrows():
-        held = [f"{row['held-out']:.3f}"] if with_held_out else []
+        held = [f"{row[name]:{style}}" for name, style in more.items()]
         word = str(row["verdict"])
         values = (f"{row[name]:,.1f}" for name in ("log likelihood", "BIC"))
         out.add_row(

@@ -2,7 +2,7 @@
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are responsibilities of the values of z, or 1/S for S draws of it. A few steps of L-BFGS from θ_t on unconstrained
+r are responsibilities of the values of z. A few steps of L-BFGS from θ_t on unconstrained
 numbers; whatever does not raise Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977,
 section 2. Q looks at all rows at once: memory O(n S).
 """
@@ -27,16 +27,15 @@ class Completed(NamedTuple):
     theta: PyTree  # θ_t
     rows: PyTree  # (n, ...)
     weights: jax.Array  # (n,)
-    z: PyTree  # (m, ...) the same for every row, or (n, S, ...)
+    z: PyTree  # (m, ...), the same values for every row
     shares: jax.Array  # (n, m)
 
 
-def expected_log_joint(log_joint: Callable, known: Completed, each: bool = False) -> Callable:
+def expected_log_joint(log_joint: Callable, known: Completed) -> Callable:
     """``theta -> Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ)``.
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
-        each: z has values of its own for every row.
     """
 
     def one(theta: PyTree, datum: PyTree, z: PyTree, shares: jax.Array) -> jax.Array:
@@ -53,7 +52,7 @@ def expected_log_joint(log_joint: Callable, known: Completed, each: bool = False
     rows = jax.tree.map(stand_in, known.rows)
 
     def q(theta: PyTree) -> jax.Array:
-        terms = jax.vmap(one, (None, 0, 0 if each else None, 0))(theta, rows, known.z, known.shares)
+        terms = jax.vmap(one, (None, 0, None, 0))(theta, rows, known.z, known.shares)
         return jnp.sum(jnp.where(counted, known.weights * terms, 0))
 
     return q
@@ -98,7 +97,6 @@ def gradient_m_step(
     constrain: Callable,
     unconstrain: Callable,
     steps: int = 10,
-    each: bool = False,
 ) -> Callable:
     """``Completed -> theta``, an M-step for ``em``.
 
@@ -107,11 +105,10 @@ def gradient_m_step(
         log_prior: ``theta -> ()`` or None.
         constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
         steps: of L-BFGS.
-        each: as for ``expected_log_joint``.
     """
 
     def m_step(known: Completed) -> PyTree:
-        q = expected_log_joint(log_joint, known, each)
+        q = expected_log_joint(log_joint, known)
 
         def value(position: jax.Array) -> jax.Array:
             theta = constrain(position)

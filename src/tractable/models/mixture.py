@@ -199,14 +199,19 @@ def _gaussian_mixture(
         begin=begin, examine=examine, parameters=_free(components, features, covariance),
         shift=lambda theta, offset: theta._replace(means=theta.means + offset),
         canonical=functools.partial(by_weight, tied=covariance == "tied"),
+        permute=functools.partial(permuted, tied=covariance == "tied"),
     )  # fmt: skip
 
 
-def by_weight(theta: Any, tied: bool = False) -> Any:
-    """The same mixture, its components by descending weight; a tied covariance is no component's own."""
-    order = jnp.argsort(-theta.weights)
+def permuted(theta: Any, order: jax.Array, tied: bool = False) -> Any:
+    """The same mixture, its components in another order; a tied covariance is no component's own."""
     own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
     return type(theta)(theta.weights[order], theta.means[order], *own)
+
+
+def by_weight(theta: Any, tied: bool = False) -> Any:
+    """The same mixture, its components by descending weight."""
+    return permuted(theta, jnp.argsort(-theta.weights), tied)
 
 
 def clustered(key: jax.Array, rows: Any, components: int) -> tuple[np.ndarray, np.ndarray]:
@@ -414,7 +419,8 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
     return _linear_mixture(
         clean, expand, coefficients, moments, m_step,
         position=position, support=support, prior=log_prior, sample=sample, begin=begin,
-        examine=functools.partial(_counts_check, least=1), canonical=by_weight, parameters=free,
+        examine=functools.partial(_counts_check, least=1), canonical=by_weight, permute=permuted,
+        parameters=free,
     )  # fmt: skip
 
 

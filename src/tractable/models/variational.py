@@ -141,7 +141,7 @@ def _mixture(conjugate: Conjugate, components: int, features: int, covariance: s
     return _made(
         conjugate, plain.log_prob, plain.position, plain.support,
         functools.partial(log_mixture_prior, prior, covariance, process), begin,
-        responsibilities=plain.responsibilities, sample=plain.sampler,
+        responsibilities=plain.responsibilities, sample=plain.sampler, permute=None if process else plain.permute,
     )  # fmt: skip
 
 
