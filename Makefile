@@ -11,7 +11,7 @@ demo: $(VENV)/.ready
 	@echo "The report is in runs/demo/report.html; open it in a browser."
 
 test: lint
-	MPLBACKEND=Agg $(BIN)/pytest tests -n 2 --dist loadfile
+	MPLBACKEND=Agg $(BIN)/pytest tests -n 2 --dist loadfile --durations 30
 	MPLBACKEND=Agg $(BIN)/pytest --doctest-modules src
 
 lint: $(VENV)/.ready-dev

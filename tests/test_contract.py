@@ -123,7 +123,7 @@ def test_exact(name):
 
 
 def test_every_kernel_is_here():
-    words = {"Proposal", "asymmetric", "fixed", "gaussian", "langevin", "metropolis", "rmsprop"}
+    words = {"Expected", "Proposal", "annealed", "asymmetric", "fixed", "gaussian", "langevin", "metropolis", "rmsprop"}
     tested = {name.replace("random walk", "random_walk").split()[0] for name in STOCHASTIC | EXACT}
     elsewhere = {"em", "online_em"}  # laws/test_em.py holds them to it, on models with statistics
     assert tested == set(kernels.__all__) - words - elsewhere

@@ -287,7 +287,7 @@ FAULTS = {
     "pickle": (lambda p: Data(_objects(p / "a.npz")), r"a\.npz"),
     "pickled npy": (lambda p: Data(_object(p / "a.npy")), r"a\.npy is not a \.npy file of numbers"),
     "strings in a file": (lambda p: Data(_table(p / "a.parquet")), r"y\['a'\] .*expected numbers"),
-    "missing=": (lambda p: Data([1], missing="skip"), "is 'raise' or 'drop'; got 'skip'"),
+    "missing=": (lambda p: Data([1], missing="skip"), "is 'raise', 'drop' or 'keep'; got 'skip'"),
     "fraction": (lambda p: Data([1, 2]).split(1.0), r"fraction in \(0, 1\); got 1\.0"),
     "not resident": (lambda p: Data([1, 2], resident=False).arrays(), "all 2 rows.*minibatches"),
 }
