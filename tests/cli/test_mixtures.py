@@ -250,7 +250,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
             ["people.csv", *MIXED, "--covariance", "round"],
             "--covariance is full, tied, diagonal, spherical; got 'round'",
         ),
-        (["people.csv", *MIXED, "--choose", "aic"], "--choose is bic or held-out; got 'aic'"),
+        (["people.csv", *MIXED, "--choose", "aic"], "--choose is bic, held-out, evidence; got 'aic'"),
         (["people.csv", *MIXED, "--choose", "held-out", "--held-out", "0"], "give --held-out a share above 0"),
         (["people.csv", *MIXED, "--held-out", "1"], "--held-out expects a share of the rows in [0, 1); got 1"),
         (["people.csv", *MIXED, "--missing", "impute"], "--missing of a mixture is raise, drop, exact; got 'impute'"),

@@ -82,7 +82,7 @@ class Asked:
         if self.covariance not in mixture.COVARIANCES:
             raise SettingsError(f"--covariance is {', '.join(mixture.COVARIANCES)}; got {self.covariance!r}.")
         if self.choose not in CHOICES:
-            raise SettingsError(f"--choose is {' or '.join(CHOICES)}; got {self.choose!r}.")
+            raise SettingsError(f"--choose is {', '.join(CHOICES)}; got {self.choose!r}.")
         if not 0 <= self.held_out < 1:
             raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
         if self.choose == "held-out" and self.held_out == 0:
