@@ -77,12 +77,14 @@ class Annealing:
 
 
 def whole(settings: Any, field: str, least: int) -> None:
+    """A sentence where a setting is no whole number of at least so much."""
     value = getattr(settings, field)
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     refuse(bool(whole and value >= least), settings, field, f"a whole number ≥ {least}")
 
 
 def refuse(good: bool, settings: Any, field: str, expected: str) -> None:
+    """The sentence of a setting that is out of range."""
     if not good:
         raise SettingsError(f"log_evidence({field}=...) expects {expected}; got {getattr(settings, field)!r}.")
 
@@ -205,6 +207,7 @@ def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
 
 
 def rows_of(data: Data | None) -> PyTree:
+    """All rows on the device; None of a model without data."""
     return None if data is None else data.arrays()
 
 
@@ -220,6 +223,7 @@ def nan_is_nothing(log_weights: Any) -> np.ndarray:
 
 
 def any_possible(estimate: float) -> None:
+    """A sentence where no draw, or a draw without bound, made the estimate."""
     if not math.isfinite(estimate):
         raise RunError(
             f"The mean weight is e^{estimate}: the log likelihood was finite at no draw, or without bound at one. Are "

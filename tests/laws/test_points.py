@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from montecarlo import assert_holds, error
 
 import tractable as tr
+from tractable.methods import points
 from tractable.models import conjugate
 from tractable.models.linear import logistic_laplace
 
@@ -184,3 +186,20 @@ def test_separable_classes_have_no_maximum():
     labels = (X[:, 0] > 0).astype(int)
     posterior = tr.infer(logistic(normals(2.0)), tr.Data(labels, X), tr.MLE(steps=100))
     assert posterior.report().verdict != "trust" or np.max(posterior.sd()["w"]) > 100, posterior.report()
+
+
+@pytest.mark.parametrize("prior", [True, False])
+def test_curvature_by_chunks_is_the_whole(prior, monkeypatch):
+    """Many rows are looked at some at a time, the prior once."""
+    y = np.random.default_rng(8).normal(1.0, 2.0, 50)
+
+    def curvature() -> np.ndarray:
+        model = tr.Model(  # a new one, so that nothing compiled is found
+            {"m": dist.Normal(0.0, 3.0), "s": dist.LogNormal(0.0, 1.0)}, lambda p: dist.Normal(p["m"], p["s"])
+        )
+        batch = points.whole_of(tr.Data(y))
+        return np.asarray(points._curvature(model, jnp.array([0.4, 0.2]), batch, prior, False))
+
+    at_once = curvature()
+    monkeypatch.setattr(points, "CURVED", 16)
+    assert_holds({"curvature": error(curvature(), at_once, 1e-9)})

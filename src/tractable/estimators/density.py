@@ -292,12 +292,11 @@ class Density(DensityMixin, Bayesian):
         theta = moved(base, as_doubles(found.mean()), origin - centre)
         errors, checks = self._errors(found, theta, total), self._checks(found, theta, total)
         steps, objective, to_come = (found.found[name] for name in ("steps", "objective", "to come"))
-        self.n_iter_, self.lower_bound_ = min(max(1, int(steps)), int(self.max_iter)), float(objective) / total
+        self.n_iter_, self.lower_bound_ = max(1, int(steps)), float(objective) / total
         # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
         ended = steps < self.max_iter
         allowed = 1000 * max(total, abs(objective)) if ended else 10 * max(1.0, abs(objective))
         self.converged_ = bool(to_come <= allowed * self.tol)
-        self.converged_ = self.converged_ and steps <= self.max_iter
         if ended and not self.converged_:
             checks.append(
                 Check(
@@ -516,6 +515,7 @@ def judged(checks: list[Check], title: str) -> Report:
 
 
 def finite(theta: PyTree) -> bool:
+    """Whether every number of θ is finite."""
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
 
 
@@ -531,6 +531,7 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 @functools.lru_cache(maxsize=128)
 def compiled(model: LatentModel, step: str) -> Callable:
+    """A step of a model, compiled once."""
     return jax.jit(getattr(model, step))
 
 

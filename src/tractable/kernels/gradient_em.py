@@ -2,9 +2,9 @@
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are responsibilities of the values of z. A few steps of L-BFGS from θ_t on unconstrained
-numbers; whatever does not raise Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977,
-section 2. Q looks at all rows at once: memory O(n S).
+r are responsibilities of the values of z. A few steps of L-BFGS from θ_t on unconstrained numbers; whatever does not
+raise Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977, section 2. Q looks at all rows
+at once: memory O(n m), m values of z.
 """
 
 from collections.abc import Callable

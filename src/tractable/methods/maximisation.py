@@ -55,8 +55,8 @@ class EM(Method):
         prior: climb log p(θ) too. False for a likelihood alone; a closed-form M-step must fit the choice.
         errors: find standard errors at the end: as many gradients as θ has numbers.
 
-    Needs a ``LatentModel``. Reports standard errors from the observed information, of what z hides nothing is left in
-    it (Louis 1982). Data on file are passed through once a step.
+    Needs a ``LatentModel``. Reports standard errors from the observed information, which is the complete data's less
+    what z hides (Louis 1982). Data on file are passed through once a step.
     """
 
     label: ClassVar[str] = "em"
