@@ -21,6 +21,7 @@ FLOORS = {
         "checks",
         "weight_noise",
         "latent",
+        "amortised",
     ],
     4: [
         "run",

@@ -37,6 +37,7 @@ class Posterior:
         point: (d,) the unconstrained maximum of a point method, or None.
         info: traces of the run, each (chain, draw).
         weights: (chain, draw), where draws do not count alike; None where they do.
+        phi: weights of a ladder's inference network.
         fitted: φ of a q, whose independent draws ``unconstrained`` then holds; None of other methods.
         found: what warm-up chose (step size, bound, …).
         seconds: wall time by phase.
@@ -58,6 +59,7 @@ class Posterior:
     surplus: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     judged: Report | None = field(default=None, repr=False)
     fitted: Fitted | None = field(default=None, repr=False)
+    phi: PyTree = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -72,7 +74,7 @@ class Posterior:
         """A posterior from what a method learnt; draws past those asked for wait in ``surplus`` for ``extend``."""
         posterior = cls(
             model, data, method, seed, outcome.draws, outcome.point, outcome.info, outcome.weights, outcome.found,
-            outcome.seconds, outcome.interrupted, outcome.standing, fitted=outcome.fitted,
+            outcome.seconds, outcome.interrupted, outcome.standing, fitted=outcome.fitted, phi=outcome.phi,
         )  # fmt: skip
         posterior.trim(getattr(method, "draws", 0) if draws is None else draws)
         return posterior

@@ -69,6 +69,7 @@ class Outcome(NamedTuple):
     interrupted: bool
     seconds: dict[str, float]
     fitted: Fitted | None = None
+    phi: PyTree = None  # of an inference network
 
 
 class Program(NamedTuple):

@@ -1,0 +1,114 @@
+"""What a ladder and its inference network are worth on rows: bounds of log p(x), weights, and the cost of each layer.
+
+    w_k = p(x, h_k) / q(h_k | x),   h_k ~ q(h | x)
+    ELBO = E log w  ≤  E log (1/K) Σ_k w_k  ≤  log p(x)      (Burda, Grosse & Salakhutdinov 2016, theorem 1)
+
+In the limit of many draws the second is log p(x); its gap to the first is KL(q(h | x) ‖ p(h | x)).
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Data
+from tractable.models.ladder import Ladder
+
+PyTree = Any
+NUMBERS = 1 << 23  # of draws and what layers make of them, held at once
+
+
+class Bounds(NamedTuple):
+    """Of every row, (n,), in nats."""
+
+    elbo: np.ndarray  # mean of log w
+    elbo_error: np.ndarray  # its standard error
+    log_evidence: np.ndarray  # log of the mean of w: a lower bound in expectation
+    error: np.ndarray  # its standard error, √(Var w / K) / mean w; too small where few weights carry the sum
+    ess: np.ndarray  # (Σ w)² / Σ w², of K
+    costs: np.ndarray  # (n, L) mean of log q(h^i | ·) − log p(h^i | ·): what each layer pays
+    samples: int  # K
+
+
+class _Sums(NamedTuple):
+    """Over draws, of every row (n,)."""
+
+    first: jax.Array  # Σ log w
+    second: jax.Array  # Σ (log w)²
+    weight: jax.Array  # log Σ w
+    square: jax.Array  # log Σ w²
+    costs: jax.Array  # (L, n) Σ log q − log p
+
+
+def log_weights(ladder: Ladder, params: PyTree, x: Any, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
+    """log w, leading axes (draw, row), and what each layer pays, (L, draw, row)."""
+    log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
+    costs = jnp.stack([q_i.log_prob(h_i) - p_i for q_i, h_i, p_i in zip(q, h, log_p[1:], strict=True)])
+    return log_p[0] - jnp.sum(costs, axis=0), costs
+
+
+def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: int) -> Bounds:
+    """The bounds of all rows, in memory that neither the rows nor the draws set.
+
+    Args:
+        samples: K ≥ 1 draws a row.
+    """
+    units = sum(layer.size for layer in ladder.layers)
+    together = max(1, min(samples, NUMBERS // (4 * units)))
+    width = max(1, min(data.size, NUMBERS // (units * together)))
+    parts = []
+    for start in range(0, data.size, width):
+        # Every part has the same shape, so that one program serves them all.
+        index = np.minimum(np.arange(start, start + width), data.size - 1)
+        rows = jax.tree.map(lambda a, i=index: jnp.asarray(a[i]), data.rows[0])
+        found = _bounds(ladder, samples, together, params, rows, jax.random.fold_in(key, start))
+        count = min(width, data.size - start)
+        parts.append([np.asarray(a)[..., :count] for a in found])
+    return _told([np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)], samples)
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "samples", "together"))
+def _bounds(ladder: Ladder, samples: int, together: int, params: PyTree, rows: Any, key: jax.Array) -> _Sums:
+    look_key, draw_key = jax.random.split(key)
+    x = ladder.look(look_key, rows)
+    n = jax.tree.leaves(x)[0].shape[0]
+
+    def some(sums: _Sums, now: tuple[jax.Array, jax.Array]) -> tuple[_Sums, None]:
+        key, first = now
+        h, q = ladder.drawn(key, params, x, together)
+        log_w, costs = log_weights(ladder, params, x, h, q)
+        counts = (first + jnp.arange(together) < samples)[:, None]
+        kept = jnp.where(counts, log_w, -jnp.inf)
+        added = _Sums(
+            jnp.sum(jnp.where(counts, log_w, 0), 0),
+            jnp.sum(jnp.where(counts, jnp.square(log_w), 0), 0),
+            jax.nn.logsumexp(kept, axis=0),
+            jax.nn.logsumexp(2 * kept, axis=0),
+            jnp.sum(jnp.where(counts[None], costs, 0), 1),
+        )
+        return _Sums(
+            sums.first + added.first, sums.second + added.second, jnp.logaddexp(sums.weight, added.weight),
+            jnp.logaddexp(sums.square, added.square), sums.costs + added.costs,
+        ), None  # fmt: skip
+
+    dtype = jnp.result_type(float)
+    zero, none = jnp.zeros(n, dtype), jnp.full(n, -jnp.inf, dtype)
+    times = -(-samples // together)
+    begin = _Sums(zero, zero, none, none, jnp.zeros((ladder.depth, n), dtype))
+    keys = jax.random.split(draw_key, times)
+    return jax.lax.scan(some, begin, (keys, jnp.arange(times) * together))[0]
+
+
+def _told(sums: list[np.ndarray], samples: int) -> Bounds:
+    first, second, weight, square, costs = sums
+    elbo = first / samples
+    spread = np.maximum(second / samples - np.square(elbo), 0)
+    one = max(samples - 1, 1)
+    log_evidence = weight - math.log(samples)
+    ess = np.exp(2 * weight - square)
+    # Var w / (K mean²) = (K Σw² / (Σw)² − 1) / (K − 1)
+    error = np.sqrt(np.maximum(samples / ess - 1, 0) / one)
+    return Bounds(elbo, np.sqrt(spread / one), log_evidence, error, ess, np.moveaxis(costs, 0, -1) / samples, samples)

@@ -1,0 +1,319 @@
+"""A ladder of stochastic layers: top-down to generate, bottom-up to infer.
+
+    p(x, h) = p(x | h¹) p(h¹ | h²) … p(h^L),        q(h | x) = q(h¹ | x) q(h² | h¹) …
+
+θ are the generative weights, a ``Model``'s parameters like any other; φ those of the inference network, which belong to
+an approximation and not to what is believed. A variational autoencoder has L = 1, a belief network Bernoulli layers.
+Arrays of rows carry leading axes (draw, row).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Model
+from tractable.kernels.em import enumerated
+from tractable.latent import MOST_VALUES, LatentModel, flat
+from tractable.models.layers import Layer, continuous_bernoulli
+from tractable.tools import tree
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+Choose = Callable[[int, Any], Any]  # (layer from 0, its distribution) -> its h
+EDGE = 0.01  # of the unit interval, that pixel means are kept from
+
+
+class Recognition(NamedTuple):
+    """An inference network.
+
+    Attributes:
+        init: ``key -> φ``.
+        walk: ``(θ, φ, x (…, m), choose) -> [q(h¹ | ·), …, q(h^L | ·)]``, having called ``choose(i, q)`` once for each
+            layer in the order in which they are drawn; what it returns is that layer's h. x is what networks see.
+        upward: layer i sees only layer i − 1, so that log q = Σ_i log q(h^i | h^{i−1}) from the bottom up.
+    """
+
+    init: Callable[[jax.Array], PyTree]
+    walk: Callable[[PyTree, PyTree, jax.Array, Choose], list]
+    upward: bool = True
+
+
+def bottom_up(layers: Sequence[Layer]) -> Recognition:
+    """q(h¹ | x) q(h² | h¹) …: each layer sees the one below."""
+    layers = tuple(layers)
+
+    def init(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(layers))
+        return {f"h{i + 1}": layer.init(k) for i, (layer, k) in enumerate(zip(layers, keys, strict=True))}
+
+    def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
+        del theta
+        found, below = [], x
+        for i, layer in enumerate(layers):
+            found.append(layer.distribution(phi[f"h{i + 1}"], below))
+            below = layer.features(choose(i, found[-1]))
+        return found
+
+    return Recognition(init, walk)
+
+
+class Ladder(LatentModel):
+    """p(x | h¹) p(h¹ | h²) … p(h^L), and a network that infers h from x.
+
+    Args:
+        layers: [p(x | h¹), p(h¹ | h²), …, p(h^L)], made by ``layer``, ``top`` and ``standard_normal``, or of your own.
+        recognition: ``bottom_up([q(h¹ | x), …])`` or another; it says how h is inferred, not what is believed.
+        weight_sd: of a normal prior N(0, sd²) on every weight of θ; None for maximum likelihood.
+        redraw: rows are probabilities of binary pixels, from which x is drawn afresh at every visit (Burda, Grosse &
+            Salakhutdinov 2016); what is learnt is the mean over such draws.
+
+    θ is a pytree {"x": …, "h1": …, …, "hL": …}; h a tuple (h¹, …, h^L). Where h takes at most ten thousand values it is
+    summed out, and any method learns θ (MAP, EM, NUTS …) exactly; elsewhere AutoEncoding, ImportanceWeighted, NVIL,
+    VIMCO, WakeSleep and ReweightedWakeSleep do.
+
+    Raises:
+        ModelError: fewer than two layers; layers whose sizes do not chain.
+    """
+
+    layers: tuple[Layer, ...]
+    recognition: Recognition
+    weight_sd: float | None
+    redraw: bool
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        recognition: Recognition,
+        *,
+        weight_sd: float | None = None,
+        redraw: bool = False,
+    ) -> None:
+        layers = tuple(layers)
+        if len(layers) < 2:
+            raise ModelError(f"A ladder has x and one hidden layer or more; got {len(layers)} of them.")
+        if weight_sd is not None and not (math.isfinite(weight_sd) and weight_sd > 0):
+            raise ModelError(f"weight_sd is None or a positive finite number; got {weight_sd!r}.")
+        if redraw and layers[0].family.name != "Bernoulli":
+            raise ModelError(f"redraw= draws binary pixels; x is {layers[0].family.name} here.")
+        self._set(layers=layers, recognition=recognition, weight_sd=weight_sd, redraw=redraw)
+        start = self._start
+        prior = flat if weight_sd is None else self._shrinkage
+        Model.__init__(self, prior, self._marginal, start(jax.random.key(0)), None, start)
+        self._set(**dict.fromkeys(_UNUSED))
+        self._check_chain()
+        causes = None if redraw else self._causes()
+        if causes is not None:
+            sums = enumerated(self.log_joint, causes)
+            self._set(causes=causes, log_prob=sums.log_evidence, responsibilities=sums.responsibilities)
+
+    def __repr__(self) -> str:
+        sizes = " ← ".join(f"{layer.size} {layer.family.name}" for layer in self.layers)
+        return f"Ladder({sizes})"
+
+    @property
+    def depth(self) -> int:
+        """L, hidden layers."""
+        return len(self.layers) - 1
+
+    @property
+    def visible(self) -> Layer:
+        """p(x | h¹)."""
+        return self.layers[0]
+
+    @property
+    def discrete(self) -> list[int]:
+        """The hidden layers, from 1, that have no density to differentiate a draw of."""
+        return [i for i, layer in enumerate(self.layers) if i and layer.family.levels]
+
+    def initial(self, key: jax.Array, rows: Any = None) -> dict[str, PyTree]:
+        """{"theta": θ, "phi": φ} to begin from.
+
+        With rows (n, …) of x, the inference network sees x about its mean, and the biases of binary pixels begin at
+        their log-odds.
+        """
+        theta_key, phi_key = jax.random.split(key)
+        theta = self._start(theta_key)
+        centre = jnp.zeros(self.visible.seen)
+        if rows is not None:
+            mean = jnp.mean(self.visible.features(jnp.asarray(rows)), axis=0)
+            centre = mean.astype(centre.dtype)
+            theta = self._biased(theta, centre)
+        return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
+
+    def look(self, key: jax.Array, rows: Any) -> Any:
+        """x of rows: themselves, or binary pixels drawn from them."""
+        return jax.random.bernoulli(key, rows).astype(jnp.result_type(float)) if self.redraw else rows
+
+    def log_p(self, theta: PyTree, x: Any, h: tuple) -> list[jax.Array]:
+        """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)], nats, each with the leading axes of h."""
+        values = (x, *h)
+        return [p.log_prob(value) for p, value in zip(self.generative(theta, h), values, strict=True)]
+
+    def generative(self, theta: PyTree, h: tuple) -> list[Any]:
+        """[p(x | h¹), …, p(h^L)], distributions."""
+        above = [layer.features(value) for layer, value in zip(self.layers[1:], h, strict=True)]
+        return [
+            layer.distribution(theta[name], seen)
+            for layer, name, seen in zip(self.layers, self.layer_names, [*above, None], strict=True)
+        ]
+
+    @property
+    def layer_names(self) -> list[str]:
+        """x, h1, …, hL."""
+        return ["x", *(f"h{i}" for i in range(1, len(self.layers)))]
+
+    def infer(self, params: dict[str, PyTree], x: Any, choose: Choose) -> tuple[tuple, list[Any]]:
+        """h as ``choose`` takes it, layer by layer, and [q(h¹ | ·), …, q(h^L | ·)]."""
+        phi, taken = params["phi"], [None] * self.depth
+
+        def take(i: int, q: Any) -> Any:
+            taken[i] = choose(i, q)
+            return taken[i]
+
+        seen = self.visible.features(x)
+        seen = seen - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (seen.ndim - 1) + (-1,))
+        found = self.recognition.walk(params["theta"], phi["layers"], seen, take)
+        return tuple(taken), found
+
+    def drawn(
+        self, key: jax.Array, params: dict[str, PyTree], x: Any, draws: int, *, pathwise: bool = False
+    ) -> tuple[tuple, list[Any]]:
+        """``draws`` of h ~ q(h | x) for every row, leading axes (draw, row), and the distributions they came from.
+
+        Args:
+            x: (row, …).
+            pathwise: let gradients through the draws; otherwise they are values.
+        """
+        keys = jax.random.split(key, self.depth)
+
+        def choose(i: int, q: Any) -> Any:
+            # What depends on x alone is computed once for all draws.
+            h = q.sample(keys[i]) if q.batch_shape[0] == draws else q.sample(keys[i], (draws,))[:, 0]
+            return h if pathwise else jax.lax.stop_gradient(h)
+
+        return self.infer(params, jax.tree.map(lambda a: a[None], x), choose)
+
+    def log_q(self, params: dict[str, PyTree], x: Any, h: tuple) -> list[jax.Array]:
+        """[log q(h¹ | ·), …, log q(h^L | ·)] of given h, with the leading axes of h."""
+        return [q.log_prob(value) for q, value in zip(self.infer(params, x, lambda i, q: h[i])[1], h, strict=True)]
+
+    def dreamt(self, key: jax.Array, theta: PyTree, n: int) -> tuple[Any, tuple]:
+        """n of (x, h) from the model, from the top down; leading axis (n,)."""
+        keys = jax.random.split(key, len(self.layers))
+        above, taken = None, []
+        for layer, name, k in zip(reversed(self.layers), reversed(self.layer_names), keys, strict=True):
+            p = layer.distribution(theta[name], above)
+            value = p.sample(k, () if p.batch_shape else (n,))
+            above = layer.features(value)
+            taken.append(value)
+        x, *h = reversed(taken)
+        return x, tuple(h)
+
+    # What a LatentModel does, said of layers.
+
+    def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
+        """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)] of one datum, nats."""
+        return self.log_p(params, datum, tuple(z))
+
+    def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
+        """n of (x, h), from the top down."""
+        if given is not None:
+            raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+        return self.dreamt(key, params, n)
+
+    def described(self, params: PyTree, x: PyTree = None) -> PyTree:
+        """What rows are checked against: p(x | h) at one value of h."""
+        if x is not None:
+            raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+        p = self.generative(params, self._one_cause(params, ()))[0]
+        # Probabilities are rows that this p(x | h) never draws.
+        return continuous_bernoulli.distribution(p.base_dist.logits) if self.redraw else p
+
+    def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
+        if self.log_prob is None:
+            raise ModelError(
+                "The hidden layers take too many values to sum over: NVIL, VIMCO, WakeSleep and ReweightedWakeSleep "
+                "learn such a ladder, AutoEncoding and ImportanceWeighted where its hidden layers are normal."
+            )
+        return self.log_prob(params, rows)
+
+    def outside(self) -> str:
+        """What to do about data that the likelihood cannot give."""
+        if self.visible.family.name == "Bernoulli":
+            return (
+                "Pixels between 0 and 1 are not Bernoulli's: binarise them (x > 0.5), let them be drawn afresh at "
+                "every visit (redraw=True), or make x 'continuous bernoulli' or 'normal'."
+            )
+        return "Recode the data or choose another family for x."
+
+    def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
+        return jax.tree.map(lambda a: a[0], self.dreamt(jax.random.key(0), params, 1)[1])
+
+    def _start(self, key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(self.layers))
+        return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
+
+    def _shrinkage(self, theta: PyTree) -> jax.Array:
+        sd: Any = self.weight_sd
+        density = lambda w: jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2)  # noqa: E731
+        return tree.total(jax.tree.map(density, theta))
+
+    def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
+        """θ whose last bias gives binary pixels their mean, where it is that of a perceptron."""
+        params = theta["x"]
+        if self.visible.family.name not in ("Bernoulli", "ContinuousBernoulli") or not isinstance(params, dict):
+            return theta
+        last = max((name for name in params if name.startswith("layer")), default=None)
+        if last is None or params[last]["bias"].shape != mean.shape:
+            return theta
+        kept = jnp.clip(mean, EDGE, 1 - EDGE)
+        bias = (jnp.log(kept) - jnp.log1p(-kept)).astype(params[last]["bias"].dtype)
+        return theta | {"x": params | {last: params[last] | {"bias": bias}}}
+
+    def _causes(self) -> tuple | None:
+        """Every value of h, leading axis m; None where there are too many."""
+        hidden = self.layers[1:]
+        if not all(layer.family.levels for layer in hidden):
+            return None
+        if sum(layer.size * math.log(layer.family.levels) for layer in hidden) > math.log(MOST_VALUES):
+            return None
+        levels = [layer.family.levels for layer in hidden for _ in range(layer.size)]
+        index = np.indices(levels).reshape(len(levels), -1).T  # (m, units)
+        cuts = np.cumsum([layer.size for layer in hidden])[:-1]
+        return tuple(jnp.asarray(part) for part in np.split(index, cuts, axis=1))
+
+    def _check_chain(self) -> None:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        try:
+            x, h = jax.eval_shape(lambda k: self.dreamt(k, self._start(k), 2), key)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"The layers' sizes do not chain: {_sizes(self.layers)}. Each layer's network should take what the "
+                f"one above shows it ({error})."
+            ) from error
+        try:
+            found = jax.eval_shape(lambda k, x: self.drawn(k, self.initial(k), x, 1)[0], key, x)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise ModelError(
+                f"The inference network does not climb this ladder, {_sizes(self.layers)}: {error}"
+            ) from error
+        for i, (mine, theirs) in enumerate(zip(h, found, strict=True)):
+            if theirs is None or mine.shape[1:] != theirs.shape[2:]:
+                raise ModelError(
+                    f"Layer {i + 1} has shape {mine.shape[1:]}, and the inference network draws "
+                    f"{None if theirs is None else theirs.shape[2:]} for it."
+                )
+
+
+_UNUSED = (
+    "latent", "conditional", "causes", "statistics", "e_step", "m_step", "log_prob", "responsibilities", "encode",
+    "sampler", "begin", "examine", "shift", "canonical", "permute", "parameters",
+)  # fmt: skip
+
+
+def _sizes(layers: Sequence[Layer]) -> str:
+    return ", ".join(f"{'h' + str(i) if i else 'x'} of {layer.size}" for i, layer in enumerate(layers))
