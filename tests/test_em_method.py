@@ -11,7 +11,8 @@ from montecarlo import assert_holds, error
 from sklearn.datasets import load_iris
 
 import tractable as tr
-from tractable.methods.maximisation import _to_come, settled
+from tractable.methods.em_climb import settled
+from tractable.methods.maximisation import _to_come
 from tractable.models import bernoulli_mixture, factor_analysis, factors, gaussian_mixture, mixture
 from tractable.tools.errors import DataError, ModelError, SettingsError
 

@@ -109,6 +109,15 @@ def digits_mixture(text: str) -> None:
     assert "Drawn from 10 full covariances" in text
 
 
+def belief_network(text: str) -> None:
+    independent = number(r"held out: (-[\d.]+)", text)
+    for name in ("NVIL", "wake–sleep", "reweighted"):
+        line = rf"\n{name} +-[\d.]+ +-[\d.]+ +{{}} +{{}} "
+        bound = number(line.format(r"-[\d.]+", r"(-[\d.]+)"), text)
+        elbo = number(line.format(r"(-[\d.]+)", r"-[\d.]+"), text)
+        assert independent + 2.5 < elbo < bound < -17
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_example(script: str, tmp_path: Path) -> None:
     command = [sys.executable, EXAMPLES / f"{script}.py", "--quick", "--out", tmp_path]

@@ -13,12 +13,16 @@ from tractable.methods import (
     MAP,
     MLE,
     NUTS,
+    NVIL,
     SGHMC,
     SGLD,
+    VIMCO,
+    AutoEncoding,
     BayesByBackprop,
     CoordinateAscent,
     DeepEnsemble,
     FullRank,
+    ImportanceWeighted,
     Laplace,
     LowRank,
     MeanField,
@@ -27,6 +31,8 @@ from tractable.methods import (
     OnlineEM,
     RandomWalk,
     Rejection,
+    ReweightedWakeSleep,
+    WakeSleep,
 )
 from tractable.posterior import Posterior
 from tractable.predict import Prediction
@@ -36,10 +42,11 @@ from tractable.saving import load
 from tractable.tools import schedules
 
 __all__ = [
-    "EM", "HMC", "MALA", "MAP", "MLE", "NUTS", "SGHMC", "SGLD", "Batch", "BayesByBackprop", "Comparison",
-    "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank", "Kernel", "Laplace", "LatentModel", "LowRank",
-    "MeanField", "Method", "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection",
-    "Report", "Through", "__version__", "approximations", "compare", "gradients", "infer", "kernels", "load",
+    "EM", "HMC", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
+    "BayesByBackprop", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank",
+    "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
+    "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
+    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradients", "infer", "kernels", "load",
     "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
 ]  # fmt: skip
 

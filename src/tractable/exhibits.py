@@ -13,7 +13,9 @@ from numpyro.distributions import Distribution, ExpandedDistribution, Independen
 from tractable import approximations, plots
 from tractable.checks import calibration
 from tractable.core import Data, Model, Through, is_distribution
+from tractable.ladder_page import Shape, ladder_sections
 from tractable.markup import described, first_of, grid, of, panels, section, shown, strip
+from tractable.models.ladder import Ladder
 from tractable.tools.errors import DataError
 from tractable.tools.tables import Encoder, Target
 
@@ -49,10 +51,12 @@ def point_section(posterior: Any, labels: list[str]) -> str:
     )
 
 
-def figures(posterior: Any, labels: list[str]) -> str:
-    """The figures of a posterior's parameters, by what is known of them; and the layers of a network."""
+def figures(posterior: Any, labels: list[str], shape: Shape = None) -> str:
+    """The figures of a posterior's parameters, by what is known of them; the layers of a network; a ladder at work."""
+    if isinstance(posterior.model, Ladder) and posterior.is_point:
+        return ladder_sections(posterior, shape)
     weights = weights_of(posterior.model)
-    out = layers_section(posterior) if weights.any() else ""
+    out = layers_section(posterior) if weights.any() and not isinstance(posterior.model, Ladder) else ""
     if posterior.unconstrained is None:
         return out + point_section(posterior, labels)
     if posterior.method.label == "ensemble":
@@ -176,7 +180,8 @@ def weights_of(model: Model) -> np.ndarray:
     found: Any = model.likelihood
     network = isinstance(found, Through) and model.start is not None and isinstance(model.prior, dict)
     leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
-    inside = np.concatenate([np.full(leaf.size, network and _of_weights(path)) for path, leaf in leaves])
+    ladder = isinstance(model, Ladder)
+    inside = np.concatenate([np.full(leaf.size, ladder or (network and _of_weights(path))) for path, leaf in leaves])
     return inside if inside.sum() > MANY else np.zeros_like(inside)
 
 

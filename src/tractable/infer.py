@@ -13,14 +13,16 @@ import psutil
 from tractable import preflight
 from tractable import run as loop
 from tractable.core import Model, as_data
+from tractable.methods.amortised import Amortised
 from tractable.methods.drawing import Drawing
+from tractable.methods.maximisation import EM
 from tractable.methods.method import Method, Session
 from tractable.methods.variational import Variational
 from tractable.posterior import Posterior
 from tractable.saving import MEMORY_SHARE, ClimbSaver, Saver
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.progress import Progress, progress_of
-from tractable.tools.sharding import over_devices
+from tractable.tools.sharding import over_devices, rows_over
 
 PyTree = Any
 
@@ -48,7 +50,8 @@ def infer(
             stream them to (zarr).
         checkpoint: a folder. A run that draws or climbs is saved there as it goes, and one that was killed goes on
             from there, bit for bit as if it had not been; with other data, model or settings that is an error.
-        devices: spread the chains over this many devices.
+        devices: over how many devices the chains of methods that draw are laid, or the rows of EM and
+            CoordinateAscent, whose sums are then theirs added up. Other methods run on one.
 
     Returns:
         A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C and SIGTERM stop the run at a block's edge
@@ -67,9 +70,10 @@ def infer(
     preflight.check(model, data)
     method.plan(data)  # batches that cannot be, before anything runs
     _check_memory(model, method, draws if checkpoint is None else checkpoint)
+    shard = _over(method, devices)
     with progress_of(progress) as bar, loop.interruptible() as stop:
         saver = _saver(model, data, method, seed, draws, checkpoint)
-        session = _session(model, data, jax.random.key(seed), stop, bar, saver, draws == "moments", devices)
+        session = _session(model, data, jax.random.key(seed), stop, bar, saver, draws == "moments", shard)
         outcome = method.learn(session)
     posterior = Posterior.of(model, data, method, seed, outcome)
     if saver is not None:
@@ -94,8 +98,9 @@ def extend(posterior: Posterior, draws: int, *, progress: bool | Callable | None
         raise SettingsError(f"extend(draws) expects at least 1; got {draws}.")
     with progress_of(progress) as bar, loop.interruptible() as stop:
         session = _session(
-            posterior.model, posterior.data, jax.random.key(posterior.seed or 0), stop, bar, None, False, None
-        )
+            posterior.model, posterior.data, jax.random.key(posterior.seed or 0), stop, bar, None, False,
+            over_devices(None),
+        )  # fmt: skip
         outcome = method.go_on(session, standing, posterior.count + draws)
     before = posterior.info | {"position": posterior.unconstrained}
     now = dict(outcome.info) | ({} if outcome.draws is None else {"position": outcome.draws})
@@ -114,7 +119,8 @@ def _saver(model, data, method, seed, draws, checkpoint) -> Saver | ClimbSaver |
         return None
     if isinstance(method, Drawing):
         return Saver(pathlib.Path(folder), model, data, method, seed, resumable=checkpoint is not None)
-    if isinstance(method, Variational) and checkpoint is not None:
+    climbs = isinstance(method, Variational | Amortised) or (isinstance(method, EM) and not method.minibatch)
+    if climbs and checkpoint is not None:
         return ClimbSaver(pathlib.Path(folder), model, data, method, seed)
     name = type(method).__name__
     raise SettingsError(
@@ -124,9 +130,23 @@ def _saver(model, data, method, seed, draws, checkpoint) -> Saver | ClimbSaver |
     )
 
 
-def _session(model, data, key, stop, bar: Progress, saver, moments: bool, devices: int | None) -> Session:
+def _over(method: Method, devices: int | None) -> Callable:
+    """How chains or rows are laid over devices, or a sentence of a method that has neither."""
+    if devices is None or isinstance(method, Drawing):
+        return over_devices(devices)
+    if isinstance(method, EM) and not method.minibatch:
+        return rows_over(devices)
+    if devices != 1:
+        raise SettingsError(
+            f"{type(method).__name__} runs on one device; got devices={devices}. Chains of methods that draw (NUTS, "
+            "SGLD) and the rows of EM and CoordinateAscent lie over several: leave devices= out, or use one of those."
+        )
+    return over_devices(None)
+
+
+def _session(model, data, key, stop, bar: Progress, saver, moments: bool, shard: Callable) -> Session:
     return Session(
-        model, data, key, stop, bar.say, over_devices(devices),
+        model, data, key, stop, bar.say, shard,
         resume=None if saver is None else saver.standing,
         save=None if saver is None else saver.save,
         keep="moments" if moments else "draws" if saver is None else "elsewhere",

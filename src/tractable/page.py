@@ -40,6 +40,7 @@ def write_page(
     held_out: Any = None,
     encoder: Encoder | None = None,
     shifted: Any = None,
+    shape: tuple[int, int] | None = None,
 ) -> pathlib.Path:
     """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
 
@@ -50,6 +51,7 @@ def write_page(
         held_out: Data, or arrays, that inference did not see; predictions of them are judged.
         encoder: of a table; weights are then shown with their columns' names, errors in the target's units.
         shifted: inputs of rows from elsewhere, whose predictions are held against those of ``held_out``.
+        shape: (height, width) of rows that are pictures, of a ladder; square where that can be by default.
 
     Returns:
         The file's path.
@@ -58,7 +60,7 @@ def write_page(
     parts = [
         section("Why", checks_table(posterior.report().checks), khat_sentence(posterior)),
         section("Parameters", summary_table(posterior, encoder)),
-        figures(posterior, labels),
+        figures(posterior, labels, shape),
         bias_section(posterior),
         "" if held_out is None else held_out_section(posterior, as_data(held_out), encoder, shifted),
         section("Settings", settings_table(posterior)),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable import approximations
+from tractable import approximations, coding, imputing
 from tractable import predict as prediction
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
@@ -19,7 +19,7 @@ from tractable.methods.method import Fitted, Method, Outcome, Standing
 from tractable.methods.rejection import evidence
 from tractable.methods.variational import drawn, draws_key
 from tractable.relabelling import matched
-from tractable.report import Report, judge
+from tractable.report import Report, judge, with_check
 from tractable.tools.data import CHUNK
 from tractable.tools.errors import DataError, RunError, SettingsError
 
@@ -297,6 +297,11 @@ class Posterior:
                 and holds a new y with probability at least ``level`` over rows exchangeable with these, in finite
                 samples and whatever the model; on average over rows, not at each input. For numbers only.
         """
+        if self.phi is not None:
+            raise DataError(
+                "A ladder predicts no y from inputs: posterior.generate(n) draws new rows, posterior.reconstruct(x) "
+                "gives rows again, and posterior.impute(x) fills in what is missing of them."
+            )
         if calibrate is not None:
             calibrate = as_data(calibrate)
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
@@ -304,7 +309,12 @@ class Posterior:
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
     def log_predictive(self, data: Any, *, draws: int = 1000) -> np.ndarray:
-        """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats."""
+        """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
+
+        Of a ladder with an inference network a lower bound of log p(x*_n | θ) by so many draws (``log_evidence``).
+        """
+        if self.phi is not None:
+            return coding.log_evidence(self, data, samples=draws).log_evidence
         return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
 
     @functools.cached_property
@@ -327,17 +337,49 @@ class Posterior:
         return self.method.predicted(measured, step, np.asarray(tuned["scale"], np.float64), plan, injected)
 
     @property
-    def log_evidence(self) -> tuple[float, float]:
-        """log p(y) and its standard error, where the method estimates it on the way (Rejection)."""
+    def log_evidence(self) -> Any:
+        """log p(y) and its standard error, where the method estimates it on the way (Rejection).
+
+        Of a ladder with an inference network a function instead, ``posterior.log_evidence(data, samples=1000)``: bounds
+        of log p(x) row by row, see ``coding.log_evidence``.
+        """
+        if self.phi is not None:
+            return functools.partial(coding.log_evidence, self)
         if "tries" not in self.info:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
         return evidence(self.info, self.found["log_bound"])
 
-    def report(self) -> Report:
-        """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own."""
+    # Of ladders; arguments and errors as for the functions of these names in ``coding`` and ``imputing``.
+
+    def encode(self, x: Any, *, draws: int = 0, seed: int = 0) -> coding.Encoded:
+        """q(h | x): mean and sd of every layer, (row, n), and ``draws`` of h, (draw, row, n)."""
+        return coding.encode(self, x, draws=draws, seed=seed)
+
+    def generate(self, n: int, *, seed: int = 0) -> coding.Generated:
+        """n new rows x, the mean of each given its h¹, and h."""
+        return coding.generate(self, n, seed=seed)
+
+    def reconstruct(self, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
+        """E[x | h], averaged over ``draws`` of h ~ q(h | x), (row, n)."""
+        return coding.reconstruct(self, x, draws=draws, seed=seed)
+
+    def impute(self, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Any:
+        """Mean and draws of what is missing of x (NaN) given what is seen."""
+        return imputing.impute(self, x, draws=draws, samples=samples, steps=steps, seed=seed)
+
+    def elbo(self, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
+        """E_q[log p(x, h) − log q(h | x)] of every row, (row,), nats: at most log p(x)."""
+        return coding.elbo(self, data, samples=samples, seed=seed)
+
+    def report(self, *, held_out: Any = None) -> Report:
+        """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
+
+        Args:
+            held_out: rows that took no part; of a ladder their bound is held against that of rows learnt from.
+        """
         if self.judged is None:
             self.judged = judge(self)
-        return self.judged
+        return self.judged if held_out is None else with_check(self.judged, coding.gap_check(self, held_out))
 
     def extend(self, draws: int, **options: Any) -> "Posterior":
         """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""

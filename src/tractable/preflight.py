@@ -19,6 +19,7 @@ from tractable.tools.data import CHUNK, Batch, Data, whole
 from tractable.tools.errors import DataError, ModelError
 
 PyTree = Any
+SHOWN = 12  # numbers of a row in a sentence
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -120,15 +121,38 @@ def _check_support(model: Model, data: Data) -> None:
         inside = np.asarray(_inside(model, params, rows))
         if not inside.all():
             index = int(np.argmin(inside))
-            shown = jax.tree.map(lambda a, i=index: np.asarray(a[i]).tolist(), rows[0])
+            row = jax.tree.map(lambda a, i=index: np.asarray(a[i]), rows[0])
             distribution = jax.tree.leaves(
                 model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
                 is_leaf=is_distribution,
             )[0]
+            outside: Any = getattr(model, "outside", None)
+            remedy = "Recode the data or change the likelihood." if outside is None else outside()
+            base = _base(distribution)
             raise DataError(
-                f"Row {start + index} of y, {shown}, lies outside the support of the likelihood's "
-                f"{type(distribution).__name__} ({distribution.support}). Recode the data or change the likelihood."
+                f"Row {start + index} of y, {_shown(base, row)}, lies outside the support of the likelihood's "
+                f"{type(base).__name__} ({base.support}). {remedy}"
             )
+
+
+def _base(distribution: Any) -> Any:
+    """The distribution of single numbers, where several of them are one datum."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _shown(base: Any, row: PyTree) -> str:
+    """A row in a sentence; of many numbers the first that is outside."""
+    if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
+        return str(jax.tree.map(lambda a: a.tolist(), row))
+    outside = np.zeros(0) if not isinstance(row, np.ndarray) else ~np.asarray(base.support(row))
+    if outside.shape != np.shape(row) or not outside.any():
+        leaves = [float(v) for leaf in jax.tree.leaves(row) for v in np.ravel(leaf)[:SHOWN]]
+        return f"{', '.join(f'{v:g}' for v in leaves[:SHOWN])}, …"
+    where = tuple(int(i) for i in np.argwhere(outside)[0])
+    column = where[0] if len(where) == 1 else where
+    return f"{outside.sum()} of whose {row.size} numbers ({row[where]:g} in column {column} the first)"
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -148,8 +172,7 @@ def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
 
 def _fixed(distribution: Distribution) -> bool:
     """Whether the support is the same whatever the parameters: others are checked by their density."""
-    while isinstance(distribution, Independent | ExpandedDistribution):
-        distribution = distribution.base_dist
+    distribution = _base(distribution)
     # numpyro computes a support that depends on the parameters by a property; these too, though theirs does not.
     names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits")
     support = inspect.getattr_static(type(distribution), "support", None)

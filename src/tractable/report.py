@@ -41,9 +41,19 @@ def judge(posterior: Any) -> Report:
         checks.append(
             Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")
         )
-    verdict = max((c.verdict for c in checks), key=ORDER.index, default="caution")
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
-    return Report(verdict, tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+    return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+
+
+def worst(checks: Any) -> str:
+    """The verdict of several checks."""
+    return max((c.verdict for c in checks), key=ORDER.index, default="caution")
+
+
+def with_check(report: Report, check: Check) -> Report:
+    """The report with one check more."""
+    checks = (*report.checks, check)
+    return Report(worst(checks), checks, report.title)
 
 
 def moment_checks(posterior: Any) -> list[Check]:

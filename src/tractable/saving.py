@@ -1,9 +1,7 @@
 """Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
 
-import hashlib
 import json
 import pathlib
-import re
 import shutil
 import tomllib
 import warnings
@@ -20,9 +18,11 @@ from tractable import methods as method_names
 from tractable.checks.bias import Predicted
 from tractable.checks.convergence import Check
 from tractable.core import Data, Model, as_data, whole
+from tractable.methods.amortised import Amortised
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Fitted, Method, Program, Standing
 from tractable.methods.variational import drawn, draws_key
+from tractable.network_files import digest, load_network, network_fingerprint, save_network
 from tractable.posterior import Posterior
 from tractable.report import Report
 from tractable.tools import checkpoint as files
@@ -125,8 +125,11 @@ class ClimbSaver:
         files.save(self.folder / "checkpoint", arrays, {"identity": self.manifest, "numbers": numbers}, step=step)
 
     def finish(self, posterior: Posterior) -> None:
-        """q and its summary beside the checkpoint."""
-        if posterior.fitted is not None:
+        """What it came to and its summary beside the checkpoint."""
+        if posterior.phi is not None:
+            shutil.rmtree(self.folder / "draws.zarr", ignore_errors=True)
+            _save_draws(posterior, self.folder)
+        elif posterior.fitted is not None:
             _save_fitted(posterior.fitted, self.folder)
             describe(posterior, self.folder)
 
@@ -197,7 +200,7 @@ def identity(model: Model, data: Data | None, method: Method, seed: int) -> dict
         "data": "none" if data is None else data.fingerprint,
         "model": model_fingerprint(model, data),
         "method": method.settings(),
-    }
+    } | ({"inference network": network_fingerprint(method.needed(model))} if isinstance(method, Amortised) else {})
 
 
 def model_fingerprint(model: Model, data: Data | None) -> str:
@@ -205,11 +208,7 @@ def model_fingerprint(model: Model, data: Data | None) -> str:
     batch = None
     if data is not None:
         batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    jaxpr = jax.make_jaxpr(model.traced)(jnp.zeros(model.space.size), batch)
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
-    for constant in jaxpr.consts:
-        digest.update(np.asarray(constant).tobytes())
-    return digest.hexdigest()
+    return digest(jax.make_jaxpr(model.traced)(jnp.zeros(model.space.size), batch))
 
 
 def describe(posterior: Posterior, folder: pathlib.Path) -> None:
@@ -272,6 +271,11 @@ def save(posterior: Posterior, path: str | pathlib.Path) -> None:
         _save_fitted(posterior.fitted, folder)
         describe(posterior, folder)
         return
+    _save_draws(posterior, folder)
+
+
+def _save_draws(posterior: Posterior, folder: pathlib.Path) -> None:
+    """Draws or a point, with φ and a summary."""
     positions = posterior.unconstrained if posterior.point is None else posterior.point[None, None]
     if positions is None:
         raise CheckpointError("This run kept moments, not draws: there is nothing to save but posterior.summary().")
@@ -284,6 +288,8 @@ def save(posterior: Posterior, path: str | pathlib.Path) -> None:
         folder / "draws.zarr", fields, chains=len(arrays["position"]), chunk=max(1, arrays["position"].shape[1])
     )
     store.append(arrays)
+    if posterior.phi is not None:
+        save_network(posterior.model, posterior.phi, folder)
     describe(posterior, folder)
 
 
@@ -331,7 +337,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
         info,
         method.weigh(info) if isinstance(method, Drawing) else None,
         found, about["seconds"], about["interrupted"],
-        judged=Report(about["verdict"], checks, about["title"]), fitted=fitted,
+        judged=Report(about["verdict"], checks, about["title"]), fitted=fitted, phi=load_network(model, folder),
     )  # fmt: skip
     if about.get("bias") is not None:
         nothing = np.zeros(0)

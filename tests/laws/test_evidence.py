@@ -20,6 +20,7 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
+from tractable import annealing, codes, evidence_result, importance_evidence, modes
 from tractable.core import Kernel, log_density
 from tractable.gallery import readings
 from tractable.kernels import langevin, mala, metropolis, random_walk
@@ -30,9 +31,8 @@ from tractable.models import conjugate, linear
 from tractable.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
-evidence = importlib.import_module("tractable.evidence")
-annealing = importlib.import_module("tractable.annealing")
-log_evidence = evidence.log_evidence
+log_evidence: Any = importlib.import_module("tractable.evidence").log_evidence
+of_weights = importlib.import_module("tractable.kernels.annealed")  # its package has a function of that name
 COUNT = 100_000
 
 
@@ -93,7 +93,7 @@ def expected(beta: float) -> tuple[float, float]:
     return HEIGHT - (away**2 + variance) / (2 * WIDTH), (2 * variance**2 + 4 * variance * away**2) / (2 * WIDTH) ** 2
 
 
-def independent_transitions(run: Callable, average: Callable = evidence.log_mean, count: int = COUNT) -> Scores:
+def independent_transitions(run: Callable, average: Callable = of_weights.log_mean, count: int = COUNT) -> Scores:
     """E and Var of log w, forwards and backwards; E[w] = Z and E[1/w] = 1/Z."""
     steps = np.diff(BETAS)
     forward = [expected(b) for b in BETAS[:-1]]
@@ -283,7 +283,7 @@ def averages(average: Callable) -> Scores:
 
 
 def test_averages():
-    assert_holds(averages(evidence.log_mean))
+    assert_holds(averages(of_weights.log_mean))
 
 
 @pytest.mark.parametrize(
@@ -300,9 +300,9 @@ def test_errors_and_effective_numbers():
     log_weights = np.log([1.0, 2.0, 3.0]) - 1300
     assert_holds(
         {
-            "error": error(evidence.relative_error(log_weights), 1 / (2 * math.sqrt(3)), 1e-12),
-            "effective": error(evidence.effective(log_weights), 36 / 14, 1e-12),
-            "impossible": error(evidence.effective(np.full(3, -np.inf)), 0.0, 1e-12),
+            "error": error(of_weights.relative_error(log_weights), 1 / (2 * math.sqrt(3)), 1e-12),
+            "effective": error(of_weights.effective(log_weights), 36 / 14, 1e-12),
+            "impossible": error(of_weights.effective(np.full(3, -np.inf)), 0.0, 1e-12),
         }
     )
 
@@ -310,7 +310,7 @@ def test_errors_and_effective_numbers():
 def test_smoothing_touches_the_tail_alone():
     """All but the 3√S largest weights stay; the order stays; none grows past the largest; equal ones stay."""
     log_weights = 1.3 * np.random.default_rng(0).normal(size=2000) - 900
-    got = evidence.smoothed(log_weights)
+    got = evidence_result.smoothed(log_weights)
     order = np.argsort(log_weights)
     body, tail = order[: -math.ceil(3 * math.sqrt(2000))], order[-math.ceil(3 * math.sqrt(2000)) :]
     assert_holds(
@@ -319,7 +319,7 @@ def test_smoothing_touches_the_tail_alone():
             "order": 0.0 if np.all(np.diff(got[order]) >= -1e-9) else math.inf,
             "largest": max(0.0, (got.max() - log_weights.max()) / 1e-9),
             "tail moved": 0.0 if np.max(np.abs(got[tail] - log_weights[tail])) > 1e-3 else math.inf,
-            "equal": error(evidence.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
+            "equal": error(evidence_result.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
         }
     )
 
@@ -335,7 +335,7 @@ def laplace_of_a_normal(value_of: Callable) -> Scores:
 
 
 def test_laplace_of_a_normal():
-    assert_holds(laplace_of_a_normal(annealing.laplace_value))
+    assert_holds(laplace_of_a_normal(modes.laplace_value))
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def sandwich(upper: Callable, seeds: int = 400) -> Scores:
     """[lower, upper] holds log Z in at least 99 % of seeds, each side in 99.5 %."""
     truth = 2 * log_z()
     forward, back = both_ways(seeds)
-    lower = np.array([evidence.stochastic_bound(w) for w in forward])
+    lower = np.array([of_weights.stochastic_bound(w) for w in forward])
     above = np.array([upper(f, b) for f, b in zip(forward, back, strict=True)])
     missed = {"below": np.sum(lower > truth), "above": np.sum(above < truth)}
     scores = {name: of_p(float(stats.binom.sf(int(m) - 1, seeds, 0.005))) for name, m in missed.items()}
@@ -391,15 +391,15 @@ def sandwich(upper: Callable, seeds: int = 400) -> Scores:
 
 def test_sandwich_holds_the_truth():
     """At least 99 % of 400 seeds, in a mean gap of at most 2.5 nats."""
-    assert_holds(sandwich(lambda forward, back: -evidence.stochastic_bound(-back)))
+    assert_holds(sandwich(lambda forward, back: -of_weights.stochastic_bound(-back)))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda forward, back: -evidence.stochastic_bound(-forward),
-        lambda forward, back: -evidence.log_mean(-back),
-        lambda forward, back: evidence.log_mean(forward),
+        lambda forward, back: -of_weights.stochastic_bound(-forward),
+        lambda forward, back: -of_weights.log_mean(-back),
+        lambda forward, back: of_weights.log_mean(forward),
     ],
     ids=["forward weights for the reverse run", "no error bar", "forward estimate"],
 )
@@ -493,9 +493,9 @@ def test_exact_q_of_a_coin():
     target = jax.jit(jax.vmap(log_density(model, data.arrays(), flat=True)))
     log_q = stats.beta.logpdf(theta, 2.0 + heads, 3.0 + 20 - heads) + np.log(theta) + np.log1p(-theta)
     log_weights = np.asarray(target(jnp.asarray(special.logit(theta))[:, None])) - log_q
-    smooth = evidence.smoothed(log_weights)
+    smooth = evidence_result.smoothed(log_weights)
     assert_holds(
-        {"weights": error(log_weights, truth, 1e-9), "estimate": error(evidence.log_mean(smooth), truth, 1e-8)}
+        {"weights": error(log_weights, truth, 1e-9), "estimate": error(of_weights.log_mean(smooth), truth, 1e-8)}
     )
 
 
@@ -551,7 +551,9 @@ def tens(runs: int = 20_000) -> np.ndarray:
     """Log likelihoods of ten prior draws, over and over: (runs, 10)."""
     model = tr.Model({"mu": dist.Normal(0.0, 5.0)}, lambda params: dist.Normal(params["mu"], 0.5))
     rows = tr.Data(np.array([1.0])).arrays()
-    return np.asarray(evidence._prior_weights(model, rows, None, jax.random.key(0), 10 * runs, 1024)).reshape(runs, 10)
+    return np.asarray(importance_evidence.prior_weights(model, rows, None, jax.random.key(0), 10 * runs, 1024)).reshape(
+        runs, 10
+    )
 
 
 def jensen(average: Callable) -> Scores:
@@ -564,12 +566,12 @@ def jensen(average: Callable) -> Scores:
 
 
 def test_jensen():
-    assert_holds(jensen(evidence.log_mean), 20_000)
+    assert_holds(jensen(of_weights.log_mean), 20_000)
 
 
 def test_wrong_means_of_ten_are_caught():
     assert broken(jensen(np.mean))
-    assert broken(jensen(lambda w: evidence.log_mean(w) + evidence.relative_error(w) ** 2 / 2))
+    assert broken(jensen(lambda w: of_weights.log_mean(w) + of_weights.relative_error(w) ** 2 / 2))
 
 
 def test_the_bias_reported():
@@ -764,14 +766,14 @@ def normal_truth(x: np.ndarray) -> np.ndarray:
 def hundreds(rows: int = 20_000) -> np.ndarray:
     """(rows, 100) log weights of the same datum."""
     data = tr.Data(np.full(rows, 1.3)).arrays()
-    return np.asarray(annealing.code_prior_weights(normal_code(), 100, 500, THETA, data, jax.random.key(0)))
+    return np.asarray(codes.code_prior_weights(normal_code(), 100, 500, THETA, data, jax.random.key(0)))
 
 
 def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
     """Σ_n is low by N times the exact bias of a datum, its error is the spread over data, its bias the one reported."""
     log_weights = hundreds() if log_weights is None else log_weights
     size = len(log_weights)
-    got, each = summed(log_weights), evidence.summed(log_weights).estimates
+    got, each = summed(log_weights), of_weights.summed(log_weights).estimates
     bias = size * exact_bias(100, 1.0, NOISE, SPREAD)  # 1.3 is 1 from the mean of 0.3
     spread = math.sqrt(size) * each.std(ddof=1)
     low = got.estimate - size * float(normal_truth(np.array(1.3)))
@@ -785,14 +787,14 @@ def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
 
 def test_biases_of_data_add_up():
     """Each datum is low by a hundredth of a nat; 20,000 of them by two hundred."""
-    assert_holds(summing(evidence.summed), 20_000)
+    assert_holds(summing(of_weights.summed), 20_000)
 
 
 def altered(**changes: Callable) -> Callable:
     """The summary with one number computed otherwise."""
 
     def wrong(log_weights: np.ndarray) -> Any:
-        right = evidence.summed(log_weights)
+        right = of_weights.summed(log_weights)
         kept = {name: getattr(right, name) for name in ("estimate", "error", "bias")}
         changed = {name: change(right, log_weights) for name, change in changes.items()}
         return type("Wrong", (), kept | changed)
@@ -802,7 +804,7 @@ def altered(**changes: Callable) -> Callable:
 
 WRONG_SUMS = {
     "mean of logs": altered(estimate=lambda found, w: w.mean(1).sum()),
-    "log of the mean over data": altered(estimate=lambda found, w: len(w) * evidence.log_mean(w.ravel())),
+    "log of the mean over data": altered(estimate=lambda found, w: len(w) * of_weights.log_mean(w.ravel())),
     "bias taken off twice": altered(estimate=lambda found, w: found.estimate - 2 * found.bias),
     "errors added": altered(error=lambda found, w: found.errors.sum()),
     "error of the mean": altered(error=lambda found, w: found.error / math.sqrt(len(w))),
@@ -819,7 +821,7 @@ def test_wrong_sums_are_caught(name):
 
 def test_draws_shared_by_data_are_caught():
     """Their errors are no longer independent."""
-    assert broken(summing(evidence.summed, np.broadcast_to(hundreds()[:1], (20_000, 100))))
+    assert broken(summing(of_weights.summed, np.broadcast_to(hundreds()[:1], (20_000, 100))))
 
 
 def test_monte_carlo_says_how_low_it_is():
@@ -869,7 +871,7 @@ def code_weights(backwards: bool = False, size: int = 1000) -> Scores:
         sigmoidal(6), jnp.maximum(jnp.arange(7) - 1, 0), jnp.linspace(1.5, 0.8, 6), jnp.ones((6, 2))
     )
     got = np.asarray(
-        annealing.code_run(
+        codes.code_run(
             product_code(),
             "random-walk",
             16,
@@ -908,8 +910,8 @@ WRONG_CODES: dict[str, Callable] = {
 
 @pytest.mark.parametrize("name", WRONG_CODES)
 def test_wrong_codes_are_caught(name, monkeypatch):
-    right_one = annealing.code_of
-    monkeypatch.setattr(annealing, "code_of", lambda *args: WRONG_CODES[name](right_one(*args)))
+    right_one = codes.code_of
+    monkeypatch.setattr(codes, "code_of", lambda *args: WRONG_CODES[name](right_one(*args)))
     assert broken(code_weights())
 
 
@@ -1010,7 +1012,7 @@ def test_what_does_not_fit_a_given_theta():
     cases: list[tuple[Any, dict[str, Any], Any, str]] = [
         (coin_of(5)[0], {"theta": {"theta": 0.5}, "data": np.array([1, 0])}, SettingsError, "is for a LatentModel"),
         (model, {"z": np.ones(8)}, SettingsError, "z= goes with theta="),
-        (model, {"theta": theta, "method": "importance"}, SettingsError, "at a given θ is one of 'enumeration'"),
+        (model, {"theta": theta, "method": "laplace"}, SettingsError, "at a given θ is one of 'enumeration'"),
         (model, {"theta": theta, "draws": 500}, SettingsError, "has no setting draws; expected some of none"),
         (model, {"theta": theta, "method": "annealed", "reverse": True}, SettingsError, "no setting reverse"),
         (model, {"theta": {"good": 0.5}}, SettingsError, "expects parameters of shapes"),

@@ -199,7 +199,10 @@ def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
     return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
 
 
-def expected(e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16, weights: Any = None) -> Expected:
+def expected(
+    e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16, weights: Any = None,
+    lay: Callable | None = None,
+) -> Expected:  # fmt: skip
     """One whole E-step over rows on file or in the host's memory; sums are kept there in float64.
 
     One pass over the file, memory O(chunk) on both sides; the next chunk is read while the device works on this one.
@@ -210,6 +213,7 @@ def expected(e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 <
         data: ``Data``, such as of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
         weights: (N,), each ≥ 0; all 1 by default.
+        lay: ``(rows, mask) -> (rows, mask)``, which puts a chunk where the E-step looks for it: over devices.
 
     Returns:
         Expected of NumPy's float64.
@@ -232,7 +236,8 @@ def expected(e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 <
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
-        ahead = compiled(theta, Batch(rows, jnp.asarray(mask), data.size))
+        rows, mask = (rows, jnp.asarray(mask)) if lay is None else lay(rows, mask)
+        ahead = compiled(theta, Batch(rows, mask, data.size))
         total, working = _summed(total, working), ahead
     return _summed(total, working)
 

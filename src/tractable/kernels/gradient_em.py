@@ -2,16 +2,19 @@
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are responsibilities of the values of z. A few steps of L-BFGS from θ_t on unconstrained numbers; whatever does not
-raise Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977, section 2. Q looks at all rows
-at once: memory O(n m), m values of z.
+r are responsibilities of the values of z. A few steps of L-BFGS, or of an optax optimiser, from θ_t on unconstrained
+numbers; whatever lowers Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977, section 2. Q
+looks at all rows at once: memory O(n m), m values of z.
 """
 
+import hashlib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tractable.core import Batch
@@ -78,6 +81,48 @@ def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
     return tree.where(better, end, start)
 
 
+def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
+    """Where ``steps`` of an optax optimiser get from ``start`` (d,), none of them downwards.
+
+    A step that would lower the value, or leave the numbers, is not taken, and those after it are half as long; each
+    that is taken doubles that again, up to the optimiser's own length. It remembers what it saw all the same.
+    """
+    told = optax.with_extra_args_support(optimizer)
+
+    def downhill(position: jax.Array) -> jax.Array:
+        return -value(position)
+
+    slope = jax.value_and_grad(downhill)
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        here, state, share = carry  # here: position, −value and gradient
+        position, depth, gradient = here
+        updates, state = told.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
+        further = position + (share * updates).astype(position.dtype)
+        there = (further, *slope(further))
+        fine = there[1] <= depth  # false of NaN
+        return (tree.where(fine, there, here), state, jnp.where(fine, jnp.minimum(2 * share, 1), share / 2)), None
+
+    begun = ((start, *slope(start)), told.init(start), jnp.ones((), start.dtype))
+    return jax.lax.scan(step, begun, length=steps)[0][0][0]
+
+
+def fingerprint(optimizer: optax.GradientTransformation) -> str:
+    """SHA-256 of an optimiser's update as JAX sees it, constants included: a file cannot hold its functions."""
+    told, position = optax.with_extra_args_support(optimizer), jnp.zeros(2)
+
+    def update(gradient: jax.Array, state: PyTree) -> tuple:
+        return told.update(
+            gradient, state, position, value=jnp.zeros(()), grad=gradient, value_fn=lambda u: jnp.sum(jnp.square(u))
+        )
+
+    jaxpr = jax.make_jaxpr(update)(position, told.init(position))
+    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
+    for constant in jaxpr.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return digest.hexdigest()
+
+
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
     """``(theta, batch) -> Expected`` whose statistics are ``Completed``; for z of few values, (m, ...)."""
 
@@ -97,14 +142,16 @@ def gradient_m_step(
     constrain: Callable,
     unconstrain: Callable,
     steps: int = 10,
+    optimizer: Any = "lbfgs",
 ) -> Callable:
-    """``Completed -> theta``, an M-step for ``em``.
+    """``Completed -> theta``, an M-step for ``em``, which begins anew every time.
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
         log_prior: ``theta -> ()`` or None.
         constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
-        steps: of L-BFGS.
+        steps: of the optimiser.
+        optimizer: "lbfgs", or an optax optimiser.
     """
 
     def m_step(known: Completed) -> PyTree:
@@ -114,6 +161,9 @@ def gradient_m_step(
             theta = constrain(position)
             return q(theta) if log_prior is None else q(theta) + log_prior(theta)
 
-        return constrain(climbed(value, unconstrain(known.theta), steps))
+        start = unconstrain(known.theta)
+        if isinstance(optimizer, str):
+            return constrain(climbed(value, start, steps))
+        return constrain(raised(value, start, steps, optimizer))
 
     return m_step

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
 from tractable.methods.bayes_by_backprop import BayesByBackprop
 from tractable.methods.coordinate_ascent import CoordinateAscent
 from tractable.methods.ensemble import DeepEnsemble
@@ -13,10 +14,12 @@ from tractable.methods.maximisation import EM
 from tractable.methods.method import Method
 from tractable.methods.metropolis import MALA, RandomWalk
 from tractable.methods.monte_carlo_em import MonteCarloEM
+from tractable.methods.nvil import NVIL, VIMCO
 from tractable.methods.online_em import OnlineEM
 from tractable.methods.points import MAP, MLE
 from tractable.methods.rejection import Rejection
 from tractable.methods.variational import FullRank, LowRank, MeanField
+from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
 from tractable.tools.errors import SettingsError
 
 METHODS: dict[str, type[Method]] = {
@@ -24,7 +27,8 @@ METHODS: dict[str, type[Method]] = {
     for m in (
         MLE, MAP, Laplace, Rejection, RandomWalk, MALA, HMC, NUTS, SGLD, SGHMC,
         MeanField, FullRank, LowRank, BayesByBackprop, DeepEnsemble, EM, OnlineEM,
-        MonteCarloEM, CoordinateAscent,
+        MonteCarloEM, CoordinateAscent, AutoEncoding, ImportanceWeighted, NVIL, VIMCO,
+        WakeSleep, ReweightedWakeSleep,
     )
 }  # fmt: skip
 ALIASES = {
@@ -35,9 +39,10 @@ ALIASES = {
 }
 
 __all__ = [
-    "EM", "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "SGHMC", "SGLD", "BayesByBackprop", "CoordinateAscent",
-    "DeepEnsemble", "FullRank", "Laplace", "LowRank", "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk",
-    "Rejection", "from_settings", "named",
+    "EM", "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
+    "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "ImportanceWeighted", "Laplace", "LowRank",
+    "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep", "WakeSleep",
+    "from_settings", "named",
 ]  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """A ladder and its inference network, climbed together on minibatches."""
 
+import functools
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 import optax
 
 from tractable import run as loop
-from tractable.amortised.bounds import bounds
+from tractable.checks.ladders import judged, sight
 from tractable.core import Kernel, Model
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled
@@ -18,12 +19,15 @@ from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.models.ladder import Ladder
 from tractable.objectives import Objective
-from tractable.tools.data import Data, Plan
+from tractable.tools import tree
+from tractable.tools.data import Data, Plan, place, window
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any
 FIRST = 10_000  # rows that biases are begun from
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws of the bounds in a report
+LEARNT = ("theta", "phi")  # and not what estimators keep beside them
+GRADIENTS = 32  # one step's, whose mean is held against their noise
 
 
 class Amortising(Program):
@@ -114,45 +118,114 @@ class Amortised(Method):
         start_key, run_key, look_key = jax.random.split(session.key, 3)
         first = self.initial(ladder, start_key, jax.tree.map(lambda a: a[:FIRST], data.rows[0]))
         program = Amortising(ladder, self, not data.resident)
-        steps = self.epochs * plan.count
-        shape = loop.shape(steps, 1, 1, 1)
+        shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
-        groups = -(-steps // shape.group)
+        groups = -(-self.epochs * plan.count // shape.group)
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         keys = chain_keys(run_key, 1)
-        states = loop.begin(program, tuned, None, keys, jax.tree.map(lambda a: jnp.asarray(a)[None], first))
+        begin = functools.partial(loop.begin, program, tuned, None, keys)
+        begun = jax.tree.map(lambda a: jnp.asarray(a)[None], first)
+        if session.resume is None:
+            at = Standing(0, begin(begun), {})
+        else:
+            arrays, numbers = session.resume
+            at = restored(arrays, numbers, jax.eval_shape(begin, begun))
+        saved = at.groups
+
+        def on_segment(_: Any, info: dict, states: Any, done: int, __: Any) -> None:
+            nonlocal at, saved
+            at = Standing(done, states, joined(at.info, info))
+            if done == groups or (done - saved) * session.chunks >= groups:
+                kept(session, at)
+                saved = done
+            session.say("climbing", done * shape.group, groups * shape.group)
+
         result = loop.run(
-            program, shape, data, plan, tuned, keys, states, groups=groups, keep=False,
-            on_segment=lambda d, i, s, g, m: session.say("climbing", g * shape.group, groups * shape.group),
-            stop=session.stop,
+            program, shape, data, plan, tuned, keys, at.states, groups=groups, done=at.groups, keep=False, trace=False,
+            on_segment=on_segment, stop=session.stop,
         )  # fmt: skip
+        if saved < at.groups:
+            kept(session, at)
         climbed = time.perf_counter()
-        params = jax.tree.map(lambda a: a[0], result.states.position)
-        found = self.looked_at(ladder, params, data, look_key)
-        found |= {"steps": result.groups * shape.group, "settled": settled(result.info["objective"])}
+        state = jax.tree.map(lambda a: a[0], result.states)
+        found = self.looked_at(ladder, state.position, data, look_key)
+        found["gradient signal"] = signal(program, plan, data, state, look_key)
+        found |= {"steps": result.groups * shape.group, "settled": settled(at.info["objective"])}
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
-        point = np.asarray(ladder.space.ravel(params["theta"]))
+        point = np.asarray(ladder.space.ravel(state.position["theta"]))
         return Outcome(
-            None, point, result.info, None, None, found, result.interrupted, seconds,
-            phi=jax.tree.map(np.asarray, params["phi"]),
+            None, point, at.info, None, None, found, result.interrupted, seconds,
+            phi=jax.tree.map(np.asarray, state.position["phi"]),
         )  # fmt: skip
 
     def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
-        """Bounds of some rows that were learnt from, nats a row."""
-        some = data.take(slice(0, LOOKED_AT))
-        seen = bounds(ladder, {name: params[name] for name in ("theta", "phi")}, some, key, DRAWS)
-        found = {
-            "elbo": float(seen.elbo.mean()),
-            "bound": float(seen.log_evidence.mean()),
-            "weights' sample size": float(np.median(seen.ess) / seen.samples),
-        }
-        return found | {f"cost h{i + 1}": float(cost) for i, cost in enumerate(seen.costs.mean(0))}
+        """What the ladder does with some rows that were learnt from, evenly chosen."""
+        some = data.take(np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int)))
+        return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
 
     def checks(self, posterior: Any) -> list[Check]:
-        found = posterior.found
-        return [
-            Check(
-                "trend", float(not found["settled"]), "trust" if found["settled"] else "caution",
-                "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does",
-            )
-        ]  # fmt: skip
+        return judged(posterior.found, posterior.model.depth)
+
+
+class Standing(NamedTuple):
+    """Where a run stands: enough to go on exactly."""
+
+    groups: int  # done
+    states: PyTree  # of position, optimiser and estimator; leading axis (1,)
+    info: dict[str, np.ndarray]  # traces so far, (1, step)
+
+
+def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Traces of two stretches of a run, end to end."""
+    return {name: np.concatenate([before[name], part], 1) if before else part for name, part in now.items()}
+
+
+def kept(session: Session, at: Standing) -> None:
+    """Save where the run stands, where it is saved."""
+    if session.save is not None:
+        arrays = {f"states.{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(at.states))}
+        arrays |= {f"info.{name}": trace for name, trace in at.info.items()}
+        session.save(arrays, {"groups": str(at.groups)}, at.groups)
+
+
+def restored(arrays: dict[str, np.ndarray], numbers: dict[str, str], like: PyTree) -> Standing:
+    """Where a saved run stood; ``like`` has the structure of its states."""
+    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith("states.")]
+    info = {name.removeprefix("info."): trace for name, trace in arrays.items() if name.startswith("info.")}
+    return Standing(int(numbers["groups"]), jax.tree.unflatten(jax.tree.structure(like), leaves), info)
+
+
+def signal(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Array) -> float:
+    """‖E g‖² / tr Cov g of one step's gradient g of θ and φ where a climb ended; of data on file, on a first batch."""
+    if not data.resident:
+        data = data.take(slice(0, plan.width))
+        plan = Plan(data.size, data.size)
+    return float(_signal(program, plan, data.windows(plan.width), state, key))
+
+
+@functools.partial(jax.jit, static_argnames=("program", "plan"))
+def _signal(program: Amortising, plan: Plan, rows: PyTree, state: Any, key: jax.Array) -> jax.Array:
+    method: Any = program.method
+    objective = method.objective(method.needed(program.model))
+    params = state.position
+
+    def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
+        total, square, memory = carry
+        batch = window(rows, plan, *place(plan, key, t))
+        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, params))
+        if objective.slope is None:
+            gradient = jax.grad(objective.value, argnums=1)(noise, params, batch)
+        else:
+            _, gradient, memory = objective.slope(noise, params, batch, memory)
+        gradient = {name: gradient[name] for name in LEARNT}
+        return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
+
+    memory = objective.remember(params)
+    if jax.tree.structure(state.seen) == jax.tree.structure(memory):  # not so once a warm-up is over
+        memory = state.seen
+    zero = jax.tree.map(jnp.zeros_like, {name: params[name] for name in LEARNT})
+    begin = (zero, jnp.zeros((), jnp.result_type(float)), memory)
+    (total, square, _), _ = jax.lax.scan(once, begin, jnp.arange(GRADIENTS))
+    mean = tree.dot(total, total) / GRADIENTS**2
+    noise = (square / GRADIENTS - mean) * GRADIENTS / (GRADIENTS - 1)
+    return jnp.maximum(mean - noise / GRADIENTS, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)

@@ -1,30 +1,119 @@
-"""Ladders of normal layers, climbed through their draws: variational autoencoders."""
+"""Ladders climbed through their draws: variational autoencoders and importance-weighted ones."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tractable.amortised.pathwise import autoencoding
+from tractable.amortised.pathwise import (
+    GRADIENTS,
+    IMPORTANCE_GRADIENTS,
+    KL,
+    autoencoding,
+    check_costs,
+    importance_weighted,
+)
+from tractable.amortised.relaxed import check_relaxation
+from tractable.core import Kernel, Model
+from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import Amortised
+from tractable.methods.method import Check
 from tractable.models.ladder import Ladder
 from tractable.objectives import Objective
+
+PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoEncoding(Amortised):
     """The variational autoencoder's way: the ELBO, climbed through reparameterised draws (Kingma & Welling 2014).
 
+    The trace is an estimate of the ELBO, whatever ``beta``, ``free_bits`` and ``warmup`` make of what is climbed
+    (``amortised.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's.
+
     Args:
         samples: draws of h a row and step.
+        gradient: "reparameterised"; or "path", without the score of q, for kl="sampled": quieter where q is near the
+            posterior.
+        kl: "closed", what a layer pays in closed form where that is right; or "sampled".
+        beta: > 0, weight of the KL. 1 is the ELBO.
+        free_bits: ≥ 0, nats a hidden unit that cost nothing, on the mean of a batch: keeps units from being given up.
+        warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
+        relaxation: τ > 0, at which discrete layers (Bernoulli, categorical) are drawn relaxed: what is climbed is then
+            the ELBO of a relaxed model, biased for the discrete one; ½ to 1 is usual. What is reported at the end is
+            of the discrete one. None refuses discrete layers.
         Others as for ``Amortised``.
     """
 
     label: ClassVar[str] = "autoencoding"
     pathwise: ClassVar[bool] = True
     samples: int = 1
+    gradient: str = "reparameterised"
+    kl: str = "closed"
+    beta: float = 1.0
+    free_bits: float = 0.0
+    warmup: int = 0
+    relaxation: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_whole("samples")
+        self.check(self.gradient in GRADIENTS, "gradient", " or ".join(map(repr, GRADIENTS)))
+        self.check(self.kl in KL, "kl", " or ".join(map(repr, KL)))
+        check_costs(self.gradient, self.kl, self.beta, self.free_bits)
+        self.check_whole("warmup", 0)
+        self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
+        if self.relaxation is not None:
+            self.check_positive("relaxation")
+
+    def needed(self, model: Model) -> Ladder:
+        if self.relaxation is None or not isinstance(model, Ladder):
+            return super().needed(model)
+        check_relaxation(model, self.relaxation)
+        return model
+
+    def objective(self, ladder: Ladder, warmup: Any = 0) -> Objective:
+        return autoencoding(
+            ladder, samples=self.samples, gradient=self.gradient, kl=self.kl, beta=self.beta,
+            free_bits=self.free_bits, warmup=warmup, relaxation=self.relaxation,
+        )  # fmt: skip
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        steps = tuned["steps"]
+        warmup = steps * (self.warmup / self.epochs) if self.warmup else 0
+        return ascend(self.objective(self.needed(model), warmup), self.optimiser(steps))
+
+    def checks(self, posterior: Any) -> list[Check]:
+        found = super().checks(posterior)
+        if self.relaxation is None:
+            return found
+        sentence = (
+            "temperature of the relaxed layers, whose ELBO was climbed: its gradient is biased for the discrete ones, "
+            "which the bounds here are of. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
+        )
+        return [*found, Check("relaxation", float(self.relaxation), "caution", sentence)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceWeighted(Amortised):
+    """The K-sample bound, climbed through its draws: importance-weighted autoencoders (Burda et al. 2016).
+
+    A tighter bound for θ. φ becomes a proposal of K draws, broader than what an ELBO makes of it.
+
+    Args:
+        samples: K ≥ 1 draws of h a row and step; 1 is the ELBO.
+        gradient: of φ: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised", whose signal sinks in its
+            noise as K grows (Rainforth et al. 2018).
+        Others as for ``Amortised``.
+    """
+
+    label: ClassVar[str] = "importance-weighted"
+    pathwise: ClassVar[bool] = True
+    samples: int = 5
+    gradient: str = "doubly"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_whole("samples")
+        self.check(self.gradient in IMPORTANCE_GRADIENTS, "gradient", " or ".join(map(repr, IMPORTANCE_GRADIENTS)))
 
     def objective(self, ladder: Ladder) -> Objective:
-        return autoencoding(ladder, samples=self.samples)
+        return importance_weighted(ladder, samples=self.samples, gradient=self.gradient)

@@ -14,7 +14,8 @@ from tractable.core import Model
 from tractable.kernels.em import expected
 from tractable.latent import LatentModel
 from tractable.methods.drawing import chain_keys
-from tractable.methods.maximisation import EM, LOOKED_AT, Reached, chosen
+from tractable.methods.em_climb import Reached
+from tractable.methods.maximisation import EM, LOOKED_AT, chosen
 from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.methods.online_em import OnlineEM, followed
 from tractable.methods.variational import draws_key
@@ -44,7 +45,7 @@ class CoordinateAscent(EM):
             γ_t = (1 + t)^−0.6, for ``epochs`` passes; ``steps`` and ``tolerance`` then mean nothing.
         epochs: passes over the data, with batches.
         draws: independent draws of θ from q that the posterior holds.
-        Others as for ``EM``; ``prior`` and ``inner`` mean nothing here.
+        Others as for ``EM``; ``prior``, ``inner`` and ``optimizer`` mean nothing here.
 
     Needs a model with closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
     ``models.normal_gamma``, or a ``ConjugateModel`` of one's own. Data on file are passed through once a step.

@@ -1,37 +1,36 @@
 """Expectation–maximisation as methods: a point θ, and what was summed over to find it."""
 
 import dataclasses
-import functools
 import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from tractable.core import Kernel, Model, whole
-from tractable.kernels.em import chunked, em, expected
-from tractable.kernels.gradient_em import by_enumeration, gradient_m_step
+from tractable.core import Kernel, Model
+from tractable.kernels.em import chunked, em
+from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
 from tractable.latent import LatentModel
 from tractable.methods.drawing import chain_keys, starts
+from tractable.methods.em_climb import ROUNDING, Keeper, Reached, climb_in_memory, climb_on_file, mended
 from tractable.methods.method import Check, Method, Outcome, Session
 from tractable.methods.points import INFORMATION, standard_errors
-from tractable.tools import tree
 from tractable.tools.data import Data
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 
 PyTree = Any
-SEGMENT = 25  # steps between two visits of the host
 CHUNK = 1 << 14  # rows of an E-step at a time
 LOOKED_AT = 10_000  # rows that a start is made from, of data on file
 WELL = 1e10  # condition of an information matrix up to which its inverse is one
 RETRIES = 2  # of starts that end with a collapsed component
-ROUNDING = 8  # in units of the objective's last digit, gains that are none
 SAME = 1e-3  # nats a datum within which two maxima are one
+FAR = 1e-2  # nats a datum that one exact step may add at most
 FALL = {"float32": 1e-5, "float64": 1e-10}  # of |L|: a fall within it is rounding
 INFORMATION_WORK = 1 << 31  # rows times squared parameters up to which standard errors are computed
 
@@ -51,7 +50,10 @@ class EM(Method):
         tolerance: the climb ends when what is still to come, by Aitken's extrapolation of the last gains, is below
             this share of the objective, twice in a row.
         chunk: rows an E-step looks at at once: memory beside the data is O(starts · chunk).
-        inner: steps of L-BFGS in an M-step that has no closed form.
+        optimizer: of an M-step that has no closed form: "lbfgs", or an optax optimiser, begun anew at every M-step. A
+            step of it that would lower Q is not taken and the next is half as long, so that EM does not go down; the
+            report says what L-BFGS would add at the end.
+        inner: its steps in one M-step.
         prior: climb log p(θ) too. False for a likelihood alone; a closed-form M-step must fit the choice.
         errors: find standard errors at the end: as many gradients as θ has numbers.
 
@@ -66,6 +68,7 @@ class EM(Method):
     tolerance: float = 1e-6
     chunk: int = CHUNK
     inner: int = 10
+    optimizer: Any = "lbfgs"
     prior: bool = True
     errors: bool = True
 
@@ -73,8 +76,16 @@ class EM(Method):
         for field in ("starts", "steps", "chunk", "inner"):
             self.check_whole(field)
         self.check_positive("tolerance")
+        good = self.optimizer == "lbfgs" or isinstance(self.optimizer, optax.GradientTransformation)
+        self.check(good, "optimizer", "'lbfgs' or an optax optimiser, such as optax.adam(0.05)")
         for field in ("prior", "errors"):
             self.check(isinstance(getattr(self, field), bool), field, "True or False")
+
+    def settings(self) -> dict[str, Any]:
+        """The fields as plain values; an optax optimiser by its fingerprint, from which it cannot be made again."""
+        known = self.optimizer == "lbfgs"
+        told = {} if known else {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
+        return super().settings() | told
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         e_step, m_step = self.halves(latent(model, self))
@@ -111,11 +122,11 @@ class EM(Method):
         m_step = gradient_m_step(
             model.log_joint, self.log_prior(model),
             lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
-            self.inner,
+            self.inner, self.optimizer,
         )  # fmt: skip
         return by_enumeration(model.log_prob, model.responsibilities, model.causes), m_step
 
-    def climb(self, session: Session) -> tuple[Any, Data, Any, "Reached", dict[str, float]]:
+    def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
         model = self.needed(session.model)
         data, offset = about_the_mean(model, session.data)
@@ -123,19 +134,21 @@ class EM(Method):
         began = time.perf_counter()
         thetas = self.begin(model, data, session.key)
         begun = time.perf_counter()
-        resident = data.resident
-        if not resident and not self.exact(model):
+        if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
-        climb = _climb if resident else _climb_on_file
-        reached = climb(self, model, session, thetas)
-        for attempt in range(RETRIES):
-            bad = ~sound(model, reached, data.size)
-            if reached.interrupted or not bad.any():
+        climb = climb_in_memory if data.resident else climb_on_file
+        keep, bad = Keeper(session), np.zeros(0, bool)
+        reached = keep.reached(thetas)
+        while True:
+            if reached is not None:
+                # A collapsed component is a start's bad luck: those starts begin again, the others stay.
+                bad = ~sound(model, reached, data.size)
+                thetas = self.begin(model, data, jax.random.fold_in(session.key, keep.attempt))
+            again = climb(self, model, session, thetas, keep)
+            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.size))
+            if reached.interrupted or keep.attempt == RETRIES or sound(model, reached, data.size).all():
                 break
-            # A collapsed component is a start's bad luck: those starts begin again, the others stay.
-            key = jax.random.fold_in(session.key, attempt + 1)
-            again = climb(self, model, session, self.begin(model, data, key))
-            reached = mended(reached, again, bad & sound(model, again, data.size))
+            keep.again(reached)
         seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
         return model, data, offset, reached, seconds
 
@@ -143,15 +156,32 @@ class EM(Method):
         model, data, offset, reached, seconds = self.climb(session)
         climbed = time.perf_counter()
         point, info, found = concluded(self, model, data, reached)
+        if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
+            found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
             theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(None, point, info, None, None, found, reached.interrupted, seconds)
 
+    def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
+        """What is climbed, in nats, after one M-step by L-BFGS from a point."""
+        theta = model.constrain(model.space.unravel(jnp.asarray(point)))
+        judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
+        alone = session._replace(save=None, resume=None, say=lambda phase, done, of: None)
+        one = jax.tree.map(lambda a: a[None], theta)
+        return float(climb_in_memory(judge, model, alone, one, Keeper(alone)).objective[0])
+
     def checks(self, posterior: Any) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         out = []
+        if "L-BFGS adds" in found:
+            left = found["L-BFGS adds"] / size
+            verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
+            stood = found["M-steps without gain"]
+            refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
+            told = f"nats a datum that one M-step by L-BFGS adds to where the optimiser's ended{refused}"
+            out.append(Check("L-BFGS adds", left, verdict, told))
         to_come = found["to come"] / size
         limit = self.tolerance * abs(found["objective"]) / size
         # Extrapolated from few gains it is a guess, which a factor of ten allows for.
@@ -188,15 +218,6 @@ class EM(Method):
                 verdict = "trust" if condition < WELL else "caution"
                 out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
         return out + own
-
-
-class Reached(NamedTuple):
-    """Where climbs ended."""
-
-    theta: PyTree  # leading axis (start,)
-    objective: np.ndarray  # (start,), nats, at theta
-    trace: np.ndarray  # (start, step), NaN after a climb's end
-    interrupted: bool
 
 
 def latent(model: Model, method: Method) -> LatentModel:
@@ -243,137 +264,6 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
 
 
-class Climbing(NamedTuple):
-    """Climbs on the way, each leaf with a leading axis of starts but the last."""
-
-    states: PyTree
-    good: PyTree  # θ before, of a finite objective
-    gain: jax.Array  # the last
-    to_come: jax.Array  # nats, by Aitken's extrapolation
-    little: jax.Array  # whether that was little: twice in a row is an end, once may be a shoulder
-    done: jax.Array
-    time: jax.Array  # ()
-
-
-def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
-    """What is still to come, and whether it is little: gains that shrink by r have r/(1 − r) of the last to come."""
-    rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
-    rate = jnp.where(before > 0, rate, 0.999)
-    to_come = jnp.abs(gain) * rate / (1 - rate)
-    scale = jnp.maximum(jnp.abs(objective), 1.0)
-    rounding = ROUNDING * jnp.finfo(jnp.result_type(objective)).eps * scale
-    return to_come, (to_come <= tolerance * scale) | (jnp.abs(gain) <= rounding)
-
-
-@functools.partial(jax.jit, static_argnames=("method", "model"))
-def _segment(
-    method: EM, model: LatentModel, rows: PyTree, now: Climbing, last: jax.Array
-) -> tuple[Climbing, jax.Array]:
-    """Steps until ``last``, or until every climb has settled; and their objectives, (start, SEGMENT)."""
-    kernel, batch = method.kernel(model, None, None), whole(rows)
-    count = now.done.shape[0]
-    trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
-
-    def going(carry: tuple) -> jax.Array:
-        now, _, i = carry
-        return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
-
-    def step(carry: tuple) -> tuple:
-        now, trace, i = carry
-        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
-        fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(info.objective)
-        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance)
-        little = little & (now.time > 1)
-        ended = little & now.little
-        live = ~now.done
-        trace = trace.at[i].set(jnp.where(live, info.objective, jnp.nan))
-        keep = live & fine
-        good = jax.vmap(tree.where)(keep, now.states.position, now.good)
-        now = Climbing(
-            jax.vmap(tree.where)(keep, states, now.states),
-            good,
-            jnp.where(live, info.gain, now.gain),
-            jnp.where(live, to_come, now.to_come),
-            little,
-            now.done | ~fine | ended,
-            now.time + 1,
-        )
-        return now, trace, i + 1
-
-    now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
-    return now, trace.T
-
-
-@functools.partial(jax.jit, static_argnames=("method", "model"))
-def _objectives(method: EM, model: LatentModel, rows: PyTree, thetas: PyTree) -> jax.Array:
-    """What is climbed, at every θ, (start,)."""
-    e_step, _ = method.halves(model)
-    e_step = chunked(e_step, method.chunk) if method.exact(model) else e_step
-    prior, batch = method.log_prior(model), whole(rows)
-
-    def one(theta: PyTree) -> jax.Array:
-        value = e_step(theta, batch).log_likelihood
-        return value if prior is None else value + prior(theta)
-
-    return jax.vmap(one)(thetas)
-
-
-def _climb(method: EM, model: LatentModel, session: Session, thetas: PyTree) -> Reached:
-    """Every start to its end, side by side."""
-    rows, steps = session.data.arrays(), method.steps
-    method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
-    kernel = method.kernel(model, None, None)
-    states = jax.vmap(lambda theta: kernel.init(session.key, theta))(thetas)
-    count = jax.tree.leaves(thetas)[0].shape[0]
-    zero = jnp.zeros(count, states.objective.dtype)
-    now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
-    while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
-        now, trace = _segment(method, model, rows, now, jnp.array(steps))
-        traces.append(np.asarray(trace))
-        session.say("climbing", int(now.time), steps)
-        stopped = session.stop()
-    trace = np.concatenate(traces, 1)[:, : int(now.time)]
-    theta = now.states.position
-    values = _objectives(method, model, rows, theta)
-    theta = jax.vmap(tree.where)(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
-    finite = [row[np.isfinite(row)] for row in trace]
-    last = np.array([row[-1] if len(row) else np.nan for row in finite])
-    return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
-
-
-def _climb_on_file(method: EM, model: LatentModel, session: Session, thetas: PyTree) -> Reached:
-    """Start by start; every step is one pass over the file, whose sums are kept in double precision."""
-    prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
-    e_step, m_step = method.halves(model)
-    improve = jax.jit(m_step)
-    ends, traces, values, stopped = [], [], [], False
-    for start in range(count):
-        theta, trace, before, calm = jax.tree.map(lambda a, i=start: a[i], thetas), [], 0.0, 0
-        while True:
-            found = expected(e_step, theta, session.data, method.chunk)
-            value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta)))
-            trace.append(value)
-            stopped = session.stop()
-            gain = value - trace[-2] if len(trace) > 1 else 0.0
-            now = [jnp.asarray(v) for v in (gain, before, value)]
-            little = len(trace) > 2 and bool(settled(now[0], now[1], now[2], method.tolerance)[1])
-            calm = calm + 1 if little else 0
-            if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
-                break
-            improved = improve(found.statistics)
-            theta, before = jax.tree.map(lambda new, old: new.astype(old.dtype), improved, theta), gain
-            session.say("climbing", start * method.steps + len(trace), count * method.steps)
-        ends.append(theta)
-        traces.append(trace[:-1])
-        values.append(trace[-1])
-        if stopped:
-            break
-    longest = max(1, *map(len, traces))
-    padded = np.array([t + [math.nan] * (longest - len(t)) for t in traces])
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
-    return Reached(stacked, np.array(values), padded, stopped)
-
-
 def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and what was found on the way."""
     thetas = reached.theta if model.canonical is None else jax.vmap(model.canonical)(reached.theta)
@@ -412,6 +302,7 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
         "starts that agree": int(np.sum(near)),
         "degenerate starts": int(np.sum(~fine)),
         "fall": float(max(0.0, -gains.min(initial=0.0))),
+        "M-steps without gain": int(np.sum(gains == 0)),
         "to come": _to_come(gains, values[best]),
     }
     return best, found
@@ -443,24 +334,6 @@ def sound(model: LatentModel, reached: Reached, size: int) -> np.ndarray:
         return np.ones(count, bool)
     ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
     return np.array([all(check.verdict != "reject" for check in model.examine(end, size)) for end in ends])
-
-
-def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
-    """Climbs with those at ``taken`` from a second attempt."""
-
-    def pick(old: Any, new: Any) -> Any:
-        return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-    length = max(reached.trace.shape[1], again.trace.shape[1])
-    traces = [
-        np.pad(t, ((0, 0), (0, length - t.shape[1])), constant_values=np.nan) for t in (reached.trace, again.trace)
-    ]
-    return Reached(
-        jax.tree.map(pick, reached.theta, again.theta),
-        np.where(taken, again.objective, reached.objective),
-        np.where(taken[:, None], traces[1], traces[0]),
-        again.interrupted,
-    )
 
 
 def _explain(data: Data) -> None:

@@ -16,7 +16,7 @@ from tractable.kernels.em import expected, online_em
 from tractable.latent import LatentModel
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.maximisation import CHUNK, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
+from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.methods.points import INFORMATION, standard_errors
 from tractable.tools import schedules
@@ -24,7 +24,6 @@ from tractable.tools.data import Batch, Data, Plan
 from tractable.tools.errors import DataError, ModelError, RunError
 
 PyTree = Any
-FAR = 1e-2  # nats a datum that one exact step may gain at most after online EM
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,20 @@
 """Models that come with the library."""
 
 from tractable.models import conjugate, factors, linear, mixture, network, variational
+from tractable.models.belief import sigmoid_belief_network
+from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.factors import factor_analysis, probabilistic_pca
+from tractable.models.ladder import Ladder, Recognition, bottom_up
+from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
 from tractable.models.mixture import bernoulli_mixture, gaussian_mixture
 from tractable.models.network import mlp, neural_network, scale_mixture
+from tractable.models.top_down import top_down
 from tractable.models.variational import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
 
 __all__ = [
-    "bayesian_gaussian_mixture", "bayesian_linear_regression", "bernoulli_mixture", "conjugate", "factor_analysis",
-    "factors", "gaussian_mixture", "linear", "mixture", "mlp", "network", "neural_network", "normal_gamma",
-    "probabilistic_pca", "scale_mixture", "variational",
+    "Family", "Ladder", "Layer", "Recognition", "bayesian_gaussian_mixture", "bayesian_linear_regression",
+    "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis", "factors", "gaussian_mixture",
+    "hierarchical", "latent_gaussian", "layer", "linear", "mixture", "mlp", "network", "neural_network",
+    "normal_gamma", "normal_noise", "probabilistic_pca", "scale_mixture", "sigmoid_belief_network", "standard_normal",
+    "top", "top_down", "variational",
 ]  # fmt: skip

@@ -126,14 +126,14 @@ class Ladder(LatentModel):
 
     @property
     def discrete(self) -> list[int]:
-        """The hidden layers, from 1, that have no density to differentiate a draw of."""
-        return [i for i, layer in enumerate(self.layers) if i and layer.family.levels]
+        """The hidden layers, from 1, whose draws have no derivative."""
+        return [i for i, layer in enumerate(self.layers) if i and (layer.family.discrete or layer.family.levels)]
 
     def initial(self, key: jax.Array, rows: Any = None) -> dict[str, PyTree]:
         """{"theta": θ, "phi": φ} to begin from.
 
-        With rows (n, …) of x, the inference network sees x about its mean, and the biases of binary pixels begin at
-        their log-odds.
+        With rows (n, …) of x, the inference network sees x about its mean; the biases of pixels begin at their
+        log-odds, those of normal units at their mean.
         """
         theta_key, phi_key = jax.random.split(key)
         theta = self._start(theta_key)
@@ -263,15 +263,23 @@ class Ladder(LatentModel):
         return tree.total(jax.tree.map(density, theta))
 
     def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
-        """θ whose last bias gives binary pixels their mean, where it is that of a perceptron."""
-        params = theta["x"]
-        if self.visible.family.name not in ("Bernoulli", "ContinuousBernoulli") or not isinstance(params, dict):
+        """θ whose last bias gives x its mean, where it is that of a perceptron."""
+        params, name = theta["x"], self.visible.family.name
+        pixels = name in ("Bernoulli", "ContinuousBernoulli")
+        if not (pixels or name == "Normal") or not isinstance(params, dict):
             return theta
-        last = max((name for name in params if name.startswith("layer")), default=None)
-        if last is None or params[last]["bias"].shape != mean.shape:
+        found = [name for name in params if name.startswith("layer") and name.removeprefix("layer").isdigit()]
+        if not found:
+            return theta
+        last = max(found, key=lambda name: int(name.removeprefix("layer")))
+        if not isinstance(params[last], dict) or "bias" not in params[last]:
+            return theta
+        bias, size = params[last]["bias"], self.visible.size
+        if mean.shape != (size,) or bias.shape[0] < size:
             return theta
         kept = jnp.clip(mean, EDGE, 1 - EDGE)
-        bias = (jnp.log(kept) - jnp.log1p(-kept)).astype(params[last]["bias"].dtype)
+        begun = jnp.log(kept) - jnp.log1p(-kept) if pixels else mean  # a normal unit's sd comes after the means
+        bias = bias.at[:size].set(begun.astype(bias.dtype))
         return theta | {"x": params | {last: params[last] | {"bias": bias}}}
 
     def _causes(self) -> tuple | None:

@@ -5,6 +5,7 @@
 Arrays carry any leading axes, (…, n): rows, and draws of the layers.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,15 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
 
 from tractable.approximations import inverse_softplus, softplus
+from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.linear import BernoulliLogits
 from tractable.models.network import Network, mlp
 from tractable.tools.errors import ModelError
 
 PyTree = Any
 SD_FLOOR = 1e-3  # of a normal layer whose sd is computed: without one the likelihood of x has no bound
+
+
+class Soft(NamedTuple):
+    """Discrete units that were relaxed, by their logits l: σ(l), l (…, n); softmax(l), l (…, n, levels)."""
+
+    logits: jax.Array
 
 
 class Family(NamedTuple):
@@ -34,6 +41,7 @@ class Family(NamedTuple):
         features: ``h -> (…, m)``, what the network of a neighbouring layer sees of it.
         seen: ``n -> m``.
         levels: values that one unit takes; 0 for a continuous one, or for infinitely many.
+        discrete: draws have no derivative.
     """
 
     name: str
@@ -42,6 +50,7 @@ class Family(NamedTuple):
     features: Callable[[Any], jax.Array]
     seen: Callable[[int], int]
     levels: int = 0
+    discrete: bool = False
 
 
 class Layer(NamedTuple):
@@ -74,11 +83,15 @@ def _real(h: Any) -> jax.Array:
     return jnp.asarray(h, jnp.result_type(float))
 
 
+def _binary(h: Any) -> jax.Array:
+    return jax.nn.sigmoid(h.logits) if isinstance(h, Soft) else _real(h)
+
+
 def _bernoulli(eta: jax.Array) -> Any:
     return BernoulliLogits(eta, validate_args=False).to_event(1)
 
 
-bernoulli = Family("Bernoulli", lambda n: n, _bernoulli, _real, lambda n: n, 2)
+bernoulli = Family("Bernoulli", lambda n: n, _bernoulli, _binary, lambda n: n, 2, True)
 
 
 def _halves(eta: jax.Array) -> Any:
@@ -93,7 +106,11 @@ def normal_noise(sd: float) -> Family:
     """Normal units of mean η and a given sd > 0."""
     if not (isinstance(sd, int | float) and math.isfinite(sd) and sd > 0):
         raise ModelError(f"normal_noise(sd) expects a positive finite number; got {sd!r}.")
+    return _normal_noise(float(sd))
 
+
+@functools.cache  # one family for one sd, so that models of it are one too
+def _normal_noise(sd: float) -> Family:
     def distribution(eta: jax.Array) -> Any:
         return dist.Normal(eta, jnp.full_like(eta, sd), validate_args=False).to_event(1)
 
@@ -104,75 +121,28 @@ def categorical(levels: int) -> Family:
     """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
     if not isinstance(levels, int | np.integer) or levels < 2:
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
+    return _categorical(int(levels))
 
+
+@functools.cache
+def _categorical(levels: int) -> Family:
     def distribution(eta: jax.Array) -> Any:
         logits = eta.reshape(*eta.shape[:-1], -1, levels)
         return dist.CategoricalLogits(logits, validate_args=False).to_event(1)
 
     def features(h: Any) -> jax.Array:
-        one_hot = jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
-        return one_hot.reshape(*one_hot.shape[:-2], -1)
+        soft = isinstance(h, Soft)
+        shares = jax.nn.softmax(h.logits) if soft else jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
+        return shares.reshape(*shares.shape[:-2], -1)
 
-    return Family("Categorical", lambda n: n * levels, distribution, features, lambda n: n * levels, int(levels))
+    return Family("Categorical", lambda n: n * levels, distribution, features, lambda n: n * levels, levels, True)
 
 
 def _poisson(eta: jax.Array) -> Any:
     return dist.Poisson(jnp.exp(eta), validate_args=False).to_event(1)
 
 
-poisson = Family("Poisson", lambda n: n, _poisson, lambda h: jnp.log1p(_real(h)), lambda n: n)
-
-
-class ContinuousBernoulliLogits(dist.Distribution):
-    """p(x | λ) = C(λ) λ^x (1 − λ)^(1−x) on [0, 1], λ = σ(η), log C = log(η / tanh(η/2)).
-
-    Loaiza-Ganem & Cunningham 2019. The density that a binary cross-entropy of grey pixels lacks the constant of.
-    """
-
-    arg_constraints = {"logits": constraints.real}  # noqa: RUF012
-    support = constraints.unit_interval  # pyright: ignore[reportAssignmentType]
-    reparametrized_params = ["logits"]  # noqa: RUF012
-    pytree_data_fields = ("logits",)
-
-    def __init__(self, logits: Any, *, validate_args: bool | None = None) -> None:
-        self.logits = jnp.asarray(logits)
-        super().__init__(self.logits.shape, (), validate_args=validate_args)
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        return value * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
-
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)
-        # The distribution function is (e^{ηx} − 1)/(e^η − 1), of which this is the inverse; x mirrors with η's sign.
-        size = jnp.abs(self.logits)
-        near = size < 1e-3
-        safe = jnp.where(near, 1.0, size)
-        x = 1 + jnp.log(u + (1 - u) * jnp.exp(-safe)) / safe
-        x = jnp.where(near, u, x)
-        return jnp.clip(jnp.where(self.logits < 0, 1 - x, x), 0, 1)
-
-    @property
-    def mean(self) -> jax.Array:
-        near = jnp.abs(self.logits) < 1e-2
-        safe = jnp.where(near, 1.0, self.logits)
-        return jnp.where(near, 0.5 + self.logits / 12, 1 / -jnp.expm1(-safe) - 1 / safe)
-
-    @property
-    def variance(self) -> jax.Array:
-        near = jnp.abs(self.logits) < 0.1
-        safe = jnp.where(near, 1.0, self.logits)
-        half = jnp.clip(safe / 2, -300, 300)
-        exact = 1 / jnp.square(safe) - 1 / jnp.square(2 * jnp.sinh(half))
-        return jnp.where(near, 1 / 12 - jnp.square(self.logits) / 240, exact)
-
-
-def _log_constant(eta: jax.Array) -> jax.Array:
-    """log(η / tanh(η/2)), even in η and log 2 at 0; by its series where the quotient loses its digits."""
-    near = jnp.abs(eta) < 0.05
-    safe = jnp.where(near, 1.0, eta)
-    square = jnp.square(jnp.where(near, eta, 0.0))
-    series = math.log(2) + square / 12 - jnp.square(square) * 7 / 1440
-    return jnp.where(near, series, jnp.log(safe / jnp.tanh(safe / 2)))
+poisson = Family("Poisson", lambda n: n, _poisson, lambda h: jnp.log1p(_real(h)), lambda n: n, 0, True)
 
 
 def _continuous(eta: jax.Array) -> Any:
@@ -229,12 +199,42 @@ def layer(
     net = mlp(above, hidden, kind.width(size), activation) if network is None else network
     if network is not None:
         _check_network(net, above, kind, size)
-    start = net.start or (lambda key: net.params)
 
     def distribution(params: PyTree, above: Any) -> Any:
         return kind.distribution(mapped(net.apply, params, above))
 
-    return Layer(size, kind, start, distribution)
+    return Layer(size, kind, lambda key: _started(net, key), distribution)
+
+
+def shared_noise(
+    above: int, size: int, *, hidden: int | tuple[int, ...] = (), activation: str | Callable = "tanh"
+) -> Layer:
+    """Normal units that share one sd, which is learnt: x of probabilistic PCA, where the network is linear.
+
+        η = network(above),   h ~ N(η, σ² I),   σ = 0.001 + softplus(ρ), 1 to begin with
+
+    Args:
+        As for ``layer``; params are the perceptron's and ``noise``, ρ ().
+    """
+    _check_size(size)
+    net = mlp(above, hidden, size, activation)
+
+    def eta(params: PyTree, above: Any) -> jax.Array:
+        means = mapped(net.apply, params, above)
+        return jnp.concatenate([means, jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))], axis=-1)
+
+    def init(key: jax.Array) -> PyTree:
+        return _started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
+
+    return Layer(size, _one_sd, init, lambda params, above: _one_sd.distribution(eta(params, above)))
+
+
+def _last_sd(eta: jax.Array) -> Any:
+    sd = SD_FLOOR + softplus(eta[..., -1:])
+    return dist.Normal(eta[..., :-1], jnp.broadcast_to(sd, eta[..., :-1].shape), validate_args=False).to_event(1)
+
+
+_one_sd = Family("Normal", lambda n: n + 1, _last_sd, _real, lambda n: n)
 
 
 def top(size: int, family: str | Family = "bernoulli") -> Layer:
@@ -274,6 +274,10 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> Any:
         return apply(params, x)
     flat = jax.vmap(apply, in_axes=(None, 0))(params, x.reshape(math.prod(lead), x.shape[-1]))
     return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)
+
+
+def _started(net: Network, key: jax.Array) -> PyTree:
+    return net.params if net.start is None else net.start(key)
 
 
 def _check_size(size: Any) -> None:

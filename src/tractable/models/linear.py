@@ -25,7 +25,9 @@ class BernoulliLogits(dist.BernoulliLogits):
     """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
 
     def log_prob(self, value: Any) -> jax.Array:
-        return jax.nn.log_sigmoid((2 * value - 1) * self.logits)
+        # Pixels of an unsigned type have no −1.
+        sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
+        return jax.nn.log_sigmoid(sign * self.logits)
 
 
 def shared(factory: Callable[..., Model]) -> Callable[..., Model]:

@@ -1,0 +1,99 @@
+"""Discrete layers drawn as if they were continuous: concrete, or Gumbel–softmax, relaxations.
+
+    binary      σ(l),        l = (η + log u − log(1 − u)) / τ         u ~ Uniform(0, 1)
+    others      softmax(l),  l = log_softmax((η + g) / τ)             g ~ Gumbel(0, 1)
+
+At τ → 0 draws are the discrete ones; at any τ > 0 they have a derivative. Densities are of l and not of σ(l), whose
+digits run out at 0 and 1 (Maddison, Mnih & Teh 2017, appendix C; Jang, Gu & Poole 2017).
+
+q and p are both relaxed, at the same τ, and log p − log q is taken of the relaxed h: what is climbed is a bound for the
+relaxed model. Its gradient is biased for the discrete one, and the more the larger τ is.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from tractable.models.ladder import Ladder
+from tractable.models.layers import Soft
+from tractable.tools.errors import ModelError, SettingsError
+
+PyTree = Any
+
+
+class LogConcrete(dist.Distribution):
+    """l = log_softmax((η + Gumbel noise)/τ) of K levels, batch shape that of η but its last axis.
+
+        log p(l) = log (K − 1)! + (K − 1) log τ + Σ_k (η_k − τ l_k) − K log Σ_k exp(η_k − τ l_k),    Σ_k exp l_k = 1
+
+    with respect to K − 1 of the differences l_k − l_K: the ExpConcrete of Maddison et al. 2017. A constant added to η
+    changes nothing.
+    """
+
+    arg_constraints = {"logits": constraints.real_vector, "temperature": constraints.positive}  # noqa: RUF012
+    support = constraints.real_vector  # pyright: ignore[reportAssignmentType]
+    reparametrized_params = ["logits", "temperature"]  # noqa: RUF012
+    pytree_data_fields = ("logits", "temperature")
+
+    def __init__(self, logits: Any, temperature: Any, *, validate_args: bool | None = None) -> None:
+        self.logits, self.temperature = jnp.asarray(logits), temperature
+        super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args=validate_args)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+        levels = self.logits.shape[-1]
+        free = self.logits - self.temperature * value
+        constant = math.lgamma(levels) + (levels - 1) * jnp.log(self.temperature)
+        return constant + jnp.sum(free, -1) - levels * jax.nn.logsumexp(free, -1)
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        g = jax.random.gumbel(key, (*sample_shape, *self.logits.shape), self.logits.dtype)
+        return jax.nn.log_softmax((self.logits + g) / self.temperature)
+
+
+def soften(distribution: Any, temperature: float) -> Any:
+    """The density of the l of a discrete layer's distribution."""
+    base = distribution.base_dist
+    if isinstance(base, dist.BernoulliLogits):
+        scale = jnp.full_like(base.logits, 1 / temperature)
+        return dist.Logistic(base.logits / temperature, scale, validate_args=False).to_event(1)
+    return LogConcrete(base.logits, temperature, validate_args=False).to_event(1)
+
+
+def drawn(
+    key: jax.Array, ladder: Ladder, params: PyTree, x: Any, draws: int, temperature: float
+) -> tuple[tuple, list[Any]]:
+    """As ``Ladder.drawn(..., pathwise=True)``, discrete layers relaxed: their h is ``Soft``, their q a density of l."""
+    keys, found = jax.random.split(key, ladder.depth), [None] * ladder.depth
+
+    def choose(i: int, q: Any) -> Any:
+        soft = i + 1 in ladder.discrete
+        q = found[i] = soften(q, temperature) if soft else q
+        h = q.sample(keys[i]) if q.batch_shape[0] == draws else q.sample(keys[i], (draws,))[:, 0]
+        return Soft(h) if soft else h
+
+    h, _ = ladder.infer(params, jax.tree.map(lambda a: a[None], x), choose)
+    return h, found
+
+
+def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]:
+    """Distributions of the hidden layers, [h¹, …, h^L], those of discrete ones relaxed."""
+    return [soften(d, temperature) if i + 1 in ladder.discrete else d for i, d in enumerate(layers)]
+
+
+def check_relaxation(ladder: Ladder, temperature: Any) -> None:
+    """Sentences, where there is nothing to relax or no relaxation."""
+    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
+        raise SettingsError(f"relaxation= is a temperature, a positive finite number; got {temperature!r}.")
+    if not ladder.discrete:
+        raise ModelError("relaxation= is of discrete layers, and this ladder has none: leave it out.")
+    for i in ladder.discrete:
+        family = ladder.layers[i].family
+        if family.name not in ("Bernoulli", "Categorical"):
+            raise ModelError(
+                f"relaxation= is of Bernoulli and categorical layers, and layer {i} is {family.name}: NVIL, VIMCO, "
+                "WakeSleep and ReweightedWakeSleep learn such a ladder."
+            )

@@ -1,0 +1,176 @@
+"""Whether learning a ladder worked: how loose the bound is, which units say anything, how far q is from p(h | x)."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.amortised.bounds import NUMBERS, bounds
+from tractable.amortised.moments import coded
+from tractable.checks.convergence import Check
+from tractable.models.ladder import Ladder
+from tractable.tools.data import Data
+
+PyTree = Any
+ACTIVE = 0.01  # Var_x E[h | x] above which a unit says something of x (Burda, Grosse & Salakhutdinov 2016, section 5.2)
+COLLAPSED = 0.1  # nats a row: h that costs less says nothing of x
+LOOSE = 1.0  # nats a row
+FEW, NONE = 10.0, 1.5  # effective draws of a row's weights
+SIGMAS = 2.58  # of a gap that is no chance, 99 %
+
+
+class Sight(NamedTuple):
+    """What a ladder does with some rows."""
+
+    elbo: float  # nats a row
+    bound: float  # of ``samples`` draws, nats a row
+    effective: float  # median over rows of the weights' effective number
+    samples: int
+    costs: list[float]  # of each layer, log q − log p, nats a row
+    active: list[int]  # units of each layer that depend on x
+    divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
+
+    def found(self) -> dict[str, Any]:
+        """As a posterior keeps it."""
+        told = {"elbo": self.elbo, "bound": self.bound, "weights' sample size": self.effective / self.samples}
+        told |= {"samples": self.samples}
+        told |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
+        told |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
+        return told if self.divergence is None else told | {"q against the posterior": self.divergence}
+
+
+def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int) -> Sight:
+    """Bounds, effective weights, costs, active units and, where h can be enumerated, the distance from p(h | x)."""
+    bound_key, unit_key = jax.random.split(key)
+    seen = bounds(ladder, params, data, bound_key, draws)
+    x = jax.tree.map(jnp.asarray, data.rows[0])
+    return Sight(
+        float(seen.elbo.mean()), float(seen.log_evidence.mean()), float(np.median(seen.ess)), seen.samples,
+        [float(cost) for cost in seen.costs.mean(0)], active_units(ladder, params, x, unit_key, draws),
+        None if ladder.causes is None else float(divergence(ladder, params, x).mean()),
+    )  # fmt: skip
+
+
+def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
+    """Of each layer, the units with Var_x E_q[h | x] > 0.01; a categorical unit counts by any of its levels.
+
+    What averaging over draws adds to the variance is taken off.
+    """
+    units = sum(layer.seen for layer in ladder.layers[1:])
+    together = int(np.clip(NUMBERS // (4 * units * len(x)), 1, draws))
+    counts = []
+    for layer, spread in zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True):
+        varies = np.asarray(spread).reshape(layer.size, -1) > ACTIVE
+        counts.append(int(varies.any(1).sum()))
+    return counts
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "draws"))
+def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.Array) -> list[jax.Array]:
+    """Var_x E_q[h^i | x], (m,) for each layer."""
+    look_key, draw_key = jax.random.split(key)
+    told = coded(ladder, params, ladder.look(look_key, x), draw_key, draws)
+    return [jnp.var(mean, axis=0) - jnp.mean(error, axis=0) for mean, _, error in told]
+
+
+def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
+    """KL(q(h | x) ‖ p(h | x)) of every row in nats, (n,), by summing over all h; as many rows as fit."""
+    count = jax.tree.leaves(ladder.causes)[0].shape[0]
+    units = sum(layer.seen for layer in ladder.layers)
+    return np.asarray(_divergence(ladder, params, x[: max(1, NUMBERS // (4 * units * count))]))
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
+    causes: Any = ladder.causes
+    h = jax.tree.map(lambda a: a[:, None], causes)  # (m, 1, n)
+    log_q = sum(ladder.log_q(params, x[None], h))  # (m, row)
+    log_p = sum(ladder.log_p(params["theta"], x[None], h))
+    log_p = log_p - jax.nn.logsumexp(log_p, axis=0, keepdims=True)
+    q = jnp.exp(log_q)
+    return jnp.sum(jnp.where(q > 0, q * (log_q - log_p), 0.0), axis=0)
+
+
+def judged(found: dict[str, Any], depth: int) -> list[Check]:
+    """What a posterior's numbers mean for trust.
+
+    The ELBO's gap is a property of q, not a fault of θ: more than a nat is to be known where models are compared. The
+    log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
+    half a single draw carries the sum, and what is averaged by these weights is that draw's.
+    """
+    settled = bool(found["settled"])
+    gap, samples = found["bound"] - found["elbo"], found["samples"]
+    effective = found["weights' sample size"] * samples
+    checks = [
+        Check(
+            "trend", float(not settled), "trust" if settled else "caution",
+            "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does",
+        ),
+        Check(
+            "bound gap", gap, "trust" if gap <= LOOSE else "caution",
+            f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
+            + ("" if gap <= LOOSE else "; compare models by log_evidence(), and a richer inference network narrows it"),
+        ),
+        Check(
+            "weights' sample size", effective / samples,
+            "trust" if effective >= FEW else "caution" if effective >= NONE else "reject",
+            f"share of {samples} draws of q that count, in the median row"
+            + ("" if effective >= FEW else ": q misses p(h | x); the bound is known to about ")
+            + ("" if effective >= FEW else f"{math.sqrt(1 / effective):.1f} nats a row"),
+        ),
+        *_units(found, depth),
+    ]  # fmt: skip
+    if "gradient signal" in found:
+        checks.append(
+            Check(
+                "gradient signal", found["gradient signal"], "trust",
+                "‖E g‖² over the noise of one step's gradient g, at the end: 0 at a maximum or lost in noise",
+            )
+        )  # fmt: skip
+    if "q against the posterior" in found:
+        far = found["q against the posterior"]
+        checks.append(
+            Check(
+                "q against the posterior", far, "trust" if far <= LOOSE else "caution",
+                "mean KL(q(h | x) ‖ p(h | x)) in nats a row, summed over all h: what the ELBO loses",
+            )
+        )  # fmt: skip
+    return checks
+
+
+def _units(found: dict[str, Any], depth: int) -> list[Check]:
+    """Which layers say anything of x, and what they cost."""
+    costs = [found[f"cost h{i + 1}"] for i in range(depth)]
+    counts = [found[f"active h{i + 1}"] for i in range(depth)]
+    collapsed = sum(costs) < COLLAPSED or not sum(counts)
+    checks = []
+    for i, (cost, count) in enumerate(zip(costs, counts, strict=True)):
+        said = f"units of h{i + 1} whose mean depends on x (variance > {ACTIVE:g}); h{i + 1} costs {cost:.3g} nats"
+        if collapsed:
+            said += (
+                ". Training collapsed: h says nothing of x, unless x holds nothing to say. Let h cost less at first "
+                "(AutoEncoding(warmup=..., free_bits=...)), take a smaller learning_rate= or a weaker p(x | h)"
+            )
+        elif not count:
+            said += f": h{i + 1} is not used, and a ladder without it does as well"
+        verdict = "reject" if collapsed else "trust" if count else "caution"
+        checks.append(Check(f"active h{i + 1}", count, verdict, said))
+        checks.append(
+            Check(
+                f"cost h{i + 1}", cost, "reject" if collapsed else "trust",
+                f"nats a row: mean of log q(h{i + 1} | ·) − log p(h{i + 1} | ·)",
+            )
+        )  # fmt: skip
+    return checks
+
+
+def held_out_check(gap: float, error: float, rows: int) -> Check:
+    """What rows that were not learnt from lose."""
+    chance = gap <= SIGMAS * error
+    said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
+    if not chance:
+        said += ": overfitted by so much. Quote the held-out bound; fewer epochs=, weight_sd= or more rows narrow it"
+    return Check("held-out gap", gap, "trust" if chance else "caution", said)

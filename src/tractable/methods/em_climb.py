@@ -1,0 +1,299 @@
+"""EM's climbs from their starts to their ends: on rows in memory, over devices, or on file; saved as they go."""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Batch, whole
+from tractable.kernels.em import chunked, em, expected
+from tractable.methods.method import Session
+from tractable.tools import tree
+from tractable.tools.sharding import RowsOver
+
+PyTree = Any
+SEGMENT = 25  # steps between two visits of the host
+ROUNDING = 8  # in units of the objective's last digit, gains that are none
+SAVING = 0.05  # of the time a climb takes, what saving it may take at most
+
+
+class Reached(NamedTuple):
+    """Where climbs ended."""
+
+    theta: PyTree  # leading axis (start,)
+    objective: np.ndarray  # (start,), nats, at theta
+    trace: np.ndarray  # (start, step), NaN after a climb's end
+    interrupted: bool
+
+
+class Climbing(NamedTuple):
+    """Climbs on the way, each leaf with a leading axis of starts but the last."""
+
+    states: PyTree
+    good: PyTree  # θ before, of a finite objective
+    gain: jax.Array  # the last
+    to_come: jax.Array  # nats, by Aitken's extrapolation
+    little: jax.Array  # whether that was little: twice in a row is an end, once may be a shoulder
+    done: jax.Array
+    time: jax.Array  # ()
+
+
+class OneByOne(NamedTuple):
+    """Climbs on file: those that ended, and the one on the way."""
+
+    ends: list[PyTree]  # θ
+    traces: list[list[float]]  # nats, at every θ but the end
+    values: list[float]  # nats, at the end
+    theta: PyTree  # of the one on the way
+    trace: list[float]
+    before: float  # its last gain
+    calm: int  # how often in a row little was to come
+
+
+class Keeper:
+    """Saves where climbs stand, for no more than a share of their time.
+
+    Args:
+        session: with its ``save`` and ``resume``; without ``save`` nothing is kept.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.save, self.due = session.save, 0.0
+        self.attempt, self.step, self.earlier, self.arrays = 0, 0, {}, {}
+        if session.resume is not None:
+            arrays, numbers = session.resume
+            self.attempt, self.step = int(numbers["attempt"]), int(numbers["step"])
+            self.earlier = {name: a for name, a in arrays.items() if name.startswith("earlier.")}
+            self.arrays = {name: a for name, a in arrays.items() if not name.startswith("earlier.")}
+
+    def __call__(self, arrays: Callable[[], dict[str, np.ndarray]], at_once: bool = False) -> None:
+        """Save where the climbs of this attempt stand, if it is time."""
+        began = time.monotonic()
+        if self.save is None or (began < self.due and not at_once):
+            return
+        self.step += 1
+        numbers = {"attempt": repr(self.attempt), "step": repr(self.step)}
+        self.save(self.earlier | arrays(), numbers, self.step)
+        ended = time.monotonic()
+        self.due = ended + (ended - began) / SAVING
+
+    def again(self, reached: Reached) -> None:
+        """On with another attempt; where those before it ended is kept with it."""
+        self.attempt, self.arrays = self.attempt + 1, {}
+        self.earlier = _named("earlier.theta", reached.theta) | {
+            "earlier.objective": reached.objective,
+            "earlier.trace": reached.trace,
+        }
+
+    def reached(self, like: PyTree) -> Reached | None:
+        """Where attempts before a saved one ended; θ has the structure of ``like``."""
+        if not self.earlier:
+            return None
+        theta = _from_names("earlier.theta", self.earlier, like)
+        return Reached(theta, self.earlier["earlier.objective"], self.earlier["earlier.trace"], False)
+
+
+def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
+    """What is still to come, and whether it is little: gains that shrink by r have r/(1 − r) of the last to come."""
+    rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
+    rate = jnp.where(before > 0, rate, 0.999)
+    to_come = jnp.abs(gain) * rate / (1 - rate)
+    scale = jnp.maximum(jnp.abs(objective), 1.0)
+    rounding = ROUNDING * jnp.finfo(jnp.result_type(objective)).eps * scale
+    return to_come, (to_come <= tolerance * scale) | (jnp.abs(gain) <= rounding)
+
+
+def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, keep: Keeper) -> Reached:
+    """Every start to its end, side by side."""
+    spread = session.shard if isinstance(session.shard, RowsOver) else None
+    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows)
+    size, steps = session.data.size, method.steps
+    method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
+    states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
+    count = jax.tree.leaves(thetas)[0].shape[0]
+    zero = jnp.zeros(count, states.objective.dtype)
+    now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
+    if keep.arrays:
+        now, traces = _from_names("now", keep.arrays, now), [keep.arrays["trace"]]
+
+    def standing() -> dict[str, np.ndarray]:
+        return _named("now", now) | {"trace": np.concatenate(traces, 1)}
+
+    while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
+        now, trace = segment(method, model, spread, size, rows, mask, now, jnp.array(steps))
+        traces.append(np.asarray(trace))
+        stopped = session.stop()
+        keep(standing, at_once=stopped)
+        session.say("climbing", int(now.time), steps)
+    keep(standing, at_once=True)
+    trace = np.concatenate(traces, 1)[:, : int(now.time)]
+    theta = now.states.position
+    values = _objectives(method, model, spread, size, rows, mask, theta)
+    theta = jax.vmap(tree.where)(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
+    finite = [row[np.isfinite(row)] for row in trace]
+    last = np.array([row[-1] if len(row) else np.nan for row in finite])
+    if spread is not None:  # what follows is one device's
+        theta = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), theta)
+    return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
+def segment(
+    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: Any, now: Climbing, last: jax.Array
+) -> tuple[Climbing, jax.Array]:
+    """Steps until ``last``, or until every climb has settled; and their objectives, (start, SEGMENT)."""
+    kernel = em(_e_step(method, model, spread), method.halves(model)[1], method.log_prior(model))
+    batch = whole(rows) if mask is None else Batch(rows, mask, size)
+    count = now.done.shape[0]
+    trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
+
+    def going(carry: tuple) -> jax.Array:
+        now, _, i = carry
+        return (i < SEGMENT) & (now.time < last) & ~jnp.all(now.done)
+
+    def step(carry: tuple) -> tuple:
+        now, trace, i = carry
+        states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
+        fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(info.objective)
+        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance)
+        little = little & (now.time > 1)
+        ended = little & now.little
+        live = ~now.done
+        trace = trace.at[i].set(jnp.where(live, info.objective, jnp.nan))
+        keep = live & fine
+        good = jax.vmap(tree.where)(keep, now.states.position, now.good)
+        now = Climbing(
+            jax.vmap(tree.where)(keep, states, now.states),
+            good,
+            jnp.where(live, info.gain, now.gain),
+            jnp.where(live, to_come, now.to_come),
+            little,
+            now.done | ~fine | ended,
+            now.time + 1,
+        )
+        return now, trace, i + 1
+
+    now, trace, _ = jax.lax.while_loop(going, step, (now, trace, jnp.array(0)))
+    return now, trace.T
+
+
+@functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
+def _objectives(
+    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: Any, thetas: PyTree
+) -> jax.Array:
+    """What is climbed, at every θ, (start,)."""
+    e_step, prior = _e_step(method, model, spread), method.log_prior(model)
+    batch = whole(rows) if mask is None else Batch(rows, mask, size)
+
+    def one(theta: PyTree) -> jax.Array:
+        value = e_step(theta, batch).log_likelihood
+        return value if prior is None else value + prior(theta)
+
+    return jax.vmap(one)(thetas)
+
+
+def _e_step(method: Any, model: Any, spread: RowsOver | None) -> Callable:
+    """The whole E-step; sums in closed form go chunk by chunk, on each device its own."""
+    e_step = method.halves(model)[0]
+    if not method.exact(model):
+        return e_step  # no sums but rows and shares, whose Q the compiler sums where they lie
+    e_step = chunked(e_step, method.chunk)
+    return e_step if spread is None else spread.summed(e_step)
+
+
+def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, keep: Keeper) -> Reached:
+    """Start by start; every step is one pass over the file, whose sums are kept in double precision."""
+    spread = session.shard if isinstance(session.shard, RowsOver) else None
+    prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
+    e_step, m_step = method.halves(model)
+    e_step = e_step if spread is None else spread.summed(e_step)
+    improve = jax.jit(m_step)
+    starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
+    now = OneByOne([], [], [], starts[0], [], 0.0, 0) if not keep.arrays else _one_by_one(keep.arrays, starts[0])
+    stopped = False
+
+    def standing() -> dict[str, np.ndarray]:
+        return _arrays_of(now)
+
+    while len(now.ends) < count:
+        found = expected(e_step, now.theta, session.data, method.chunk, lay=spread)
+        value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
+        stopped = session.stop()
+        keep(standing, at_once=stopped)  # a pass that is not saved is made again
+        trace = [*now.trace, value]
+        gain = value - trace[-2] if len(trace) > 1 else 0.0
+        looked_at = [jnp.asarray(v) for v in (gain, now.before, value)]
+        little = len(trace) > 2 and bool(settled(looked_at[0], looked_at[1], looked_at[2], method.tolerance)[1])
+        calm = now.calm + 1 if little else 0
+        if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
+            ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], [*now.values, value])
+            now = OneByOne(*ended, starts[min(len(ended[0]), count - 1)], [], 0.0, 0)
+            if stopped:
+                break
+            continue
+        improved = improve(found.statistics)
+        theta = jax.tree.map(lambda new, old: new.astype(old.dtype), improved, now.theta)
+        now = now._replace(theta=theta, trace=trace, before=gain, calm=calm)
+        session.say("climbing", len(now.ends) * method.steps + len(trace), count * method.steps)
+    if not stopped:
+        keep(standing, at_once=True)
+    longest = max(1, *map(len, now.traces))
+    padded = np.array([t + [math.nan] * (longest - len(t)) for t in now.traces])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *now.ends)
+    return Reached(stacked, np.array(now.values), padded, stopped)
+
+
+def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
+    """Climbs with those at ``taken`` from a second attempt."""
+
+    def pick(old: Any, new: Any) -> Any:
+        return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    length = max(reached.trace.shape[1], again.trace.shape[1])
+    traces = [
+        np.pad(t, ((0, 0), (0, length - t.shape[1])), constant_values=np.nan) for t in (reached.trace, again.trace)
+    ]
+    return Reached(
+        jax.tree.map(pick, reached.theta, again.theta),
+        np.where(taken, again.objective, reached.objective),
+        np.where(taken[:, None], traces[1], traces[0]),
+        again.interrupted,
+    )
+
+
+# Climbs as arrays with names, as a checkpoint holds them.
+
+
+def _named(stem: str, values: PyTree) -> dict[str, np.ndarray]:
+    return {f"{stem}.{i:03d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(values))}
+
+
+def _from_names(stem: str, arrays: dict[str, np.ndarray], like: PyTree) -> PyTree:
+    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith(f"{stem}.")]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _arrays_of(now: OneByOne) -> dict[str, np.ndarray]:
+    traces = [*now.traces, now.trace]
+    ends = {k: a for i, end in enumerate(now.ends) for k, a in _named(f"end.{i:03d}", end).items()}
+    return {
+        **_named("theta", now.theta), **ends,
+        "traces": np.array([value for trace in traces for value in trace], np.float64),
+        "lengths": np.array([len(trace) for trace in traces]),
+        "values": np.array(now.values, np.float64),
+        "before": np.array(now.before, np.float64),
+        "calm": np.array(now.calm),
+    }  # fmt: skip
+
+
+def _one_by_one(arrays: dict[str, np.ndarray], like: PyTree) -> OneByOne:
+    *traces, trace = [t.tolist() for t in np.split(arrays["traces"], np.cumsum(arrays["lengths"])[:-1])]
+    ends = [_from_names(f"end.{i:03d}", arrays, like) for i in range(len(traces))]
+    theta = _from_names("theta", arrays, like)
+    return OneByOne(ends, traces, arrays["values"].tolist(), theta, trace, float(arrays["before"]), int(arrays["calm"]))

@@ -1,0 +1,93 @@
+"""Ladders of any layers, discrete ones above all, learnt by the score function: NVIL and VIMCO."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+
+from tractable.amortised.score import Switches, begin_baselines, check, nvil, vimco
+from tractable.core import Model
+from tractable.methods.amortised import Amortised
+from tractable.models.ladder import Ladder
+from tractable.objectives import Objective
+
+PyTree = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class NVIL(Amortised):
+    """Neural variational inference and learning (Mnih & Gregor 2014): the ELBO, by the score function.
+
+    Args:
+        samples: draws of h a row and step.
+        centre: take off the learning signals' running mean.
+        baseline: take off what a perceptron makes of the layer below ("layers") or of x ("input"); or None.
+        normalise: divide signals by their running sd where it is above 1.
+        local: each layer's signal leaves out the terms it has no part in.
+        leave_one_out: take off the mean over a row's other draws, of which there are then samples − 1, in place of the
+            running mean.
+        baseline_size: tanh units of a baseline's perceptron.
+        Others as for ``Amortised``.
+
+    Which of these lower the variance differs between models: ``amortised.variance.gradient_variance`` measures it.
+    """
+
+    label: ClassVar[str] = "nvil"
+    learning_rate: float = 1e-2
+    samples: int = 1
+    centre: bool = True
+    baseline: str | None = "layers"
+    normalise: bool = True
+    local: bool = True
+    leave_one_out: bool = False
+    baseline_size: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_whole("samples", 2 if self.leave_one_out else 1)
+        for name in ("centre", "normalise", "local", "leave_one_out"):
+            self.check(isinstance(getattr(self, name), bool), name, "True or False")
+        self.check(self.baseline in ("layers", "input", None), "baseline", "'layers', 'input' or None")
+        self.check_whole("baseline_size")
+
+    @property
+    def switches(self) -> Switches:
+        """What is done to the learning signals."""
+        return Switches(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
+
+    def needed(self, model: Model) -> Ladder:
+        ladder = super().needed(model)
+        check(ladder, self.switches, self.samples)
+        return ladder
+
+    def initial(self, ladder: Ladder, key: jax.Array, rows: Any) -> dict[str, PyTree]:
+        ladder_key, baseline_key = jax.random.split(key)
+        params = super().initial(ladder, ladder_key, rows)
+        if self.baseline is None:
+            return params
+        return params | {"psi": begin_baselines(ladder, baseline_key, self.baseline_size, baseline=self.baseline)}
+
+    def objective(self, ladder: Ladder) -> Objective:
+        return nvil(ladder, samples=self.samples, **self.switches._asdict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class VIMCO(Amortised):
+    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): the bound of several draws, each held
+    against the others. It has no baselines to learn.
+
+    Args:
+        samples: K ≥ 2 draws of h a row and step; more make the bound tighter.
+        Others as for ``Amortised``.
+    """
+
+    label: ClassVar[str] = "vimco"
+    learning_rate: float = 1e-2
+    samples: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_whole("samples", 2)
+
+    def objective(self, ladder: Ladder) -> Objective:
+        return vimco(ladder, samples=self.samples)

@@ -1,0 +1,94 @@
+"""Inference from the top down, which a ladder's generative half takes part in (Sønderby et al. 2016).
+
+    d¹ = f₁(x),  d² = f₂(d¹), …                                     deterministic, from the bottom up
+    q(h^L | x) = N(μ̂_L, σ̂_L²)
+    q(h^i | h^{i+1}, x) ∝ N(h^i; μ̂_i, σ̂_i²) p(h^i | h^{i+1}),      (μ̂_i, σ̂_i) a linear map of d^i
+
+A layer that x says nothing about keeps its prior, σ̂ → ∞, and costs nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from tractable.models.ladder import Choose, Recognition
+from tractable.models.layers import Layer, mapped, normal
+from tractable.models.network import ACTIVATIONS, mlp
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+
+
+def top_down(
+    layers: Sequence[Layer],
+    hidden: Sequence[tuple[int, ...]],
+    *,
+    activation: str | Callable = "tanh",
+) -> Recognition:
+    """The inference network of ``Ladder(layers, ...)`` whose hidden layers are all normal, drawn from h^L down.
+
+    Args:
+        layers: [p(x | h¹), …, p(h^L)], the ladder's own: their θ is part of q too.
+        hidden: widths of f_i for each of the L hidden layers; () for d^i = d^{i−1}.
+        activation: after each width.
+
+    Raises:
+        ModelError: hidden layers that are not normal; widths for another number of layers.
+    """
+    below, above = layers[0], tuple(layers[1:])
+    for i, layer in enumerate(above):
+        if layer.family.name != "Normal":
+            raise ModelError(
+                f"Inference from the top down multiplies normal densities, and layer {i + 1} is {layer.family.name}; "
+                "use bottom_up."
+            )
+    if len(hidden) != len(above):
+        raise ModelError(f"hidden= has widths for each of the {len(above)} hidden layers; got {len(hidden)}.")
+    if isinstance(activation, str) and activation not in ACTIVATIONS:
+        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
+    squash = ACTIVATIONS[activation][0] if isinstance(activation, str) else activation
+    steps, heads, seen = [], [], below.seen
+    for layer, widths in zip(above, hidden, strict=True):
+        steps.append(mlp(seen, widths[:-1], widths[-1], activation) if widths else None)
+        seen = widths[-1] if widths else seen
+        heads.append(mlp(seen, (), 2 * layer.size, activation))
+
+    def init(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, (len(above), 2))
+        return {
+            f"h{i + 1}": {"up": {} if step is None else _start(step, keys[i, 0]), "head": _start(head, keys[i, 1])}
+            for i, (step, head) in enumerate(zip(steps, heads, strict=True))
+        }
+
+    def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
+        climbed, d = [], x
+        for i, (step, head) in enumerate(zip(steps, heads, strict=True)):
+            d = d if step is None else squash(mapped(step.apply, phi[f"h{i + 1}"]["up"], d))
+            climbed.append(normal.distribution(mapped(head.apply, phi[f"h{i + 1}"]["head"], d)))
+        found: list = [None] * len(above)
+        seen = None
+        for i in reversed(range(len(above))):
+            q = climbed[i]
+            found[i] = q if seen is None else product(q, above[i].distribution(theta[f"h{i + 1}"], seen))
+            seen = above[i].features(choose(i, found[i]))
+        return found
+
+    return Recognition(init, walk, upward=False)
+
+
+def product(one: Any, other: Any) -> Any:
+    """The normal density proportional to the product of two, unit by unit: precisions add.
+
+    σ² = σ₁² σ₂² / (σ₁² + σ₂²),    μ = μ₂ + (μ₁ − μ₂) σ₂² / (σ₁² + σ₂²)
+    """
+    first, second = one.base_dist, other.base_dist
+    total = jnp.square(first.scale) + jnp.square(second.scale)
+    mean = second.loc + (first.loc - second.loc) * jnp.square(second.scale) / total
+    return dist.Normal(mean, first.scale * second.scale * jax.lax.rsqrt(total), validate_args=False).to_event(1)
+
+
+def _start(net: Any, key: jax.Array) -> PyTree:
+    return net.params if net.start is None else net.start(key)

@@ -1,0 +1,86 @@
+"""The weights φ of an inference network on disk, as arrays named by their place in it; no pickles."""
+
+import hashlib
+import pathlib
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from tractable.models.ladder import Ladder
+from tractable.tools import checkpoint as files
+from tractable.tools import tree
+from tractable.tools.errors import CheckpointError
+
+PyTree = Any
+FOLDER = "network"
+
+
+def save_network(ladder: Any, phi: PyTree, folder: pathlib.Path) -> None:
+    """φ in a folder beside θ's."""
+    arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
+    files.save(folder / FOLDER, arrays, {"inference network": network_fingerprint(ladder)}, step=0)
+
+
+def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
+    """φ in the ladder's own structure; None where none was saved.
+
+    Raises:
+        CheckpointError: a model that is no ladder, a network of other sizes or that computes something else.
+    """
+    if not (folder / FOLDER).exists():
+        return None
+    saved = files.load(folder / FOLDER)
+    if saved is None:
+        raise CheckpointError(f"{folder / FOLDER} holds nothing; learn anew.")
+    if not isinstance(ladder, Ladder):
+        raise CheckpointError(
+            f"{folder} holds a ladder's inference network; the model given is {type(ladder).__name__}."
+        )
+    _, arrays, manifest = saved
+    wanted, structure = jax.tree_util.tree_flatten_with_path(_shapes(ladder)["phi"])
+    names = [tree.path_name(path) for path, _ in wanted]
+    if set(names) != set(arrays):
+        raise CheckpointError(
+            f"{folder} holds an inference network of {_few(sorted(arrays))}; that of the ladder given has "
+            f"{_few(names)}."
+        )
+    for name, (_, leaf) in zip(names, wanted, strict=True):
+        if arrays[name].shape != leaf.shape:
+            raise CheckpointError(
+                f"{folder} holds an inference network whose {name} has shape {arrays[name].shape}; that of the ladder "
+                f"given has {leaf.shape}. Give the ladder it was learnt with."
+            )
+    if manifest["inference network"] != network_fingerprint(ladder):
+        raise CheckpointError(
+            f"{folder} holds an inference network of the same sizes that computes something else (another activation, "
+            "family or precision?). Give the ladder it was learnt with."
+        )
+    return jax.tree.unflatten(structure, [arrays[name] for name in names])
+
+
+def network_fingerprint(ladder: Any) -> str:
+    """SHA-256 of log q(h | x) as JAX sees it, constants included."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = _shapes(ladder)
+    x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
+    h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
+    return digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))
+
+
+def digest(jaxpr: Any) -> str:
+    """SHA-256 of a program and its constants; addresses of functions are left out."""
+    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
+    for constant in jaxpr.consts:
+        found.update(np.asarray(constant).tobytes())
+    return found.hexdigest()
+
+
+def _shapes(ladder: Any) -> dict[str, PyTree]:
+    """Shapes of {θ, φ}."""
+    return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

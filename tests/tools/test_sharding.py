@@ -1,0 +1,183 @@
+"""Rows over devices: laid evenly, summed where they lie, and EM on four devices is EM on one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from montecarlo import Scores, assert_holds, broken, error
+
+import tractable as tr
+from tractable.core import Batch
+from tractable.kernels.em import Expected, chunked, expected
+from tractable.methods import em_climb
+from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
+from tractable.models.mixture import Gaussians
+from tractable.tools.errors import SettingsError
+from tractable.tools.sharding import RowsOver, rows_over
+
+RNG = np.random.default_rng(3)
+N = 91  # neither 4 nor 3 divides it
+X = np.where(RNG.random((N, 1)) < 0.4, [-2.0, 0.0], [1.5, 1.0]) + RNG.normal(size=(N, 2))
+MIXTURE = gaussian_mixture(2, 2)
+THETA = Gaussians(jnp.array([0.4, 0.6]), jnp.array([[-1.0, 0.0], [1.0, 0.5]]), jnp.stack([jnp.eye(2)] * 2))
+HERE = jax.devices()
+
+
+def same(a: Any, b: Any, name: str, tolerance: float = 1e-9) -> Scores:
+    """Leaf by leaf, relative to the largest number where that exceeds one."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
+    return {
+        f"{name} {jax.tree_util.keystr(path)}": error(x, y, tolerance * max(1.0, float(np.abs(np.asarray(y)).max())))
+        for (path, x), y in pairs
+    }
+
+
+def sums_law(over: Callable, count: int) -> Scores:
+    """The E-step over devices is the whole one: whole and by chunks, with weights and without, y alone and (y, x)."""
+    scores: Scores = {}
+    weights = RNG.integers(0, 3, N).astype(float)
+    for name, mask in (("plain", None), ("weighted", weights)):
+        whole = MIXTURE.e_step(THETA, Batch((X, None), jnp.ones(N) if mask is None else jnp.array(mask), N))
+        for chunk in (5, 1000):
+            spread = over(count)
+            rows, laid = spread((X, None), mask)
+            e_step = jax.jit(spread.summed(chunked(MIXTURE.e_step, chunk)))
+            scores |= same(e_step(THETA, Batch(rows, laid, N)), whole, f"{name} {chunk}")
+    file = expected(over(count).summed(MIXTURE.e_step), THETA, tr.Data(X), chunk=30, lay=over(count))
+    return scores | same(file, MIXTURE.e_step(THETA, Batch((X, None), jnp.ones(N), N)), "file")
+
+
+class Counted(RowsOver):
+    """The rows that fill up count as well."""
+
+    def __call__(self, rows, mask=None):
+        laid, mask = super().__call__(rows, mask)
+        return laid, jnp.maximum(mask, (jnp.arange(len(mask)) >= N).astype(float))
+
+
+class Alone(RowsOver):
+    """Every device keeps its own sums."""
+
+    def summed(self, sums):
+        right = super().summed(sums)
+        return lambda theta, batch: jax.tree.map(lambda a: a / self.mesh.size, right(theta, batch))
+
+
+class Dropped(RowsOver):
+    """What does not divide is left out."""
+
+    def __call__(self, rows, mask=None):
+        laid, mask = super().__call__(rows, mask)
+        return laid, mask * (jnp.arange(len(mask)) < N // self.mesh.size * self.mesh.size)
+
+
+def test_one_device_is_a_mesh_too():
+    assert_holds(sums_law(rows_over, 1))
+
+
+def test_too_many():
+    with pytest.raises(SettingsError, match="JAX sees"):
+        rows_over(len(HERE) + 1)
+    with pytest.raises(SettingsError, match="JAX sees"):
+        tr.infer(MIXTURE, tr.Data(X), tr.EM(), devices=len(HERE) + 1)
+
+
+@pytest.mark.parametrize("method", [tr.OnlineEM(batch_size=10), tr.MonteCarloEM(), tr.MAP(), tr.MeanField(),
+                                    tr.CoordinateAscent(batch_size=10)], ids=lambda m: m.label)  # fmt: skip
+def test_methods_of_one_device_say_so(method, tmp_path):
+    model = bayesian_gaussian_mixture(2, 2) if isinstance(method, tr.CoordinateAscent) else MIXTURE
+    with pytest.raises(SettingsError, match=f"{type(method).__name__} runs on one device; got devices=2"):
+        tr.infer(model, tr.Data(X), method, devices=2, checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def four() -> None:
+    """What is looked at where there are four devices."""
+    import tempfile
+    import warnings
+    from pathlib import Path
+
+    import numpyro.distributions as dist
+
+    warnings.simplefilter("ignore")
+    assert len(jax.devices()) == 4
+    assert_holds(sums_law(rows_over, 4) | sums_law(rows_over, 3))
+    for wrong in (Counted, Alone, Dropped):
+        assert broken(sums_law(lambda count, wrong=wrong: wrong(rows_over(count).mesh), 4)), wrong
+
+    # Rows that fill up are rows that were there: a likelihood may know no zero.
+    def logs(theta: Any, batch: Batch) -> Expected:
+        return Expected(jnp.sum(batch.mask), jnp.sum(batch.mask * jnp.log(batch.data[0])))
+
+    rows, mask = rows_over(4)((np.array([2.0, 3.0]), None))
+    found = rows_over(4).summed(logs)(THETA, Batch(rows, mask, 2))
+    assert_holds({"log": error(found.log_likelihood, np.log(6), 1e-12), "count": error(found.statistics, 2, 1e-12)})
+
+    # Only sums travel: no device ever holds all rows.
+    spread = rows_over(4)
+    rows, mask = spread((X, None))
+    assert {s.data.shape for s in rows[0].addressable_shards} == {(23, 2)} and len(rows[0].sharding.device_set) == 4
+    step = jax.jit(spread.summed(chunked(MIXTURE.e_step, 7))).lower(THETA, Batch(rows, mask, N))
+    program = step.compile().as_text() or ""
+    assert "all-reduce" in program and "all-gather" not in program and "all-to-all" not in program
+
+    seen: list[Any] = []
+    right = em_climb.segment
+
+    def watched(method, model, spread, size, rows, mask, now, last):
+        seen.append(None if mask is None else (rows[0].sharding, mask.sharding))
+        return right(method, model, spread, size, rows, mask, now, last)
+
+    em_climb.segment = watched
+    cook = tr.LatentModel(
+        {"good": dist.Beta(2.0, 2.0), "mean": dist.Normal(jnp.array([4.0, 7.0]), 2.0).to_event(1)},
+        lambda p: dist.Bernoulli(p["good"]), lambda p, z: dist.Normal(p["mean"][z], 1.0),
+    )  # fmt: skip
+    scores: Scores = {}
+    for name, model, data, method in (
+        ("closed", gaussian_mixture(3, 2), X, tr.EM(starts=2, steps=60, chunk=10)),
+        ("by gradient", cook, X[:, 0] + 5, tr.EM(starts=2, steps=20)),
+        ("bound", bayesian_gaussian_mixture(2, 2), X, tr.CoordinateAscent(starts=2, steps=40)),
+    ):
+        seen.clear()
+        one, many = (tr.infer(model, tr.Data(data), method, seed=1, devices=count) for count in (None, 4))
+        assert all(a is None for a in seen[: len(seen) // 2])
+        laid = [a for a in seen if a is not None]
+        assert laid and all(len(sharding.device_set) == 4 for pair in laid for sharding in pair)
+        assert all(not sharding.is_fully_replicated for pair in laid for sharding in pair)
+        scores |= same(many.found["objective"], one.found["objective"], f"{name} objective")
+        traces = [np.nan_to_num(p.info["objective"]) for p in (many, one)] if "objective" in one.info else [0, 0]
+        scores |= same(traces[0], traces[1], f"{name} trace")
+        scores |= same(many.mean(), one.mean(), name, 1e-9 if name == "closed" else 1e-7)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "x.npy", X)
+        one, many = (
+            tr.infer(
+                MIXTURE, tr.Data(Path(folder) / "x.npy", resident=False), tr.EM(starts=1, steps=15, chunk=25),
+                devices=count,
+            )
+            for count in (None, 4)
+        )  # fmt: skip
+        scores |= same(many.mean(), one.mean(), "on file")
+    assert_holds(scores)
+    print("same")
+
+
+def test_four_devices():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    program = (
+        "import sys, jax; sys.path[:0] = sys.argv[1:]; jax.config.update('jax_enable_x64', True); "
+        "jax.config.update('jax_disable_most_optimizations', True); import test_sharding; test_sharding.four()"
+    )
+    here = os.path.dirname(__file__)
+    done = subprocess.run(
+        [sys.executable, "-c", program, here, os.path.dirname(here)],
+        env={**os.environ, **flags}, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert done.stdout.endswith("same\n"), done.stderr[-3000:]
