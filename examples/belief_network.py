@@ -1,0 +1,86 @@
+"""A belief network of handwritten digits, learnt three ways: by the score function, from dreams, by weighted draws.
+
+    p(x, h) = p(x | h¹) p(h¹ | h²) p(h²),   q(h | x) = q(h¹ | x) q(h² | h¹),   64 ← 30 ← 20 units of 0 and 1
+
+1,797 digits of 8 × 8 pixels, black or white, a fifth held out. NVIL climbs the ELBO by a learning signal with
+baselines; wake–sleep teaches q from dreams; reweighted wake–sleep teaches θ and q by five draws a digit and their
+weights. Epochs, batches and rates are equal, and all are judged by the same two bounds of log p(x).
+
+What to look for: the three ELBOs lie within a third of a nat, held out. By a thousand draws, which is nearer to
+log p(x), reweighted wake–sleep is ahead by 0.6 to 0.8 nats (two seeds): it learns from five draws, so that θ may
+explain what a single draw of q does not reach, and what q misses costs the ELBO alone. Its weights say so: fewer draws
+count. Wake–sleep climbs no objective, and is 0.1 to 0.3 nats behind NVIL without a learning signal, a baseline or their
+variance to look after. "caution" is for runs that still rise at their end.
+
+    python examples/belief_network.py [--quick] [--out DIR]
+"""
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+
+import tractable as tr
+from tractable.amortised.bounds import bounds
+from tractable.methods.nvil import NVIL
+from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
+from tractable.models.belief import sigmoid_belief_network
+from tractable.tools.errors import TractableWarning
+
+parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+parser.add_argument("--quick", action="store_true", help="50 epochs instead of 300")
+parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
+options = parser.parse_args()
+warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
+
+images: np.ndarray = load_digits().data
+x = (images > 8).astype(np.float32)  # a pixel goes from 0 to 16
+order = np.random.default_rng(0).permutation(len(x))
+train, test = (tr.Data(x[rows]) for rows in (order[len(x) // 5 :], order[: len(x) // 5]))
+
+ladder = sigmoid_belief_network(64, (30, 20))
+settings = {"epochs": 50 if options.quick else 300, "batch_size": 100, "learning_rate": 1e-2}
+methods = {
+    "NVIL": NVIL(**settings),
+    "wake–sleep": WakeSleep(**settings),
+    "reweighted": ReweightedWakeSleep(**settings),
+}
+
+share = np.clip(train.y.mean(0), 1e-3, 1 - 1e-3)
+independent = np.mean(np.sum(test.y * np.log(share) + (1 - test.y) * np.log1p(-share), 1))
+print(f"{train.size:,} digits, {test.size} held out; {settings['epochs']} epochs; nats a digit, up is better")
+print(f"independent pixels, held out: {independent:.2f}\n")
+print(f"{'':12}{'learnt':>16}{'held out':>18}{'nats of':>14}")
+print(f"{'':12}{'ELBO':>8}{'of 100':>8}{'ELBO':>10}{'of 1000':>8}", end="")
+print(f"{'h¹':>8}{'h²':>6}{'ESS %':>7}{'seconds':>9}  verdict")
+dreams = {}
+for name, method in methods.items():
+    began = time.perf_counter()
+    posterior = tr.infer(ladder, train, method, seed=0)
+    params = {"theta": jax.tree.map(jnp.asarray, posterior.mean()), "phi": posterior.phi}
+    seen = bounds(ladder, params, test, jax.random.key(1), 1000)
+    learnt, costs = posterior.found, seen.costs.mean(0)
+    numbers = f"{learnt['elbo']:8.2f}{learnt['bound']:8.2f}{seen.elbo.mean():10.2f}{seen.log_evidence.mean():8.2f}"
+    numbers += f"{costs[0]:8.1f}{costs[1]:6.1f}{100 * np.median(seen.ess) / seen.samples:7.1f}"
+    print(f"{name:12}{numbers}{time.perf_counter() - began:9.1f}  {posterior.report().verdict}", flush=True)
+    _, h = ladder.dreamt(jax.random.key(2), params["theta"], 28)
+    dreams[name] = np.asarray(ladder.generative(params["theta"], h)[0].mean)
+
+# The picture: what is seen, and what each has learnt to dream.
+columns = 14
+parts = {"Held out": test.y[: 2 * columns]} | {f"Dreamt, {name}: P(x = 1 | h¹)": rows for name, rows in dreams.items()}
+figure = plt.figure(figsize=(9.2, 6.6), layout="constrained")
+for panel, (title, rows) in zip(figure.subfigures(len(parts), 1), parts.items(), strict=True):
+    panel.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    for axis, row in zip(panel.subplots(2, columns).flat, rows, strict=True):
+        axis.set_axis_off()
+        axis.imshow(row.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
+options.out.mkdir(parents=True, exist_ok=True)
+figure.savefig(options.out / "belief_network.png", dpi=150)
+print(f"\nPicture: {options.out / 'belief_network.png'}")
