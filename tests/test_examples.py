@@ -109,6 +109,16 @@ def digits_mixture(text: str) -> None:
     assert "Drawn from 10 full covariances" in text
 
 
+def autoencoder(text: str) -> None:
+    lines = {name: rf"\n{name} +{{}} +{{}} " for name in ("ELBO", "20 draws")}
+    bounds = {name: number(line.format(r"-[\d.]+", r"(-[\d.]+)"), text) for name, line in lines.items()}
+    elbos = {name: number(line.format(r"(-[\d.]+)", r"-[\d.]+"), text) for name, line in lines.items()}
+    assert -22 < bounds["ELBO"] < bounds["20 draws"] < -17
+    assert elbos["20 draws"] < elbos["ELBO"] < bounds["ELBO"]
+    losses = [number(rf"\n{name} +([\d.]+)", text) for name in ("its own frequency", "imputed", "reconstructed")]
+    assert losses[0] > losses[1] + 0.02 > losses[2] + 0.04
+
+
 def belief_network(text: str) -> None:
     independent = number(r"held out: (-[\d.]+)", text)
     for name in ("NVIL", "wake–sleep", "reweighted"):

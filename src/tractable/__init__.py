@@ -1,6 +1,7 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
 from tractable import approximations, gradients, kernels, models, objectives
+from tractable.amortised.variance import gradient_variance
 from tractable.compare import Comparison, compare
 from tractable.core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
 from tractable.evidence import Evidence, log_evidence
@@ -46,7 +47,7 @@ __all__ = [
     "BayesByBackprop", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank",
     "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradients", "infer", "kernels", "load",
+    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients", "infer", "kernels", "load",
     "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
 ]  # fmt: skip
 

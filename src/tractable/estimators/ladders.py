@@ -1,0 +1,388 @@
+"""Deep latent-variable models for scikit-learn: codes of rows, rows of codes, new rows, and what rows are worth."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tractable.amortised.bounds import log_weights
+from tractable.amortised.moments import moments
+from tractable.amortised.pathwise import k_sample
+from tractable.coding import each_row, generate, network_of, rows_together
+from tractable.core import Data
+from tractable.estimators import rows as tables
+from tractable.estimators.base import Bayesian
+from tractable.estimators.rows import Rows, Scaling
+from tractable.infer import infer
+from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
+from tractable.methods.amortised import Amortised
+from tractable.models.belief import sigmoid_belief_network
+from tractable.models.deep_gaussian import latent_gaussian
+from tractable.models.ladder import Ladder
+from tractable.tools.errors import DataError, SettingsError
+
+PyTree = Any
+SCORED = 100  # draws of h a row, of score_samples
+FLOATS: Any = [np.float64, np.float32]
+
+
+class Support(NamedTuple):
+    """Which numbers a row can have."""
+
+    words: str
+    holds: Callable[[np.ndarray], np.ndarray]
+
+
+BINARY = Support("0 or 1", lambda x: (x == 0) | (x == 1))
+SUPPORTS = {
+    "normal": Support("any number", np.isfinite),
+    "bernoulli": BINARY,
+    "continuous bernoulli": Support("from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
+    "poisson": Support("counts: 0, 1, 2, …", lambda x: (x >= 0) & (x == np.floor(x))),
+}
+
+
+class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesian):
+    """What transformers made of a ladder have in common; subclasses say the model and the method."""
+
+    posterior_: Any
+    bound_: float
+
+    # What a subclass says.
+
+    def _model(self) -> Ladder:
+        raise NotImplementedError
+
+    def _method(self, count: int) -> Method:
+        """How ``count`` rows are learnt from; settings are judged here."""
+        raise NotImplementedError
+
+    def _support(self) -> Support:
+        raise NotImplementedError
+
+    def _scale(self, x: np.ndarray) -> Scaling:
+        """From the user's units to the model's."""
+        return Scaling(np.zeros(x.shape[1]), np.ones(x.shape[1]))
+
+    # What users call.
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Learn the model and its inference network.
+
+        Args:
+            X: (n, d), an array or a frame of numbers, n ≥ 2.
+            y: ignored.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: NaN, numbers that the model cannot have made, settings out of range; in a sentence.
+        """
+        del y
+        x = self._read(X, reset=True)
+        method, model = self._method(len(x)), self._model()
+        self._scaling = self._scale(np.asarray(x, np.float64))
+        seed = self._seeds()[0]
+        fitted = infer(model, Data(self._units(x)), method, seed=seed, progress=False)
+        self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, surplus={}, judged=fitted.report())
+        self.bound_ = float(fitted.found["bound"]) - self._log_scale()
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """E[h¹ | x] under the inference network, (n, units of h¹); float32 of float32 rows."""
+        check_is_fitted(self, "posterior_")
+        x = self._read(X, reset=False)
+        ladder, params = network_of(self.posterior_, "transform")
+        return self._mapped(functools.partial(_codes, ladder, params), self._units(x), 1).astype(x.dtype)
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """E[x | h¹] at codes (n, units of h¹), (n, d) in the units of the rows fitted.
+
+        Codes need not be values that h¹ can take: what the decoder makes of a mean is not the mean of what it makes.
+        """
+        check_is_fitted(self, "posterior_")
+        codes = np.asarray(check_array(X, dtype=FLOATS))
+        if codes.shape[1] != self._n_features_out:
+            raise DataError(
+                f"inverse_transform expects codes of shape (n, {self._n_features_out}), as transform makes them; got "
+                f"shape {codes.shape}."
+            )
+        ladder, params = network_of(self.posterior_, "inverse_transform")
+        made = functools.partial(_decoded, ladder, params)
+        mean = self._mapped(made, codes.astype(jnp.result_type(float)), 1)
+        return self._from_units(mean).astype(codes.dtype)
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """A lower bound of log p(x) row by row, (n,), nats, of densities in the units of the rows fitted.
+
+            log (1/K) Σ_k p(x, h_k) / q(h_k | x),   h_k ~ q(h | x),   K = 100
+
+        Its expectation is at most log p(x) (Burda, Grosse & Salakhutdinov 2016). What is drawn for a row depends on the
+        fit's seed and the row's numbers: equal rows score alike, whatever rows are beside them.
+        """
+        check_is_fitted(self, "posterior_")
+        units = self._units(self._read(X, reset=False))
+        ladder, params = network_of(self.posterior_, "score_samples")
+        # A row's checksum makes its key: independent of the others', and the same in any order.
+        sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
+        key = jax.random.fold_in(jax.random.key(self.posterior_.seed), 1)
+        scored = functools.partial(_scores, ladder, params, key)
+        return self._mapped(scored, units, SCORED, sums) - self._log_scale()
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of ``score_samples``, nats a row."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+    def sample(self, n_samples: int = 1) -> np.ndarray:
+        """Rows drawn from the model, (n_samples, d), by ``random_state``."""
+        check_is_fitted(self, "posterior_")
+        return self._from_units(np.asarray(generate(self.posterior_, n_samples, seed=self._seeds()[1]).x, np.float64))
+
+    # How it is done.
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._model().layers[1].size
+
+    def _read(self, X: Any, reset: bool) -> np.ndarray:
+        """Checked rows, in float32 or float64, of numbers that the model can have made."""
+        x = np.asarray(validate_data(self, X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1))
+        support = self._support()
+        good = support.holds(x)
+        if not np.all(good):
+            row, column = np.argwhere(~good)[0]
+            raise DataError(f"X is {support.words} under {self!r}; row {row}, column {column} has {x[row, column]:g}.")
+        return x
+
+    def _units(self, x: np.ndarray) -> np.ndarray:
+        """Rows as the model has them."""
+        return np.asarray(self._scaling.inputs(np.asarray(x, np.float64)), jnp.result_type(float))
+
+    def _from_units(self, x: np.ndarray) -> np.ndarray:
+        return self._scaling.centre + self._scaling.scale * x
+
+    def _log_scale(self) -> float:
+        """log |∂x/∂x̃| of a row, by which densities in the user's units are lower."""
+        return float(np.log(self._scaling.scale).sum())
+
+    def _seeds(self) -> list[int]:
+        """Of the fit and of samples."""
+        return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=2).tolist()
+
+    def _mapped(self, function: Callable, *arrays_and_draws: Any) -> np.ndarray:
+        """``function`` of rows, some at a time, in float64; lengths are few, so that few are compiled for."""
+        x, draws, *others = arrays_and_draws
+        width, parts = rows_together(self._model(), draws), []
+        for start in range(0, len(x), width):
+            some = [a[start : start + width] for a in (x, *others)]
+            count = tables.length(len(some[0]))
+            found = function(*(jnp.asarray(tables.padded(a, count)) for a in some))
+            parts.append(np.asarray(found, np.float64)[: len(some[0])])
+        return np.concatenate(parts)
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class VariationalAutoencoder(LadderTransformer):
+    """A variational autoencoder: few numbers z behind a row, through a perceptron.
+
+        z ~ N(0, I),    x | z ~ family(decoder(z)),    q(z | x) = N(μ(x), diag σ²(x))
+
+    Of a normal x columns are standardised inside, and one sd is learnt for all of them; with ``hidden=()`` it is then
+    probabilistic PCA of standardised columns. ``transform`` tells μ(x). Kingma & Welling 2014.
+
+    Args:
+        latent: numbers in z, ≥ 1.
+        hidden: widths of the decoder's tanh layers from z on; the encoder has the same, from x on. () for linear maps.
+        family: of x: "normal", "bernoulli" (0 or 1), "continuous bernoulli" (0 to 1) or "poisson" (counts).
+        samples: draws of z a row and step, ≥ 1.
+        objective: what is climbed: "elbo", or "iwae", the bound of ``samples`` draws together, which is tighter.
+        epochs, batch_size: passes over the rows, and rows a step, at most those there are.
+        learning_rate: of Adam at the start, > 0; it falls to 0.
+        warmup: epochs over which the KL's weight grows to 1; of "elbo". So is
+        free_bits: ≥ 0, nats a number of z that cost nothing.
+        random_state: int, RandomState or None, of the fit and of samples.
+
+    Attributes:
+        bound_: lower bound of log p(x) at (up to 1000 of) the rows fitted, by 100 draws, nats a row.
+        posterior_: θ and φ as a Posterior, of standardised columns where x is normal.
+        report_: how far to trust it.
+        n_features_in_, feature_names_in_: of the rows fitted.
+
+    >>> z = np.random.default_rng(0).normal(size=(200, 1))
+    >>> X = z @ [[1.0, 2.0, -1.0]] + 0.1 * np.random.default_rng(1).normal(size=(200, 3))
+    >>> model = VariationalAutoencoder(1, hidden=(), learning_rate=0.03, random_state=0).fit(X)
+    >>> bool(abs(np.corrcoef(model.transform(X)[:, 0], z[:, 0])[0, 1]) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        latent: Any = 2,
+        *,
+        hidden: Any = (100,),
+        family: Any = "normal",
+        samples: Any = 1,
+        objective: Any = "elbo",
+        epochs: Any = 100,
+        batch_size: Any = 100,
+        learning_rate: Any = 1e-3,
+        warmup: Any = 0,
+        free_bits: Any = 0.0,
+        random_state: Any = None,
+    ) -> None:
+        self.latent = latent
+        self.hidden = hidden
+        self.family = family
+        self.samples = samples
+        self.objective = objective
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.warmup = warmup
+        self.free_bits = free_bits
+        self.random_state = random_state
+
+    def _model(self) -> Ladder:
+        noise = "shared" if self.family == "normal" else None
+        return latent_gaussian(self.n_features_in_, self.latent, hidden=self.hidden, family=self.family, noise=noise)
+
+    def _method(self, count: int) -> Method:
+        common: dict[str, Any] = {
+            "epochs": self.epochs, "batch_size": lowered(self.batch_size, count), "samples": self.samples,
+            "learning_rate": self.learning_rate,
+        }  # fmt: skip
+        if self.objective == "elbo":
+            return AutoEncoding(**common, warmup=self.warmup, free_bits=self.free_bits)
+        if self.objective != "iwae":
+            raise SettingsError(f"objective is 'elbo' or 'iwae'; got {self.objective!r}.")
+        if self.warmup or self.free_bits:
+            raise SettingsError("warmup and free_bits change the KL of objective='elbo', which 'iwae' does not have.")
+        return ImportanceWeighted(**common)
+
+    def _support(self) -> Support:
+        if not isinstance(self.family, str) or self.family not in SUPPORTS:
+            raise SettingsError(f"family is one of {', '.join(map(repr, SUPPORTS))}; got {self.family!r}.")
+        return SUPPORTS[self.family]
+
+    def _scale(self, x: np.ndarray) -> Scaling:
+        if self.family != "normal":
+            return super()._scale(x)
+        return tables.scaling(Rows(x, np.zeros(len(x)), np.ones(len(x))), False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.family != "normal"
+        return tags
+
+
+class BeliefNetwork(LadderTransformer):
+    """A sigmoid belief network: layers of binary causes behind binary rows (Neal 1992).
+
+        h^L ~ Bernoulli(σ(b)),    h^i | h^{i+1} ~ Bernoulli(σ(W h^{i+1} + b)),    x | h¹ likewise
+
+    ``transform`` tells the probabilities of h¹, the layer next to x, under the inference network.
+
+    Args:
+        hidden: units of h¹, …, h^L, the first next to x.
+        method: "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep"; or one of those methods with settings of its
+            own, such as ``NVIL(samples=5)``, of which epochs and batch_size then are.
+        binarise: a number b: columns are learnt as x > b, which leaves 0 and 1 what they are, as long as b is in
+            [0, 1). None takes 0 and 1 alone and refuses others.
+        epochs, batch_size: passes over the rows, and rows a step, at most those there are.
+        random_state: int, RandomState or None, of the fit and of samples.
+
+    Attributes:
+        bound_: lower bound of log p(x) at (up to 1000 of) the rows fitted, by 100 draws, nats a row.
+        posterior_: θ and φ as a Posterior.
+        report_: how far to trust it.
+        n_features_in_, feature_names_in_: of the rows fitted.
+
+    >>> X = np.repeat(np.random.default_rng(0).integers(0, 2, (100, 1)), 4, 1)
+    >>> codes = BeliefNetwork((1,), epochs=200, batch_size=20, random_state=0).fit_transform(X)
+    >>> bool(abs(np.corrcoef(codes[:, 0], X[:, 0])[0, 1]) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        hidden: Any = (50,),
+        *,
+        method: Any = "nvil",
+        binarise: Any = 0.5,
+        epochs: Any = 100,
+        batch_size: Any = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.method = method
+        self.binarise = binarise
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _model(self) -> Ladder:
+        return sigmoid_belief_network(self.n_features_in_, self.hidden)
+
+    def _method(self, count: int) -> Method:
+        kind: Any = named(self.method) if isinstance(self.method, str) else type(self.method)
+        if not issubclass(kind, Amortised):
+            raise SettingsError(
+                "method is 'nvil', 'vimco', 'wake-sleep', 'reweighted-wake-sleep', or such a method with settings of "
+                f"its own; got {self.method!r}."
+            )
+        if isinstance(self.method, str):
+            return kind(epochs=self.epochs, batch_size=lowered(self.batch_size, count))
+        return dataclasses.replace(self.method, batch_size=lowered(self.method.batch_size, count))
+
+    def _support(self) -> Support:
+        if self.binarise is None:
+            return BINARY
+        if isinstance(self.binarise, bool) or not isinstance(self.binarise, int | float):
+            raise SettingsError(f"binarise is a number that ones are above, or None; got {self.binarise!r}.")
+        return SUPPORTS["normal"]
+
+    def _units(self, x: np.ndarray) -> np.ndarray:
+        return super()._units(x if self.binarise is None else x > self.binarise)
+
+
+def lowered(batch_size: Any, count: int) -> Any:
+    """Rows a step, no more than there are; what is no number is left for the method to judge."""
+    return min(batch_size, count) if isinstance(batch_size, int | np.integer) else batch_size
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _codes(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
+    """E[h¹ | x], (n, units), which depends on x alone: no draw is looked at."""
+    q = ladder.drawn(jax.random.key(0), params, x, 1)[1][0]
+    return moments(q)[0][0]
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _decoded(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
+    """E[x | h¹], (n, d)."""
+    return moments(ladder.visible.distribution(params["theta"]["x"], h))[0]
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _scores(ladder: Ladder, params: PyTree, key: jax.Array, x: jax.Array, sums: jax.Array) -> jax.Array:
+    """Bounds of K draws, (n,)."""
+
+    def one(key: jax.Array, x: jax.Array) -> jax.Array:
+        h, q = ladder.drawn(key, params, x[None], SCORED)
+        return k_sample(log_weights(ladder, params, x[None], h, q)[0])[0]
+
+    return each_row(one, key, sums, x)
