@@ -47,8 +47,8 @@ __all__ = [
     "BayesByBackprop", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank",
     "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients", "infer", "kernels", "load",
-    "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
+    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients", "infer",
+    "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
 ]  # fmt: skip
 
 
