@@ -14,7 +14,7 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.mark.slow
 def test_python_blocks_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict = {"key": jax.random.key(0), "position": {"theta": jnp.zeros(())}}
 
     def run(block: str) -> None:
@@ -35,4 +35,8 @@ def test_python_blocks_run(capsys):
     run(blocks[3])
     assert abs(names["found"].mean()["good"] - 0.6) < 4 * names["found"].sd()["good"]
     run(blocks[4])
+    pixels = names["digits"].mean(0).clip(0.01, 0.99)
+    apart = np.mean(np.sum(np.where(names["digits"] > 0.5, np.log(pixels), np.log1p(-pixels)), 1))
+    assert names["deep"].elbo(names["digits"][1500:]).mean() > apart + 0.5
+    run(blocks[5])
     assert names["info"].step_size > 0

@@ -129,7 +129,9 @@ class Slope:
         def draw(key, count, params):
             return jax.random.normal(key, (count, self.size))
 
-        return Objective(draw, lambda noise, params, batch: jnp.sum((noise + self.mean) * params) + 0 * batch.scale)
+        return Objective(
+            draw, lambda noise, params, batch: jnp.sum((noise + self.mean) * params["theta"]) + 0 * batch.scale
+        )
 
 
 @pytest.mark.parametrize("signal", [0.0, 0.02, 3.0])
@@ -138,7 +140,7 @@ def test_signal(signal):
     size, data = 20_000, tr.Data(np.zeros((6, 1)))
     method: Any = Slope(signal, size)
     program = amortised.Amortising(PAIR, method)
-    state = State(jnp.zeros(size), (), ())
+    state = State({"theta": jnp.zeros(size), "phi": jnp.zeros(0)}, (), ())
     got = amortised.signal(program, Plan(6, 3), data, state, jax.random.key(4))
     spread = np.sqrt((2 / 32**2 + 4 * signal / 32) / size)  # of ‖mean g‖² / size, and a little for the noise's own
     assert abs(got - signal) < Z * (spread + 0.01 * signal)
