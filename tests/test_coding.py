@@ -15,12 +15,13 @@ from scipy.special import expit, logsumexp
 
 import tractable as tr
 from tractable import coding, imputing
+from tractable.amortised import bounds
 from tractable.amortised.moments import coded
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
 from tractable.posterior import Posterior
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import DataError, ModelError, SettingsError
 
 REPLICATES = 200
 
@@ -143,10 +144,15 @@ def chi_squared(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def test_parts_of_rows_are_the_whole(monkeypatch):
-    before = NET.encode(PIXELS, draws=2), NET.reconstruct(PIXELS), NET.generate(16)
-    monkeypatch.setattr(coding, "NUMBERS", 5000)
+    def asked():
+        bound = NET.log_evidence(PIXELS, samples=200)
+        return NET.encode(PIXELS, draws=2), NET.reconstruct(PIXELS), NET.generate(16), bound.log_evidence, bound.elbo
+
+    before = asked()
+    monkeypatch.setattr(coding, "numbers", lambda: 5000)
+    monkeypatch.setattr(bounds, "numbers", lambda: 5000)
     assert coding.rows_together(BELIEF, 100) < 16
-    after = NET.encode(PIXELS, draws=2), NET.reconstruct(PIXELS), NET.generate(16)
+    after = asked()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), before, after)
 
 
@@ -296,6 +302,59 @@ def test_evidence():
     one = NET.log_evidence(PIXELS, samples=1, seed=3)
     np.testing.assert_allclose(one.log_evidence, one.elbo, atol=1e-12)
     np.testing.assert_array_equal(NET.log_predictive(PIXELS, draws=7), NET.log_evidence(PIXELS, samples=7).log_evidence)
+
+
+def sandwiching(own) -> dict[str, float]:
+    """The gap of one draw and of many, against sums over x, the h it came from, and h drawn under q."""
+    log_p, log_q = exact()["log_p"], exact()["log_q"]
+    log_w = log_p - log_q
+    share = np.exp(log_p)[:, :, None] * np.exp(log_q)[:, None, :]  # (x, h*, h)
+    gap = np.logaddexp(log_w[:, :, None], log_w[:, None, :]) - np.log(2) - log_w[:, None, :]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coding, "_own_weights", own)
+        one, many = (NET.log_evidence(PIXELS, samples=k, simulated=n).simulated for k, n in ((1, 4000), (20_000, 200)))
+    truth = float(np.sum(np.exp(log_p) * logsumexp(log_p, axis=1, keepdims=True)))  # E log p(x)
+    spread = np.sqrt(np.sum(np.exp(log_p) * np.square(logsumexp(log_p, axis=1, keepdims=True) - truth)) / 200)
+    return {
+        "one": abs(one.gap - np.sum(share * gap)) / one.error / Z,
+        "many": 0.0 if 0 <= many.gap <= 0.1 else np.inf,
+        "truth": abs((many.lower + many.upper) / 2 - truth) / (spread + 0.1) / Z,
+    }
+
+
+def test_a_sandwich_of_rows_of_its_own():
+    right = coding._own_weights
+    assert_holds(sandwiching(right))
+
+    def of_any_h(ladder, params, x, h):
+        return right(ladder, params, x, jax.tree.map(lambda a: jnp.roll(a, 1, axis=0), h))
+
+    def without_q(ladder, params, x, h):
+        return sum(ladder.log_p(params["theta"], x, h))
+
+    for wrong in (of_any_h, without_q):
+        assert broken(sandwiching(wrong)), wrong.__name__
+    assert NET.log_evidence(PIXELS, samples=2).simulated is None
+    assert "on rows of the model's own" in repr(NET.log_evidence(PIXELS, samples=2, simulated=3))
+    with pytest.raises(SettingsError, match=r"simulated=...\) expects a whole number ≥ 0"):
+        NET.log_evidence(PIXELS, simulated=-1)
+
+
+def test_annealing_layers():
+    """Σ log p(x | θ) of a ladder whose every layer is normal and linear, in closed form, from below and above."""
+    layers = [layer(2, 3, family=normal_noise(1.0)), layer(2, 2, family=normal_noise(0.7)), standard_normal(2)]
+    ladder = Ladder(layers, bottom_up([layer(3, 2, family="normal"), layer(2, 2, family="normal")]))
+    theta = ladder.initial(jax.random.key(2))["theta"]
+    x, h = ladder.sample(jax.random.key(1), theta, 16)
+    w1, w2 = (np.asarray(theta[name]["layer0"]["weight"]) for name in ("x", "h1"))
+    assert not any(np.any(theta[name]["layer0"]["bias"]) for name in ("x", "h1"))
+    covariance = w1.T @ (w2.T @ w2 + 0.49 * np.eye(2)) @ w1 + np.eye(3)
+    truth = np.sum(stats.multivariate_normal(np.zeros(3), covariance).logpdf(np.asarray(x)))
+    found = tr.log_evidence(ladder, np.asarray(x), theta=theta, z=h, chains=32, temperatures=80)
+    assert found.lower <= truth <= found.upper and found.upper - found.lower < 16
+    assert abs(found.estimate - truth) < Z * found.standard_error < 5
+    with pytest.raises(ModelError, match=r"z is discrete \(Bernoulli units of layer 1, Bernoulli units of layer 2\)"):
+        tr.log_evidence(BELIEF, PIXELS, theta=coding.theta_of(NET, "a test")[1], method="annealed")
 
 
 def test_held_out():

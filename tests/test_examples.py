@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -126,6 +127,34 @@ def belief_network(text: str) -> None:
         bound = number(line.format(r"-[\d.]+", r"(-[\d.]+)"), text)
         elbo = number(line.format(r"(-[\d.]+)", r"-[\d.]+"), text)
         assert independent + 2.5 < elbo < bound < -17
+
+
+def collapse(text: str) -> None:
+    x = np.asarray(load_digits(return_X_y=True)[0])[:1000] / 16
+    covariance = np.cov(x.T, bias=True)
+    values, vectors = np.linalg.eigh(covariance)
+    elbos, laws = [], []
+    right = values[:-20].mean()
+    for name, variance, tolerance in (("σ = 1", 1, 0.02), ("σ = 0.5", 0.25, 0.05), ("σ learnt", right, 0.4)):
+        found = re.search(rf"\nlinear, {name} +([\d.]+) +(\d+) +\d+ +([\d.]+) +[\d.]+ +(-?[\d.]+) .* (\w+)\n", text)
+        assert found, text
+        sigma, active, kl, elbo = map(float, found.groups()[:4])
+        assert sigma == pytest.approx(np.sqrt(variance), rel=0.02)
+        assert active == min(20, np.sum(values > variance))
+        axes, more = vectors[:, -20:], np.maximum(values[-20:] - variance, 0)
+        model = variance * np.eye(64) + axes * more @ axes.T  # of probabilistic PCA at this noise
+        assert kl == pytest.approx(np.log1p(more / variance).sum() / 2, abs=0.01 + tolerance / 4)
+        laws.append(-(np.linalg.slogdet(2 * np.pi * model)[1] + np.trace(np.linalg.solve(model, covariance))) / 2)
+        elbos.append(elbo)
+        assert laws[-1] - tolerance < elbo < laws[-1] + 0.02
+        assert (found[5] == "reject") == (variance == 1)
+    assert elbos[2] - elbos[0] == pytest.approx(laws[2] - laws[0], abs=0.4)  # some 90 nats
+    assert "The report at σ = 1, reject: Training collapsed: " in text
+    away = r"\nlinear, {} +reconstructed ([\d.]+), drawn ([\d.]+)"
+    for name, low, high in (("σ = 1", 0, 0.02), ("σ learnt", 0.2, 0.3)):  # from the mean digit, as digits are by 0.27
+        found = re.search(away.format(name), text)
+        assert found, text
+        assert all(low <= float(group) < high for group in found.groups())
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -18,6 +18,7 @@ from tractable.evidence_result import QUANTILE, Evidence, Watch, grade, nan_is_n
 from tractable.evidence_settings import Enumeration, Importance, MonteCarlo, check_resident, settings_of
 from tractable.kernels.annealed import summed
 from tractable.latent import LatentModel
+from tractable.models.ladder import Ladder
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
 PyTree = Any
@@ -160,11 +161,14 @@ def _check_theta(model: LatentModel, theta: PyTree) -> None:
 
 def _check_codes(model: LatentModel, data: Data, theta: PyTree, name: str) -> None:
     """z can be drawn, and moved by small steps where it is to be; its factors are numbers."""
-    if model.latent is None:
-        raise ModelError(f"z of this model is dealt with in closed form; method={name!r} needs latent and likelihood.")
     y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.arrays())
-    parts = jax.tree.leaves(model.latent(theta) if x is None else model.latent(theta, x), is_leaf=is_distribution)
-    discrete = [type(part).__name__ for part in parts if part.support.is_discrete]
+    if isinstance(model, Ladder):
+        discrete = [f"{model.layers[i].family.name} units of layer {i}" for i in model.discrete]
+    elif model.latent is None:
+        raise ModelError(f"z of this model is dealt with in closed form; method={name!r} needs latent and likelihood.")
+    else:
+        parts = jax.tree.leaves(model.latent(theta) if x is None else model.latent(theta, x), is_leaf=is_distribution)
+        discrete = [type(part).__name__ for part in parts if part.support.is_discrete]
     if discrete and name in ("annealed", "importance"):
         raise ModelError(
             f"method={name!r} looks for z by small steps, and z is discrete ({', '.join(discrete)}); use "
@@ -174,7 +178,7 @@ def _check_codes(model: LatentModel, data: Data, theta: PyTree, name: str) -> No
     def factors(key: jax.Array) -> list[jax.Array]:
         code = code_of(model, theta, (y, x))
         z = code.sample(key)
-        return model.factors(theta, z, y if x is None else (y, x))
+        return model.factors(theta, z, y if x is None else (y, x))[:2]
 
     shapes = [term.shape for term in jax.eval_shape(factors, jax.random.key(0))]
     if shapes != [(), ()]:

@@ -40,6 +40,8 @@ class Code(NamedTuple):
 def code_of(model: LatentModel, params: PyTree, datum: tuple[PyTree, PyTree]) -> Code:
     """Of one datum (y, x)."""
     y, x = datum
+    if model.latent is None:
+        return _layered(model, params, y)
     latent = model.latent(params) if x is None else model.latent(params, x)
     parts, structure = jax.tree.flatten(latent, is_leaf=is_distribution)
     # What is discrete is drawn only, never moved.
@@ -72,6 +74,30 @@ def code_of(model: LatentModel, params: PyTree, datum: tuple[PyTree, PyTree]) ->
         return log_likelihood(structure.unflatten([way(real) for way, real in zip(ways, reals(u), strict=True)]))
 
     return Code(sample, log_likelihood, flat, log_base, log_ratio)
+
+
+def _layered(ladder: Any, params: PyTree, x: PyTree) -> Code:
+    """Of one row of a ladder: h¹ … h^L one after another, reals as they are."""
+
+    def sample(key: jax.Array) -> PyTree:
+        return jax.tree.map(lambda a: a[0], ladder.dreamt(key, params, 1)[1])
+
+    shapes = [leaf.shape for leaf in jax.eval_shape(sample, jax.random.key(0))]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+
+    def log_likelihood(h: PyTree) -> jax.Array:
+        return ladder.factors(params, h, x)[0]
+
+    def flat(h: PyTree) -> jax.Array:
+        return jnp.concatenate([jnp.ravel(part) for part in h]).astype(jnp.result_type(float))
+
+    def layers(u: jax.Array) -> PyTree:
+        return tuple(part.reshape(shape) for part, shape in zip(jnp.split(u, ends[:-1]), shapes, strict=True))
+
+    def log_base(u: jax.Array) -> jax.Array:
+        return sum(ladder.factors(params, layers(u), x)[1:], jnp.zeros((), u.dtype))
+
+    return Code(sample, log_likelihood, flat, log_base, lambda u: log_likelihood(layers(u)))
 
 
 def rows_together(data: Data, draws: int) -> int:

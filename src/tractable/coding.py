@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import preflight
-from tractable.amortised.bounds import NUMBERS, bounds
+from tractable.amortised.bounds import bounds, log_weights, numbers
 from tractable.amortised.moments import coded, draws_needed, moments
 from tractable.checks.convergence import Check
 from tractable.checks.ladders import held_out_check
@@ -49,6 +49,16 @@ class Generated(NamedTuple):
     h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
 
 
+class Sandwich(NamedTuple):
+    """The mean of log p(x) between two bounds, of rows that the model itself made, nats a row."""
+
+    lower: float  # log (1/K) Σ_k w_k, h_k ~ q(h | x)
+    upper: float  # log (1/(K + 1)) (w* + Σ_k w_k), w* of the h that x came from
+    gap: float  # upper − lower
+    error: float  # standard error of the gap, over rows
+    rows: int
+
+
 class RowEvidence(NamedTuple):
     """Lower bounds of log p(x) row by row, nats."""
 
@@ -61,11 +71,14 @@ class RowEvidence(NamedTuple):
     mean_error: float  # as an estimate of the mean over all rows that these were drawn from: sd/√n; NaN for one row
     lower: float  # of the mean over these rows: with 99 % no higher than that of log p(x), as far as ``error`` holds
     samples: int  # K
+    simulated: Sandwich | None = None  # how far the bound is from log p(x), where rows were asked for to tell
 
     def __repr__(self) -> str:
+        seen = self.simulated
+        told = "" if seen is None else f", within {seen.gap:.2g} ± {seen.error:.1g} on rows of the model's own"
         return (
             f"RowEvidence({self.mean:.4g} ± {self.mean_error:.2g} nats a row over {len(self.log_evidence)} rows, "
-            f"K = {self.samples})"
+            f"K = {self.samples}{told})"
         )
 
 
@@ -127,22 +140,32 @@ def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
-def log_evidence(posterior: Any, data: Any = None, *, samples: int = 1000, seed: int = 0) -> RowEvidence:
+def log_evidence(
+    posterior: Any, data: Any = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
+) -> RowEvidence:
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
     It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
-    the one learnt: rows learnt from are likelier under it than others. There is no upper side here: annealing back
-    needs an exact draw of p(h | x). Where all h can be summed over ``exact`` is log p(x) itself.
+    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is
+    log p(x) itself.
+
+    An upper side needs an exact draw of p(h | x), which nobody has of rows from the world, and everybody of rows that
+    the model made: there the h that x came from joins the K, and the bound turns round (Grosse, Ghahramani & Adams
+    2015). ``simulated`` such rows tell how far apart the two are, for q as it was learnt; what lies beside its rows may
+    be farther. Where the layers are normal, ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows
+    anneals both ways, which needs no q.
 
     Args:
         data: rows; those learnt from by default.
         samples: K ≥ 1.
+        simulated: rows to make for the upper side; 0 for none.
 
     Raises:
         SettingsError, DataError: as ``encode``.
     """
     ladder, params = network_of(posterior, "log_evidence")
     check_whole("log_evidence", "samples", samples, 1)
+    check_whole("log_evidence", "simulated", simulated, 0)
     rows = _data(posterior, ladder, params, data)
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
     count, mean = rows.size, float(found.log_evidence.mean())
@@ -151,7 +174,24 @@ def log_evidence(posterior: Any, data: Any = None, *, samples: int = 1000, seed:
     return RowEvidence(
         found.log_evidence, found.error, found.elbo, found.ess, _exact(ladder, params, rows), mean, spread,
         mean - QUANTILE * drawn, found.samples,
+        _sandwich(ladder, params, simulated, int(samples), seed) if simulated else None,
     )  # fmt: skip
+
+
+def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:
+    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality for the
+    law in which the h that x came from is any one of the K + 1."""
+    make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
+    make = functools.partial(_generated, ladder, params["theta"], make_key)
+    x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
+    found = bounds(ladder, params, Data(x), key, samples)
+    weigh = lambda _, rows: _own_weights(ladder, params, *rows)  # noqa: E731
+    own = over_rows(weigh, (x, h), rows_together(ladder, 1))
+    lower = found.log_evidence
+    upper = np.logaddexp(lower + math.log(samples), own) - math.log(samples + 1)
+    gap = upper - lower
+    error = float(gap.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    return Sandwich(float(lower.mean()), float(upper.mean()), float(gap.mean()), error, count)
 
 
 def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> Bound:
@@ -254,7 +294,7 @@ def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
 
 
 def rows_together(ladder: Ladder, draws: int) -> int:
-    return max(1, NUMBERS // (draws * sum(layer.seen for layer in ladder.layers)))
+    return max(1, numbers() // (draws * sum(layer.seen for layer in ladder.layers)))
 
 
 def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
@@ -297,6 +337,14 @@ def _encoded(
         return [mean[0] for mean, _, _ in told], [variance[0] for _, variance, _ in told], drawn
 
     return each_row(one, key, index, rows)
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.Array:
+    """log w of one given h for every row, (row,)."""
+    h = jax.tree.map(lambda a: a[None], h)
+    _, q = ladder.infer(params, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])
+    return log_weights(ladder, params, x, h, q)[0][0]
 
 
 @functools.partial(jax.jit, static_argnames="ladder")

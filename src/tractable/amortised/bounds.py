@@ -18,7 +18,9 @@ from tractable.core import Data
 from tractable.models.ladder import Ladder
 
 PyTree = Any
-NUMBERS = 1 << 23  # of draws and what layers make of them, held at once
+HELD = 1 << 23  # numbers of draws and what layers make of them, held at once
+CACHED = 1 << 19  # as many as a core's cache holds: half the time of HELD there
+TOGETHER = 128  # draws of a row that one key makes
 
 
 class Bounds(NamedTuple):
@@ -43,6 +45,11 @@ class _Sums(NamedTuple):
     costs: jax.Array  # (L, n) Σ log q − log p
 
 
+def numbers() -> int:
+    """Held at once; what is drawn does not depend on it."""
+    return CACHED if jax.default_backend() == "cpu" else HELD
+
+
 def log_weights(ladder: Ladder, params: PyTree, x: Any, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
     """log w, leading axes (draw, row), and what each layer pays, (L, draw, row)."""
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
@@ -53,33 +60,38 @@ def log_weights(ladder: Ladder, params: PyTree, x: Any, h: tuple, q: list) -> tu
 def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: int) -> Bounds:
     """The bounds of all rows, in memory that neither the rows nor the draws set.
 
+    What is drawn for row n depends on the key, n and K alone.
+
     Args:
         samples: K ≥ 1 draws a row.
     """
     units = sum(layer.size for layer in ladder.layers)
-    together = max(1, min(samples, NUMBERS // (4 * units)))
-    width = max(1, min(data.size, NUMBERS // (units * together)))
+    width = max(1, min(data.size, numbers() // (units * min(samples, TOGETHER))))
     parts = []
     for start in range(0, data.size, width):
         # Every part has the same shape, so that one program serves them all.
         index = np.minimum(np.arange(start, start + width), data.size - 1)
         rows = jax.tree.map(lambda a, i=index: jnp.asarray(a[i]), data.rows[0])
-        found = _bounds(ladder, samples, together, params, rows, jax.random.fold_in(key, start))
+        found = _bounds(ladder, samples, params, rows, jnp.asarray(index), key)
         count = min(width, data.size - start)
         parts.append([np.asarray(a)[..., :count] for a in found])
     return _told([np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)], samples)
 
 
-@functools.partial(jax.jit, static_argnames=("ladder", "samples", "together"))
-def _bounds(ladder: Ladder, samples: int, together: int, params: PyTree, rows: Any, key: jax.Array) -> _Sums:
-    look_key, draw_key = jax.random.split(key)
-    x = ladder.look(look_key, rows)
-    n = jax.tree.leaves(x)[0].shape[0]
+@functools.partial(jax.jit, static_argnames=("ladder", "samples"))
+def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: Any, index: jax.Array, key: jax.Array) -> _Sums:
+    n, together = len(index), min(samples, TOGETHER)
+    keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i)))(index)
+    x = jax.vmap(lambda key, row: ladder.look(key, row[None])[0])(keys[:, 0], rows)
 
-    def some(sums: _Sums, now: tuple[jax.Array, jax.Array]) -> tuple[_Sums, None]:
-        key, first = now
-        h, q = ladder.drawn(key, params, x, together)
-        log_w, costs = log_weights(ladder, params, x, h, q)
+    def of_row(key: jax.Array, x: Any) -> tuple[jax.Array, jax.Array]:
+        h, q = ladder.drawn(key, params, x[None], together)
+        log_w, costs = log_weights(ladder, params, x[None], h, q)
+        return log_w[:, 0], costs[..., 0]
+
+    def some(sums: _Sums, first: jax.Array) -> tuple[_Sums, None]:
+        now = jax.vmap(lambda key: jax.random.fold_in(key, first))(keys[:, 1])
+        log_w, costs = jax.vmap(of_row, out_axes=-1)(now, x)
         counts = (first + jnp.arange(together) < samples)[:, None]
         kept = jnp.where(counts, log_w, -jnp.inf)
         added = _Sums(
@@ -98,8 +110,7 @@ def _bounds(ladder: Ladder, samples: int, together: int, params: PyTree, rows: A
     zero, none = jnp.zeros(n, dtype), jnp.full(n, -jnp.inf, dtype)
     times = -(-samples // together)
     begin = _Sums(zero, zero, none, none, jnp.zeros((ladder.depth, n), dtype))
-    keys = jax.random.split(draw_key, times)
-    return jax.lax.scan(some, begin, (keys, jnp.arange(times) * together))[0]
+    return jax.lax.scan(some, begin, jnp.arange(times) * together)[0]
 
 
 def _told(sums: list[np.ndarray], samples: int) -> Bounds:

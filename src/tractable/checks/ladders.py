@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.amortised.bounds import NUMBERS, bounds
+from tractable.amortised.bounds import HELD, bounds
 from tractable.amortised.moments import coded
 from tractable.checks.convergence import Check
 from tractable.models.ladder import Ladder
@@ -60,7 +60,7 @@ def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, d
     What averaging over draws adds to the variance is taken off.
     """
     units = sum(layer.seen for layer in ladder.layers[1:])
-    together = int(np.clip(NUMBERS // (4 * units * len(x)), 1, draws))
+    together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
     counts = []
     for layer, spread in zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True):
         varies = np.asarray(spread).reshape(layer.size, -1) > ACTIVE
@@ -80,7 +80,7 @@ def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
     """KL(q(h | x) ‖ p(h | x)) of every row in nats, (n,), by summing over all h; as many rows as fit."""
     count = jax.tree.leaves(ladder.causes)[0].shape[0]
     units = sum(layer.seen for layer in ladder.layers)
-    return np.asarray(_divergence(ladder, params, x[: max(1, NUMBERS // (4 * units * count))]))
+    return np.asarray(_divergence(ladder, params, x[: max(1, HELD // (4 * units * count))]))
 
 
 @functools.partial(jax.jit, static_argnames="ladder")
@@ -151,8 +151,9 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
         said = f"units of h{i + 1} whose mean depends on x (variance > {ACTIVE:g}); h{i + 1} costs {cost:.3g} nats"
         if collapsed:
             said += (
-                ". Training collapsed: h says nothing of x, unless x holds nothing to say. Let h cost less at first "
-                "(AutoEncoding(warmup=..., free_bits=...)), take a smaller learning_rate= or a weaker p(x | h)"
+                ". Training collapsed: h says nothing of x, unless x holds nothing to say. Is the noise of a normal x "
+                "larger than what varies in it? Learn it (noise='shared'). Otherwise let h cost less at first "
+                "(AutoEncoding(warmup=..., free_bits=...)), or take a smaller learning_rate="
             )
         elif not count:
             said += f": h{i + 1} is not used, and a ladder without it does as well"
