@@ -279,7 +279,7 @@ def test_a_run_of_mixtures_is_neither_gone_on_with_nor_overwritten(people, folde
     assert "is a gaussian-mixture: fits of mixtures are not saved" in fault("fit", "--resume", "--out", out)
     assert "already holds a run. Choose another --out." in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
     compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)
-    assert "tractable fit takes gaussian-mixture too" in compared
+    assert "tractable fit takes gaussian-mixture, vae and belief-network too" in compared
 
 
 def test_what_is_asked_for():

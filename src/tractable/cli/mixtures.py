@@ -17,7 +17,7 @@ import pandas as pd
 from rich.table import Table
 
 from tractable.cli import show
-from tractable.cli.app import MIXTURE
+from tractable.cli.models import MIXTURE
 from tractable.cli.problem import split
 from tractable.core import Data
 from tractable.infer import infer

@@ -78,7 +78,8 @@ class Choices:
             raise SettingsError(f"--missing is {', '.join(tables.MISSING)}; got {self.missing!r}.")
         if self.model not in MODELS:
             raise SettingsError(
-                f"--model is {' or '.join(MODELS)}; got {self.model!r}. tractable fit takes gaussian-mixture too."
+                f"--model is {' or '.join(MODELS)}; got {self.model!r}. tractable fit takes gaussian-mixture, vae "
+                "and belief-network too."
             )
         if self.hidden is not None and self.model != "mlp":
             raise SettingsError(f"--hidden is for --model mlp; {self.model} has no hidden layers.")
@@ -129,6 +130,27 @@ def from_table(path: Path, target: str | None, chosen: Choices = Choices()) -> P
     }
     name = path.name.split(".")[0] or "table"
     return Problem(name, model_of(encoder, chosen.model, widths), data, held, spec, encoder, shifted)
+
+
+def problem_from(table: Path | None, example: str | None, target: str | None, **choices: Any) -> Problem:
+    """The example or the table that was asked for."""
+    chosen = Choices(**choices)
+    if example is not None and table is None:
+        own = ("model", "hidden", "shifted")
+        if any(choices.get(name) not in (None, "glm") for name in own):
+            raise SettingsError("--model, --hidden and --shifted are for a table; an example has a model of its own.")
+        return from_example(example)
+    if table is not None and example is None:
+        return from_table(table, target, chosen)
+    got = "neither" if table is None else "both"
+    raise DataError(f"Expected either a table with --target, or --example; got {got}.")
+
+
+def missing_of(missing: str | None, drop: bool) -> str | None:
+    """What --missing and --drop-missing say together."""
+    if drop and missing not in (None, "drop"):
+        raise SettingsError(f"--drop-missing and --missing {missing} contradict each other; give one of them.")
+    return "drop" if drop else missing
 
 
 @contextlib.contextmanager

@@ -1,0 +1,92 @@
+"""Methods side by side on one problem, against what is known of it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from scipy.interpolate import CubicSpline
+from scipy.stats import beta
+
+from tractable.cli import show
+from tractable.cli.folders import fresh
+from tractable.cli.problem import Problem, suits, write_run
+from tractable.cli.settings import methods_of
+from tractable.cli.speech import FAULT, end, say
+from tractable.compare import Comparison, shown
+from tractable.compare import compare as side_by_side
+from tractable.gallery import EXAMPLES
+from tractable.page import write_comparison_page
+from tractable.tools.progress import progress_of
+
+
+def compare(
+    problem: Problem, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
+) -> None:
+    """A table, a page and a figure of several methods, in a folder."""
+    network = problem.spec.get("model") == "mlp"
+    usual = "map,bbb,ensemble" if network else "map,mala,nuts,sgld"
+    chosen = methods_of(usual if methods is None else methods, assignments)
+    for each in chosen:
+        suits(each, problem)
+    folder = out if out is not None else fresh(f"{problem.name}-compare")
+    if not quiet:
+        say(f"{', '.join(m.label for m in chosen)} on {problem.label}, into {folder}")
+    with progress_of(False if quiet else None) as bar:
+        found = side_by_side(
+            problem.model, problem.data, chosen, seed=seed, held_out=problem.held_out,
+            reference=reference_of(problem), progress=bar.say,
+        )  # fmt: skip
+    settings = [method.settings() for method in chosen]
+    write_run(folder, {"problem": problem.spec, "methods": settings, "seed": seed, "failures": found.failures})
+    found.table.to_csv(folder / "comparison.csv")
+    if found.posteriors:
+        write_comparison_page(folder, found, title=f"{problem.name}: methods side by side")
+        if not network:
+            found.plot(folder / "marginals.png")
+    conclude(found, folder, quiet)
+
+
+def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
+    """The table on the terminal, what failed, and the exit code."""
+    if quiet:
+        typer.echo(folder)
+    else:
+        show.console().print(show.comparison(shown(found.table)))
+    for label, sentence in found.failures.items():
+        say(f"{label} failed: {sentence}", "red")
+    if not quiet and found.posteriors:
+        show.console().print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+    end(found.interrupted, "")
+    if not found.posteriors:
+        raise typer.Exit(FAULT)
+
+
+def reference_of(problem: Problem) -> Any:
+    """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
+    if problem.spec.get("model") == "mlp":
+        return dict.fromkeys(problem.model.names, (math.nan, math.inf))  # from which every distance is NaN
+    return exact(problem)
+
+
+def exact(problem: Problem) -> dict[str, tuple] | None:
+    """The exact answer of an example, with marginal densities where they are at hand."""
+    known = EXAMPLES.get(problem.spec.get("example", ""))
+    if known is None or known.exact is None:
+        return None
+    moments = known.exact()
+    if known.name == "beta-bernoulli":  # a Beta is known by its mean and sd
+        mean, sd = moments["theta"]
+        total = mean * (1 - mean) / sd**2 - 1
+        return {"theta": (mean, sd, lambda theta: beta.pdf(theta, mean * total, (1 - mean) * total))}
+    if known.grid is not None:
+        grid = known.grid()
+        step = (grid.first[1] - grid.first[0], grid.second[1] - grid.second[0])
+        marginals = [
+            CubicSpline(grid.first, grid.density.sum(1) * step[1]),
+            CubicSpline(grid.second, grid.density.sum(0) * step[0]),
+        ]
+        ((parameter, (mean, sd)),) = moments.items()
+        return {parameter: (mean, sd, marginals)}
+    return moments

@@ -1,0 +1,53 @@
+"""How a fit was asked to go, whatever it is of: by which method, from which seed, into which folder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tractable.cli.folders import holds_a_run
+from tractable.cli.problem import read_run
+from tractable.cli.settings import made, method_of
+from tractable.methods import Method
+from tractable.tools.errors import CheckpointError, SettingsError
+
+
+@dataclass(frozen=True)
+class How:
+    """What a command line says of a fit, but for its model and data."""
+
+    method: str | None
+    config: Path | None
+    assignments: tuple[str, ...]
+    seed: int | None
+    out: Path | None
+    resume: bool
+    quiet: bool
+
+    @property
+    def progress(self) -> bool | None:
+        """For ``infer``."""
+        return False if self.quiet else None
+
+
+def run_gone_on_with(how: How) -> dict[str, Any]:
+    """What the run to go on with wrote; empty where none is. A folder that is another run's is an error."""
+    if how.resume:
+        if how.out is None:
+            raise SettingsError("--resume expects --out, the folder of the run to go on with.")
+        return read_run(how.out)
+    if how.out is not None and holds_a_run(how.out):
+        raise CheckpointError(f"{how.out} already holds a run. Go on with it by --resume, or choose another --out.")
+    return {}
+
+
+def method_and_seed(how: How, saved: Mapping[str, Any], default: str) -> tuple[Method, int]:
+    """Those asked for; else those of the run to go on with; else ``default`` and 0."""
+    if saved and how.method is None and how.config is None and not how.assignments:
+        kept = saved["method"]
+        nothing = {name: None for name, value in kept.items() if value is None}  # in JSON told from what was left out
+        method, seed = made({name: value for name, value in kept.items() if value is not None} | nothing), saved["seed"]
+    else:
+        named = how.method or saved.get("method", {}).get("method")
+        method, seed = method_of(named, how.config, how.assignments, default)
+    return method, int(next(s for s in (how.seed, seed, saved.get("seed"), 0) if s is not None))

@@ -1,0 +1,45 @@
+"""What a command says beside its results, and how it ends."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+import typer
+
+FAULT, REJECTED = 2, 3  # exit codes
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[None]:
+    """Within, the library's warnings are notes on stderr, each once; others are not for users of a command."""
+    from tractable.tools.errors import TractableWarning
+
+    said = set()
+
+    def note(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            say(f"Note: {message}", "yellow")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", TractableWarning)
+        warnings.showwarning = note
+        yield
+
+
+def say(text: str, style: str = "") -> None:
+    """A line on stderr."""
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style=style, markup=False)
+
+
+def end(interrupted: bool, verdict: str) -> None:
+    """Leave with the exit code of a run: that of its signal where it was stopped, 3 where it is rejected."""
+    if interrupted:
+        from tractable.run import interruptible
+
+        raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
+    if verdict == "reject":
+        raise typer.Exit(REJECTED)

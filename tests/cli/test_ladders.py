@@ -1,0 +1,398 @@
+"""Ladders from the command line: what is fitted, what is left, codes of new rows, and how it fails."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner, Result
+
+import tractable as tr
+from tractable.cli import arrays, ladder_fit, ladders
+from tractable.cli.app import app
+from tractable.cli.arrays import Encoding, Source
+from tractable.cli.problem import read_run, split
+from tractable.coding import Encoded
+from tractable.saving import ClimbSaver
+from tractable.tools.errors import CheckpointError
+
+LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}
+ROWS = 120
+VAE = ["--model", "vae", "--latent", "2", "--hidden", "10", "--set", "epochs=3"]
+TABLE = ["--model", "vae", "--latent", "1", "--hidden", "4", "--set", "epochs=2", "--held-out", "0"]
+BELIEF = ["--model", "belief-network"]
+
+
+def run(*words: object) -> Result:
+    """A command, in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fault(*words: object) -> str:
+    """The sentence of a command that must fail with one."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Digits in arrays, a table, and files that cannot be used."""
+    folder = tmp_path_factory.mktemp("ladders")
+    images = load_digits().images[:ROWS]
+    np.savez(
+        folder / "digits.npz", x_train=images.astype(np.uint8), x_test=images[:7].astype(np.uint8),
+        labels=np.array(["a", "b"]),
+    )  # fmt: skip
+    np.savez(folder / "several.npz", a=images, b=images)
+    np.savez_compressed(folder / "one.npz", anything=images / 16)
+    np.savez(folder / "objects.npz", x=np.array([{}, None], dtype=object))
+    np.savez(folder / "text.npz", x=np.array(["one", "two"]))
+    np.savez(folder / "row.npz", x=images[:1])
+    np.savez(folder / "narrow.npz", x=images[:, :7, :7])
+    np.savez(folder / "signed.npz", x=images - 8)
+    np.save(folder / "plain.npy", images / 16)
+    (folder / "damaged.npz").write_bytes(b"PK\x03\x04 and nothing more")
+    holes = images / 16
+    holes[3, 2, 5] = np.nan
+    np.savez(folder / "holes.npz", x=holes)
+    generator = np.random.default_rng(0)
+    z = generator.normal(size=(80, 1))
+    x = z * [1.0, 3.0, -20.0] + [5.0, 0.0, 100.0] + 0.3 * generator.normal(size=(80, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(name="x", same=7.0)
+    frame.to_csv(folder / "table.csv", index=False)
+    frame[["a", "name"]].to_csv(folder / "less.csv", index=False)
+    frame[["name"]].to_csv(folder / "words.csv", index=False)
+    frame[["same"]].to_csv(folder / "same.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(folder) -> tuple[Path, Result]:
+    """A run, and what it said."""
+    out = folder / "digits"
+    return out, run("fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", out)
+
+
+def test_what_is_said_and_left(digits):
+    out, result = digits
+    assert result.exit_code in (0, 3), result.output
+    assert {path.name for path in out.iterdir()} >= LEFT
+    for note in (
+        "Note: Rows are 'x_train' of digits.npz, which has 'x_train', 'x_test', 'labels'.",
+        "Note: Whole numbers from 0 to 16 are divided by 16.",
+        "Note: Rows hold numbers from 0 to 1, and are taken as continuous-bernoulli; --family says otherwise.",
+        "autoencoding on digits (96 rows of 64 numbers; Ladder(64 ContinuousBernoulli ← 2 Normal)), into",
+    ):
+        assert note in result.stderr, note
+    for word in ("ELBO", "held-out bound", "of 24 rows kept back", "held-out gap", "Verdict", "Layers"):
+        assert word in result.stdout, word
+    about, posterior = read_run(out), json.loads((out / "posterior.json").read_text())
+    assert about["seed"] == 3 and about["method"]["batch_size"] == 96 and about["problem"]["shape"] == [8, 8]
+    assert posterior["checks"][-1]["name"] == "held-out gap"
+    assert result.exit_code == (3 if posterior["verdict"] == "reject" else 0)
+    page = (out / "report.html").read_text()
+    for head in ("Layers", "Drawn from the model", "Rows again", "Codes", "Settings"):
+        assert f"<h2>{head}</h2>" in page, head
+    assert "held-out gap" in page and "data:image/png" in page
+
+    again = run("report", out)
+    assert again.exit_code == 0
+    for word in ("held-out bound", "held-out gap", "report.html"):
+        assert word in again.stdout, word
+
+
+def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
+    out, _ = digits
+    images = load_digits().images[:ROWS]
+    result = run("predict", out, folder / "digits.npz", "--out", tmp_path / "deep" / "codes.csv")
+    assert result.exit_code == 0, result.output
+    assert "7 rows of codes and bounds in" in result.stdout and "Rows are 'x_test'" in result.stderr
+    found = pd.read_csv(tmp_path / "deep" / "codes.csv")
+    assert list(found) == ["z0_mean", "z0_sd", "z1_mean", "z1_sd", "elbo", "log_evidence"]
+
+    # A user's own load of it.
+    model = tr.models.latent_gaussian(64, 2, hidden=(10,), family="continuous bernoulli")
+    posterior = tr.load(out, model)
+    x = images[:7].reshape(7, 64) / 16
+    codes = posterior.encode(x)
+    np.testing.assert_allclose(found[["z0_mean", "z1_mean"]], codes.mean[0], rtol=1e-8)
+    np.testing.assert_allclose(found[["z0_sd", "z1_sd"]], codes.sd[0], rtol=1e-8)
+    evidence = posterior.log_evidence(x, samples=100)
+    np.testing.assert_allclose(found["log_evidence"], evidence.log_evidence, rtol=1e-8)
+    np.testing.assert_allclose(found["elbo"], evidence.elbo, rtol=1e-8)
+
+    # And of the bounds that were said, by rows that were kept back.
+    kept = split(pd.DataFrame(index=range(ROWS)), "", "normal", 0.2)[0].index
+    rest = np.setdiff1d(np.arange(ROWS), kept)
+    told = json.loads((out / "posterior.json").read_text())["found"]["held-out bound"]
+    again = posterior.log_evidence(images[rest].reshape(-1, 64) / 16, samples=100).mean
+    np.testing.assert_allclose(told, again, rtol=1e-8)
+
+
+def test_what_predict_refuses(digits, folder, tmp_path):
+    out, _ = digits
+    to = ["--out", tmp_path / "codes.csv"]
+    assert "Rows here have 49 numbers; those the run was fitted to have 64." in fault(
+        "predict", out, folder / "narrow.npz", *to
+    )
+    gaps = fault("predict", out, folder / "holes.npz", *to)
+    assert "the first in row 3, at 2, 5 (the top row is 0)" in gaps and "posterior.impute(x)" in gaps
+    assert "row 0, at 0, 0, is -0.5: choose" in fault("predict", out, folder / "signed.npz", *to)
+    assert "a vae gives none" in fault("predict", out, folder / "one.npz", "--calibrate", folder / "one.npz", *to)
+    assert "no array 'b'; it has 'anything'" in fault("predict", out, folder / "one.npz", "--array", "b", *to)
+    assert "Rows here have 4 numbers" in fault("predict", out, folder / "table.csv", *to)
+    assert not (tmp_path / "codes.csv").exists()
+
+
+def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkeypatch):
+    out, stopped = digits[0], tmp_path / "stopped"
+    save = ClimbSaver.save
+
+    def killed(self: ClimbSaver, arrays: dict, numbers: dict, step: int) -> None:
+        save(self, arrays, numbers, step)
+        if step:
+            raise CheckpointError("Killed.")
+
+    words = ["fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", stopped]
+    monkeypatch.setattr(ClimbSaver, "save", killed)
+    assert "Killed." in fault(*words)
+    monkeypatch.undo()
+    assert not (stopped / "posterior.json").exists()
+    assert "has not come to a result yet" in fault("report", stopped)
+    assert "already holds a run. Go on with it by --resume" in fault(*words)
+    assert "goes on with the run as it was: leave --latent out" in fault(
+        "fit", "--resume", "--out", stopped, "--latent", "3"
+    )
+    assert "is of --model vae; got --model belief-network" in fault("fit", "--resume", "--out", stopped, *BELIEF)
+
+    result = run("fit", "--resume", "--out", stopped, "--quiet")
+    assert (result.exit_code, result.stdout.strip()) == (digits[1].exit_code, str(stopped)), result.output
+    assert (stopped / "summary.csv").read_bytes() == (out / "summary.csv").read_bytes()
+    for path in (out, stopped):
+        assert run("predict", path, folder / "digits.npz", "--out", tmp_path / f"{path.name}.csv").exit_code == 0
+    assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "stopped.csv").read_bytes()
+
+
+@pytest.fixture
+def without_page(monkeypatch) -> None:
+    """Pages cost compilations, and one is looked at."""
+    monkeypatch.setattr(ladder_fit, "write_page", lambda *_, **__: None)
+
+
+def test_a_table_is_told_in_its_own_units(folder, tmp_path, without_page):
+    out, to = tmp_path / "table", tmp_path / "codes.csv"
+    result = run("fit", folder / "table.csv", *TABLE, "--out", out)
+    assert result.exit_code in (0, 3), result.output
+    assert "Left out, as they hold no numbers: 'name'." in result.stderr
+    assert "Left out, being the same in every row that is fitted: 'same'." in result.stderr
+    assert "taken as normal" in result.stderr and "Columns are standardised" in result.stderr
+    assert "log densities in the file's units" in result.stdout
+    assert run("predict", out, folder / "table.csv", "--out", to).exit_code == 0
+    found = pd.read_csv(to)
+
+    frame = pd.read_csv(folder / "table.csv")[["a", "b", "c"]]
+    x = ((frame - frame.mean()) / frame.std(ddof=0)).to_numpy()
+    posterior = tr.load(out, tr.models.latent_gaussian(3, 1, hidden=4, family="normal", noise="shared"))
+    evidence = posterior.log_evidence(x, samples=100)
+    units = np.log(frame.std(ddof=0)).sum()  # p(x) dx = p(z) dz, z standardised
+    np.testing.assert_allclose(found["log_evidence"], evidence.log_evidence - units, rtol=1e-6)
+    np.testing.assert_allclose(found["elbo"], evidence.elbo - units, rtol=1e-6)
+    np.testing.assert_allclose(found["z0_mean"], posterior.encode(x).mean[0][:, 0], rtol=1e-6)
+    lacks = fault("predict", out, folder / "less.csv", "--out", tmp_path / "x.csv")
+    assert "lacks 'b', 'c'; expected the columns 'a', 'b', 'c'" in lacks
+
+
+def test_a_belief_network_of_grey_pixels(folder, tmp_path, monkeypatch, without_page):
+    monkeypatch.chdir(tmp_path)
+    words = [*BELIEF, "--latent", "14", "--method", "wake-sleep", "--set", "epochs=2", "--held-out", "0"]
+    result = run("fit", folder / "one.npz", *words)
+    assert result.exit_code in (0, 3), result.output
+    assert "from which binary ones are drawn at every visit" in result.stderr
+    assert "held-out" not in result.stdout
+    out = tmp_path / "runs" / "one-belief-network"
+    assert read_run(out)["method"]["method"] == "wake-sleep"
+    assert run("predict", out, folder / "one.npz", "--out", "codes.csv").exit_code == 0
+    found = pd.read_csv("codes.csv")
+    assert list(found) == [*(f"h1_{i}_{what}" for i in range(14) for what in ("mean", "sd")), "elbo", "log_evidence"]
+    model = tr.models.sigmoid_belief_network(64, (14,), redraw=True)
+    codes = tr.load(out, model).encode(np.load(folder / "one.npz")["anything"].reshape(ROWS, 64))
+    np.testing.assert_allclose(found.filter(like="_mean"), codes.mean[0], rtol=1e-8)
+    assert found.filter(like="_mean").to_numpy().min() >= 0 and found.filter(like="_mean").to_numpy().max() <= 1
+
+
+LATENT = ["--latent", "2"]
+V = ["--model", "vae"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["digits.npz", *V], "--model vae expects --latent, such as --latent 20"),
+        (["digits.npz", *BELIEF], "--model belief-network expects --latent, such as --latent 200,200"),
+        (["digits.npz", *V, "--latent", "two"], "--latent expects whole numbers of 1 or more, with commas"),
+        (["digits.npz", *V, "--latent", "0"], "such as 20 or 100,50; got '0'"),
+        (["digits.npz", *V, *LATENT, "--hidden", "a"], "--hidden expects whole numbers of 1 or more"),
+        ([*V, *LATENT], "--model vae expects a file: tractable fit FILE --model vae --latent 20"),
+        (["none.npz", *V, *LATENT], "none.npz does not exist"),
+        (["damaged.npz", *V, *LATENT], "damaged.npz is not an .npz file, or is damaged"),
+        (["digits.npz", *V, *LATENT, "--array", "y"], "no array 'y'; it has 'x_train', 'x_test', 'labels'"),
+        (["digits.npz", *V, *LATENT, "--array", "labels"], "digits.npz: labels holds <U1; expected numbers"),
+        (["several.npz", *V, *LATENT], "has the arrays 'a', 'b': say which is meant, by --array NAME"),
+        (["objects.npz", *V, *LATENT], "objects.npz holds Python objects, which are not read"),
+        (["text.npz", *V, *LATENT], "text.npz: x holds <U3; expected numbers"),
+        (["holes.npz", *V, *LATENT], "1 row of 120 rows hold numbers that are missing or not finite, the first in"),
+        (["holes.npz", *V, *LATENT], "row 3, at 2, 5 (the top row is 0). Use --missing drop"),
+        (["holes.npz", *V, *LATENT], "posterior.impute(x) in Python fills in what new rows lack"),
+        (["holes.npz", *V, *LATENT, "--missing", "impute"], "--missing of a vae is raise or drop; got 'impute'"),
+        (["row.npz", *V, *LATENT], "learnt from rows that differ: expected two or more; got 1"),
+        (["one.npz", *V, *LATENT, "--family", "bernoulli"], "is 0.3125: grey pixels are for --family continuous-ber"),
+        (["signed.npz", *BELIEF, *LATENT], "bernoulli is of 0 and 1; row 0, at 0, 0, is -8: choose another --family"),
+        (["signed.npz", *V, *LATENT, "--family", "poisson"], "poisson is of counts: 0, 1, 2, …; row 0, at 0, 0, is -8"),
+        (["one.npz", *V, *LATENT, "--family", "categorical"], "categorical is of whole numbers from 0 to 255; row 0"),
+        (["one.npz", *V, *LATENT, "--family", "gamma"], "--family of a vae's rows is bernoulli, continuous-bernoulli"),
+        (["one.npz", *BELIEF, *LATENT, "--family", "normal"], "rows are bernoulli; got --family normal"),
+        (["one.npz", *V, *LATENT, "--family", "normal", "--redraw"], "--redraw draws binary pixels"),
+        (["one.npz", *V, *LATENT, "--held-out", "1"], "--held-out expects a share of the rows in [0, 1); got 1"),
+        (["one.npz", *V, *LATENT, "--target", "a"], "--target is not for --model vae: it explains no column"),
+        (["one.npz", *V, *LATENT, "--shifted", "one.npz"], "--shifted is not for --model vae"),
+        ([*V, *LATENT, "--example", "beta-bernoulli"], "--example is not for --model vae"),
+        (
+            ["one.npz", *V, *LATENT, "--components", "3"],
+            "--components is for --model gaussian-mixture; got --model vae",
+        ),
+        (["one.npz", *BELIEF, *LATENT, "--hidden", "3"], "--hidden is not for --model belief-network: it has no det"),
+        (["one.npz", *V, *LATENT, "--method", "nuts"], "--model vae is learnt by --method autoencoding, importance"),
+        (
+            ["one.npz", *BELIEF, "--latent", "14", "--method", "autoencoding"],
+            "differentiates draws of h, and layer 1 is Bern",
+        ),
+        (["one.npz", *V, *LATENT, "--set", "draws=5"], "AutoEncoding has no field draws"),
+        (["one.npz", *V, *LATENT, "--hidden", "10", "--set", "batch_size=97"], "97"),
+        (["one.npz", *V, *LATENT, "--resume"], "--resume expects --out"),
+        (["table.csv", *V, *LATENT, "--array", "x"], "--array is of an .npz; table.csv is a table"),
+        (["plain.npy", *V, *LATENT, "--array", "x"], "plain.npy holds one array without a name"),
+        (["words.csv", *V, *LATENT], "words.csv has no column of numbers; got 'name'"),
+        (["same.csv", *V, *LATENT], "No number differs between the rows fitted"),
+        (["table.csv", "--target", "a", *LATENT], "--latent is for --model vae and belief-network; got --model glm"),
+        (["table.csv", "--target", "a", "--array", "x"], "--array is for --model vae and belief-network"),
+        (["table.csv", "--model", "gaussian-mixture", "--redraw"], "--redraw is for --model vae and belief-network"),
+        (["table.csv", "--target", "a", "--model", "vea"], "tractable fit takes gaussian-mixture, vae and belief-netw"),
+    ],
+)
+def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in folder.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).symlink_to(path)
+    assert sentence in fault("fit", *words)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+def test_rows_with_gaps_can_be_left_out(folder):
+    problem = ladders.from_file(folder / "holes.npz", ladders.Asked("vae", (2,), missing="drop", held_out=0.0))
+    assert len(problem.rows) == ROWS - 1 and len(problem.held_out) == 0
+    assert ladders.asked_before(json.loads(json.dumps(problem.spec()))) == problem.asked
+    assert Encoding.from_dict(json.loads(json.dumps(problem.spec()))["encoding"]) == problem.encoding
+
+
+@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+def test_columns_are_standardised_by_the_rows_fitted(folder):
+    problem = ladders.from_file(folder / "table.csv", ladders.Asked("vae", (1,), held_out=0.25))
+    assert problem.asked.hidden == (100,) and len(problem.held_out) == 20
+    np.testing.assert_allclose(problem.rows.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(problem.rows.std(0), 1, rtol=1e-12)
+    kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", "normal", 0.25)
+    np.testing.assert_allclose(problem.held_out, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
+
+
+# Laws, each of an implementation: scores of at most 1 where it holds.
+
+BEST, OTHER = 0.1, 100.0
+
+
+def told_law(implementation) -> dict[str, float]:
+    """What numbers are taken for, where nothing is said."""
+    byte, real = np.uint8, np.float64
+    cases = {
+        "two": (np.array([[0, 1], [1, 1]], byte), False, ("bernoulli", False, 1.0)),
+        "black and white": (np.array([[0, 255], [255, 0]], byte), False, ("bernoulli", False, 255.0)),
+        "grey": (np.array([[0, 254], [3, 9]], byte), False, ("continuous-bernoulli", False, 255.0)),
+        "few levels": (np.array([[0.0, 16.0], [3.0, 9.0]], real), False, ("continuous-bernoulli", False, 16.0)),
+        "shares": (np.array([[0.0, 0.5], [1.0, 0.2]], real), False, ("continuous-bernoulli", False, 1.0)),
+        "reals": (np.array([[0.5, 3.0], [1.0, 0.2]], real), False, ("normal", False, 1.0)),
+        "signed": (np.array([[-3, 3], [1, 0]]), False, ("normal", False, 1.0)),
+        "many levels": (np.array([[0, 256], [1, 0]]), False, ("normal", False, 1.0)),
+        "grey causes": (np.array([[0.0, 0.5], [1.0, 0.2]], real), True, ("bernoulli", True, 1.0)),
+        "binary causes": (np.array([[True, False], [True, True]]), True, ("bernoulli", False, 1.0)),
+    }
+    out = {
+        name: BEST if implementation(Source(x, (2,), "x", None), None, False, binary) == wanted else OTHER
+        for name, (x, binary, wanted) in cases.items()
+    }
+    table = Source(np.array([[1.0, 90.0], [2.0, 50.0]]), (2,), None, ["a", "b"])  # ages are no pixels
+    out["table"] = BEST if implementation(table, None, False, False) == ("normal", False, 1.0) else OTHER
+    counts = Source(np.array([[1.0, 90.0], [2.0, 50.0]]), (2,), "x", None)
+    out["counts"] = BEST if implementation(counts, "poisson", False, False) == ("poisson", False, 1.0) else OTHER
+    return out
+
+
+@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+def test_what_rows_are_taken_for():
+    told = arrays.family_told
+    assert max(told_law(told).values()) <= 1, told_law(told)
+    wrong = {
+        "black and white": lambda s, *rest: (told(s, *rest)[0], told(s, *rest)[1], 1.0),
+        "few levels": lambda s, *rest: (*told(s, *rest)[:2], 255.0 if told(s, *rest)[2] != 1 else 1.0),
+        "table": lambda s, *rest: told(s._replace(names=None), *rest),
+        "grey causes": lambda s, asked, redraw, binary: told(s, asked, redraw, False),
+        "counts": lambda s, asked, *rest: told(s, None, *rest),
+    }
+    for name, implementation in wrong.items():
+        assert told_law(implementation)[name] > 1, name
+
+
+def test_models_of_several_layers_and_of_levels(monkeypatch):
+    called: dict[str, tuple] = {}
+    small = tr.models.sigmoid_belief_network(3, (1,))
+    for name in ("hierarchical", "latent_gaussian"):
+
+        def made(*args, name=name, **settings):
+            called[name] = args, settings
+            return small
+
+        monkeypatch.setattr(ladders, name, made)
+    ladders.model_of(ladders.Asked("vae", (3, 2), (5,)), Encoding("normal", False, 9))
+    assert called["hierarchical"][0] == (9, (3, 2))
+    settings = {"hidden": [(5,), (5,)], "family": "normal", "noise": "shared", "redraw": False}
+    assert called["hierarchical"][1] == settings
+    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("categorical", False, 9, levels=4))
+    assert called["latent_gaussian"][1]["family"] is tr.models.categorical(4)
+    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("bernoulli", True, 9))
+    assert called["latent_gaussian"][1]["redraw"] is True and called["latent_gaussian"][1]["noise"] is None
+
+
+def test_columns_of_several_layers():
+    codes = Encoded(
+        (np.zeros((4, 3)), np.ones((4, 2))), (np.full((4, 3), 2.0), np.full((4, 2), 3.0)), None, (0, 100)
+    )  # fmt: skip
+    columns = ladders.code_columns("vae", codes)
+    assert list(columns)[:2] == ["z1_0_mean", "z1_0_sd"] and list(columns)[-2:] == ["z2_1_mean", "z2_1_sd"]
+    assert columns["z2_1_mean"][0] == 1 and columns["z2_1_sd"][0] == 3
+    assert next(iter(ladders.code_columns("belief-network", codes))) == "h1_0_mean"
+    many = Encoded((np.zeros((4, 40)), np.ones((4, 12))), (np.zeros((4, 40)), np.ones((4, 12))), None, (0, 100))
+    assert len(ladders.code_columns("belief-network", many)) == 80  # the first layer's
+
+
+def test_help_says_what_is_usual():
+    assert "[default: 1..10]" in run("fit", "--help").stdout
+
+
+def test_pictures():
+    assert arrays.picture((8, 6)) == (8, 6)
+    assert arrays.picture((8, 6, 3)) == (8, 18) and arrays.picture((3, 8, 6)) == (24, 6)
+    assert arrays.picture((64,)) is None and arrays.picture(()) is None
