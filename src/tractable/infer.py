@@ -79,11 +79,9 @@ def infer(
     if saver is not None:
         saver.finish(posterior)
     if posterior.interrupted:
-        warnings.warn(
-            f"The run was interrupted: {posterior.count} of {getattr(method, 'draws', 1)} draws a chain are there.",
-            TractableWarning,
-            stacklevel=2,
-        )
+        drawn = isinstance(method, Drawing)
+        there = f"{posterior.count} of {method.draws} draws a chain are there" if drawn else "this is where it stood"
+        warnings.warn(f"The run was interrupted: {there}.", TractableWarning, stacklevel=2)
     return posterior
 
 

@@ -1,11 +1,9 @@
 """The mixture of normals whose parameters are believed, not estimated, as scikit-learn has it: variational Bayes."""
 
 import dataclasses
-import functools
-import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,78 +14,25 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tractable.checks.convergence import Check
-from tractable.core import Batch
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
-from tractable.estimators.density import MERGED, as_doubles, as_floats, as_rows, check_whole, judged, merged, middle
-from tractable.estimators.mixtures import COVARIANCES, precision_roots, shaped
+from tractable.estimators.conjugate_model import assigning, counted, laid_out, told_by
+from tractable.estimators.density import check_whole, judged
+from tractable.estimators.density_model import as_doubles, as_floats
+from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
+from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
+from tractable.estimators.mixture_priors import PROCESSES, Prior, beforehand, check_settings, shares_of, students
+from tractable.estimators.mixtures import COVARIANCES, precision_roots
 from tractable.infer import infer
-from tractable.kernels.em import Expected
 from tractable.methods.coordinate_ascent import CoordinateAscent
-from tractable.models.conjugate_variational import Conjugate
-from tractable.models.mixture import Gaussians, clustered, gaussian_mixture
+from tractable.models.linear_mixture import clustered
+from tractable.models.mixture import Gaussians
 from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.posterior import Posterior
-from tractable.tools.data import Data
-from tractable.tools.errors import DataError, SettingsError, TractableWarning
+from tractable.tools.errors import DataError, TractableWarning
 
-PROCESSES = {"dirichlet_process": True, "dirichlet_distribution": False}
 BLOCK = 1 << 12  # rows that are told of at a time
-
-
-class Prior(NamedTuple):
-    """What is believed beforehand, in the user's units."""
-
-    concentration: float  # α₀
-    mean: np.ndarray  # (d,) m₀
-    mean_precision: float  # β₀
-    freedom: float  # ν₀
-    covariance: np.ndarray  # C₀: full and tied (d, d), diag (d,), spherical ()
-
-
-class Frame(NamedTuple):
-    """x = centre + L x̃ with C₀ = L Lᵀ: in x̃ every table has the prior C₀ = 1, and so one compilation."""
-
-    centre: np.ndarray  # (d,)
-    root: np.ndarray  # L, shaped like C₀
-    inverse: np.ndarray  # L⁻¹
-
-
-class Counted(ConjugateModel):
-    """A conjugate model of rows (x, w) that count w times.
-
-    Two that differ in where they begin are one to the compiler, which does not see it.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Counted) and self.conjugate is other.conjugate
-
-    def __hash__(self) -> int:
-        return hash(self.conjugate)
-
-
-@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
-def counting(conjugate: Conjugate) -> Conjugate:
-    """The closed forms for rows (x, w) from those for rows x."""
-
-    def weigh(q: Any, batch: Batch) -> Expected:
-        x, weight = batch.data
-        return conjugate.e_step(q, Batch(x, batch.mask * weight, batch.size))
-
-    return dataclasses.replace(conjugate, e_step=weigh)
-
-
-def counted(base: ConjugateModel, first: Callable) -> Counted:
-    """The model of rows (x, w) from that of rows x; ``first`` is λ of a key and rows."""
-
-    def log_prob(theta: Gaussians, rows: tuple) -> jax.Array:
-        x, weight = rows
-        return weight * base.summed_out(theta, x)
-
-    made: Any = Counted.from_steps(None, None, log_prob, base.position, support=base.support, prior=base.prior)
-    made._set(conjugate=counting(base.conjugate), first=first)
-    return made
 
 
 class BayesianGaussianMixture(DensityMixin, Bayesian):
@@ -219,7 +164,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
             ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar holds a column up.
         """
         del y
-        self._check_settings()
+        check_settings(self)
         x = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
         x, weight = merged(x, self._weights(sample_weight, x))
         if len(x) < self.n_components:
@@ -231,17 +176,10 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         prior, held = self._beforehand(x, weight, centre)
         frame = framing(centre, prior.covariance)
         model = self._modelled(prior, centre)
-        rows = tables.length(len(x)) if len(x) <= MERGED else len(x)  # few lengths, few compilations
-        dtype = jnp.result_type(float)
-        data = Data(
-            tables.padded(inwards(frame, x).astype(dtype), rows),
-            given=tables.padded(weight.astype(dtype), rows, 0.0),
-            resident=True,
-        )
         white = self._white(prior, frame)
         found = infer(
             counted(white, self._beginning(white, frame)),
-            data,
+            in_few_lengths(inwards(frame, x), weight),
             CoordinateAscent(
                 starts=1 if self.n_components == 1 else int(self.n_init),
                 steps=int(self.max_iter),
@@ -302,6 +240,8 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
 
     # How it is done.
 
+    _beforehand = beforehand
+
     @property
     def _process(self) -> bool:
         return PROCESSES[self.weight_concentration_prior_type]
@@ -322,59 +262,6 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         unit = np.eye(len(frame.root)) if frame.root.ndim == 2 else np.ones(frame.root.shape)
         off = inwards(frame, prior.mean[None])[0]
         return self._modelled(prior._replace(mean=off, covariance=unit), np.zeros(len(off)))
-
-    def _check_settings(self) -> None:
-        """Settings that need no rows to be judged."""
-        check_whole(n_components=self.n_components, n_init=self.n_init, max_iter=self.max_iter, draws=self.draws)
-        if not isinstance(self.covariance_type, str) or self.covariance_type not in COVARIANCES:
-            raise SettingsError(f"covariance_type is one of {', '.join(COVARIANCES)}; got {self.covariance_type!r}.")
-        kind = self.weight_concentration_prior_type
-        if not isinstance(kind, str) or kind not in PROCESSES:
-            raise SettingsError(f"weight_concentration_prior_type is one of {', '.join(PROCESSES)}; got {kind!r}.")
-        if not is_number(self.tol, 0):
-            raise SettingsError(f"tol is a share of the bound, above 0 and finite; got {self.tol!r}.")
-        if not (is_number(self.reg_covar, -1) and self.reg_covar >= 0):
-            raise SettingsError(f"reg_covar is a variance, 0 or more and finite; got {self.reg_covar!r}.")
-        for name in ("weight_concentration_prior", "mean_precision_prior"):
-            value = getattr(self, name)
-            if value is not None and not is_number(value, 0):
-                raise SettingsError(f"{name} is a number above 0 and finite, or None; got {value!r}.")
-
-    def _beforehand(self, x: np.ndarray, weight: np.ndarray, centre: np.ndarray) -> tuple[Prior, int]:
-        """The prior, and in how many directions of its default reg_covar is all, or most."""
-        d = len(centre)
-        mean, freedom = shaped("mean_prior", self.mean_prior, (d,)), self.degrees_of_freedom_prior
-        freedom, least = d if freedom is None else freedom, d - 1 if self.covariance_type in ("full", "tied") else 0
-        if not is_number(freedom, least):
-            raise SettingsError(f"degrees_of_freedom_prior is above {least} and finite, or None; got {freedom!r}.")
-        shape = {"diag": (d,), "spherical": ()}.get(self.covariance_type, (d, d))
-        covariance, held = shaped("covariance_prior", self.covariance_prior, shape), 0
-        if covariance is None:
-            covariance, held = self._varied(x - centre, weight)
-        elif len(shape) == 2 and not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
-            raise SettingsError("covariance_prior needs to be symmetric and positive definite.")
-        alpha, beta = self.weight_concentration_prior, self.mean_precision_prior
-        prior = Prior(
-            float(1 / self.n_components if alpha is None else alpha), centre if mean is None else mean,
-            float(1 if beta is None else beta), float(freedom), covariance,
-        )  # fmt: skip
-        return prior, held
-
-    def _varied(self, off: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, int]:
-        """The rows' covariance in the prior's shape, reg_covar added."""
-        total, lift = weight.sum(), float(self.reg_covar)
-        if not total > 1:
-            raise DataError(
-                f"sample_weight says how often each row counts, and sums to {total:.4g}: of one row or less there is "
-                "no covariance. Make the sum that of the rows, or give covariance_prior."
-            )
-        if self.covariance_type in ("full", "tied"):
-            found = (weight[:, None] * off).T @ off / (total - 1)
-            found = (found + found.T) / 2
-            return found + lift * np.eye(len(found)), int(np.sum(np.linalg.eigvalsh(found) <= lift))
-        found = weight @ off**2 / (total - 1)
-        found = found if self.covariance_type == "diag" else np.mean(found)
-        return np.asarray(found + lift), int(np.sum(found <= lift))
 
     def _beginning(self, white: ConjugateModel, frame: Frame) -> Callable:
         """``(key, rows) -> λ`` of the frame: by k-means++, in the columns' own scales, or where the last fit ended."""
@@ -401,32 +288,11 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
     def _conclude(
         self, found: Posterior, model: ConjugateModel, prior: Prior, frame: Frame, total: float, held: int
     ) -> None:
-        """Attributes, draws and report in the user's units."""
-        k, kind = int(self.n_components), COVARIANCES[self.covariance_type]
+        """Attributes, draws and report in the user's units, and what is to be warned of."""
         steps, to_come, objective = (found.found[name] for name in ("steps", "to come", "objective"))
         q = outwards(frame, as_doubles(MixturePosterior(*(found.found[f"lambda {i}"] for i in range(5)))))
-        draws = as_doubles(found.draws)  # (1, draws, ...)
-        draws = Gaussians(
-            draws.weights, frame.centre + spun(frame.root, draws.means), spread(frame.root, draws.covariances)
-        )
         bound = objective - total * log_size(frame)  # of x from that of x̃
-        roots, precisions = precision_roots(q.covariances, self.covariance_type)
-        # A share that underflowed has no logarithm.
-        draws = draws._replace(weights=np.maximum(draws.weights, np.finfo(jnp.result_type(float)).tiny))
-        flat = laid_out(k + self._process, len(frame.centre), kind)(as_floats(jax.tree.map(lambda a: a[0], draws)))
-
-        self._centre = frame.centre
-        self.weight_concentration_prior_, self.mean_precision_prior_ = prior.concentration, prior.mean_precision
-        self.mean_prior_, self.degrees_of_freedom_prior_ = prior.mean, prior.freedom
-        self.covariance_prior_ = prior.covariance
-        self.weight_concentration_ = tuple(q.concentration) if self._process else q.concentration
-        self.means_, self.mean_precision_, self.degrees_of_freedom_ = q.means, q.mean_precision, q.degrees_of_freedom
-        self.covariances_, self.precisions_cholesky_, self.precisions_ = q.covariances, roots, precisions
-        shares = shares_of(q.concentration)[:k]
-        self.weights_ = shares / shares.sum()
-        own = draws if kind == "tied" else draws._replace(covariances=draws.covariances[:, :, :k])
-        own = own._replace(weights=own.weights[:, :, :k], means=own.means[:, :, :k])
-        self.standard_errors_ = Gaussians(*(np.std(leaf[0], axis=0) for leaf in own))
+        self._tell(q, prior, frame.centre)
         self.n_iter_, self.lower_bound_ = min(max(1, int(steps)), int(self.max_iter)), float(bound / total)
         # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
         wide = 1000 if steps < self.max_iter else 10
@@ -434,15 +300,14 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
 
         checks = [c._replace(value=bound) if c.name == "bound" else c for c in found.report().checks]
         used = float(np.sum(q.mean_precision - prior.mean_precision >= 1))
-        checks.append(
-            Check("components in use", used, "trust", f"of {k} explain a row or more; others are as the prior has them")
-        )
+        explained = f"of {int(self.n_components)} explain a row or more; others are as the prior has them"
+        told = f"directions in which the rows vary by less than reg_covar = {self.reg_covar:g}, which the prior has"
+        checks.append(Check("components in use", used, "trust", explained))
         if held:
-            told = f"directions in which the rows vary by less than reg_covar = {self.reg_covar:g}, which the prior has"
             checks.append(Check("directions at the floor", float(held), "caution", told))
         numbers = {"objective": bound, "elbo": bound} | {f"lambda {i}": leaf for i, leaf in enumerate(q)}
         self.posterior_ = dataclasses.replace(
-            found, model=model, data=None, standing=None, surplus={}, unconstrained=np.asarray(flat)[None],
+            found, model=model, data=None, standing=None, surplus={}, unconstrained=self._drawn(found, frame),
             found=found.found | numbers, judged=judged(checks, found.report().title),
         )  # fmt: skip
         if not self.converged_:
@@ -454,6 +319,35 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
             )
         if held:
             warnings.warn(f"{held} {told}. report_ says more.", TractableWarning, stacklevel=3)
+
+    def _tell(self, q: MixturePosterior, prior: Prior, centre: np.ndarray) -> None:
+        """Attributes from λ and the prior."""
+        self.precisions_cholesky_, self.precisions_ = precision_roots(q.covariances, self.covariance_type)
+        self._centre = centre
+        self.weight_concentration_prior_, self.mean_precision_prior_ = prior.concentration, prior.mean_precision
+        self.mean_prior_, self.degrees_of_freedom_prior_ = prior.mean, prior.freedom
+        self.covariance_prior_ = prior.covariance
+        self.weight_concentration_ = tuple(q.concentration) if self._process else q.concentration
+        self.means_, self.mean_precision_, self.degrees_of_freedom_ = q.means, q.mean_precision, q.degrees_of_freedom
+        self.covariances_ = q.covariances
+        shares = shares_of(q.concentration)[: int(self.n_components)]
+        self.weights_ = shares / shares.sum()
+
+    def _drawn(self, found: Posterior, frame: Frame) -> np.ndarray:
+        """Draws as unconstrained numbers (1, draws, k); their sds are the standard errors."""
+        k, kind = int(self.n_components), COVARIANCES[self.covariance_type]
+        draws = as_doubles(found.draws)  # (1, draws, ...)
+        # A share that underflowed has no logarithm.
+        draws = Gaussians(
+            np.maximum(draws.weights, np.finfo(jnp.result_type(float)).tiny),
+            frame.centre + spun(frame.root, draws.means),
+            spread(frame.root, draws.covariances),
+        )
+        own = draws if kind == "tied" else draws._replace(covariances=draws.covariances[:, :, :k])
+        own = own._replace(weights=own.weights[:, :, :k], means=own.means[:, :, :k])
+        self.standard_errors_ = Gaussians(*(np.std(leaf[0], axis=0) for leaf in own))
+        flat = laid_out(k + self._process, len(frame.centre), kind)
+        return np.asarray(flat(as_floats(jax.tree.map(lambda a: a[0], draws))))[None]
 
     def _prior(self) -> Prior:
         return Prior(
@@ -474,21 +368,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         return q._replace(means=inwards(frame, q.means), covariances=spread(frame.inverse, q.covariances))
 
     def _students(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The predictive density's weights, centres, squared scales and degrees, a leading axis of components."""
-        q, prior = self._q(), self._prior()
-        weights, d, kind = shares_of(q.concentration), q.means.shape[1], self.covariance_type
-        means, beta = q.means, q.mean_precision
-        nu, covariances = q.degrees_of_freedom, q.covariances
-        if self._process:  # and all that are not used
-            means, beta = np.vstack([means, prior.mean]), np.append(beta, prior.mean_precision)
-            if kind != "tied":
-                nu = np.append(nu, prior.freedom)
-                covariances = np.concatenate([covariances, np.asarray(prior.covariance / prior.freedom)[None]])
-        nu = np.broadcast_to(nu, len(means))
-        covariances = np.broadcast_to(covariances, (len(means), *np.shape(prior.covariance)))
-        free = nu - d + 1 if kind in ("full", "tied") else d * nu if kind == "spherical" else nu
-        wider = (1 + 1 / beta) * (nu / free if kind in ("full", "tied") else 1.0)
-        return weights, means, covariances * wider.reshape(-1, *[1] * (covariances.ndim - 1)), free
+        return students(self._q(), self._prior(), self.covariance_type, self._process)
 
     def _mapped(self, step: str, X: Any) -> tuple[np.ndarray, Frame]:
         """A closed form of the model at λ, a block of rows at a time: (n, ...) in float64; and the frame it is of."""
@@ -502,83 +382,3 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
             found = apply(q, jnp.asarray(tables.padded(part, tables.length(len(part)))))
             out.append(np.asarray(found, np.float64)[: len(part)])
         return np.concatenate(out), frame
-
-
-def framing(centre: np.ndarray, covariance: np.ndarray) -> Frame:
-    """The frame in which a prior's C₀ is 1.
-
-    Raises:
-        DataError: C₀ is not positive definite.
-    """
-    try:
-        if covariance.ndim < 2 and not np.all(covariance > 0):
-            raise np.linalg.LinAlgError
-        root = np.linalg.cholesky(covariance) if covariance.ndim == 2 else np.sqrt(covariance)
-    except np.linalg.LinAlgError:
-        raise DataError(
-            "covariance_prior is not positive definite; by default it is the rows' covariance. Is a column constant, "
-            "the sum of others, or are there fewer rows than columns? Use a larger reg_covar, fewer columns, or a "
-            "covariance_prior of your own."
-        ) from None
-    inverse = np.linalg.inv(root) if root.ndim == 2 else 1 / root
-    return Frame(centre, np.asarray(root), np.asarray(inverse))
-
-
-def spun(root: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """L x of every point, (..., d)."""
-    return x @ root.T if root.ndim == 2 else x * root
-
-
-def spread(root: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """L Σ Lᵀ, of whatever shape a type has."""
-    return root @ covariances @ root.T if root.ndim == 2 else covariances * root**2
-
-
-def inwards(frame: Frame, x: np.ndarray) -> np.ndarray:
-    """x̃ of rows, (n, d)."""
-    return spun(frame.inverse, x - frame.centre)
-
-
-def outwards(frame: Frame, q: MixturePosterior) -> MixturePosterior:
-    """λ of x from λ of x̃."""
-    return q._replace(means=frame.centre + spun(frame.root, q.means), covariances=spread(frame.root, q.covariances))
-
-
-def log_size(frame: Frame) -> float:
-    """log |L|: by so much log p(x̃) lies above log p(x)."""
-    root = np.diag(frame.root) if frame.root.ndim == 2 else frame.root
-    return float(np.sum(np.log(np.broadcast_to(root, len(frame.centre)))))
-
-
-def shares_of(concentration: np.ndarray) -> np.ndarray:
-    """E[π]: (K,), or of a process's Betas, (2, K), K + 1 shares, the last of them what is left of the stick."""
-    if concentration.ndim == 1:
-        return concentration / concentration.sum()
-    piece, left = concentration / concentration.sum(0)
-    return np.append(piece, 1.0) * np.append(1.0, np.cumprod(left))
-
-
-def is_number(value: Any, least: int | float) -> bool:
-    """Whether it is a finite number above ``least``."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return bool(number and least < value < math.inf)
-
-
-@functools.lru_cache(maxsize=128)
-def assigning(conjugate: Conjugate) -> Callable:
-    """``(x, weight, responsibilities) -> λ``, compiled."""
-    assigned: Any = conjugate.assigned
-    return jax.jit(lambda x, weight, shares: conjugate.m_step(assigned(Batch(x, weight, x.shape[0]), shares)))
-
-
-@functools.lru_cache(maxsize=128)
-def told_by(conjugate: Conjugate, step: str) -> Callable:
-    """A closed form, compiled."""
-    return jax.jit(getattr(conjugate, step))
-
-
-@functools.lru_cache(maxsize=128)
-def laid_out(components: int, features: int, kind: str) -> Callable:
-    """θ's, a leading axis of draws, as unconstrained numbers (draws, k); whatever is believed of them."""
-    model = gaussian_mixture(components, features, kind, 0.0)
-    return jax.jit(jax.vmap(lambda theta: model.space.ravel(model.unconstrain(theta))))

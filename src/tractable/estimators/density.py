@@ -1,13 +1,10 @@
 """Densities with hidden causes as scikit-learn has them, fitted by EM: what they have in common."""
 
-import contextlib
 import dataclasses
 import functools
 import math
-import pathlib
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,18 +19,19 @@ from tractable.checks.convergence import Check
 from tractable.core import Batch
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
+from tractable.estimators.density_model import as_doubles, as_floats, compiled, finite, moved, weighted
+from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
+from tractable.estimators.files import blocks, framed, on_file, opened
 from tractable.infer import infer
-from tractable.kernels.em import Expected, OnlineState, online_em
+from tractable.kernels.em import OnlineState, online_em
 from tractable.latent import LatentModel
 from tractable.methods.maximisation import EM
-from tractable.models.mixture import SEEN
 from tractable.posterior import Posterior
-from tractable.report import ORDER, Report
+from tractable.report import Report, worst
 from tractable.tools.data import Data
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
 PyTree = Any
-MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
 FORGETTING = 0.6  # κ of partial_fit, in (½, 1]
 
@@ -44,39 +42,6 @@ class Running(NamedTuple):
     statistics: PyTree  # in the scale of ``size`` rows, x about the centre
     seen: float  # weight of all rows so far
     size: float
-
-
-class Weighted(LatentModel):
-    """A model of rows (x, w) that count w times: Σ w log p(x | θ).
-
-    Two that differ in where they begin and in how they are judged are one to the compiler, which sees neither.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Weighted) and self.e_step is other.e_step
-
-    def __hash__(self) -> int:
-        return hash(self.e_step)
-
-
-@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
-def weighted(base: LatentModel) -> Weighted:
-    """The model of rows (x, w) from that of rows x, both halves in closed form."""
-    e_step: Any = base.e_step
-
-    def weigh(theta: PyTree, batch: Batch) -> Expected:
-        x, weight = batch.data
-        return e_step(theta, Batch(x, batch.mask * weight, batch.size))
-
-    def log_prob(theta: PyTree, rows: tuple) -> jax.Array:
-        x, weight = rows
-        return weight * base.summed_out(theta, x)
-
-    made = Weighted.from_steps(
-        weigh, base.m_step, log_prob, base.position,
-        support=base.support, sample=base.sampler, parameters=base.parameters,
-    )  # fmt: skip
-    return made  # pyright: ignore[reportReturnType]
 
 
 class Density(DensityMixin, Bayesian):
@@ -250,15 +215,9 @@ class Density(DensityMixin, Bayesian):
         x, weight = merged(x, self._weights(sample_weight, x))
         self._check_rows(len(x))
         centre = middle([(x, weight)], self.n_features_in_)
-        count = tables.length(len(x)) if len(x) <= MERGED else len(x)  # few lengths, few compilations
-        dtype = jnp.result_type(float)
-        data = Data(
-            tables.padded((x - centre).astype(dtype), count),
-            given=tables.padded(weight.astype(dtype), count, 0.0),
-            missing=self._gaps(),
-            resident=True,
+        self._climb(
+            self._model(), in_few_lengths(x - centre, weight, self._gaps()), centre, centre, float(weight.sum())
         )
-        self._climb(self._model(), data, centre, centre, float(weight.sum()))
 
     def _fit_file(self, x: np.ndarray, names: list[str] | None, sample_weight: Any) -> None:
         if x.ndim != 2 or x.dtype.kind not in "fiub":
@@ -289,7 +248,10 @@ class Density(DensityMixin, Bayesian):
             errors=self._informed,
         )  # fmt: skip
         found = self._inferred(model, data, method)
-        theta = moved(base, as_doubles(found.mean()), origin - centre)
+        self._settle(found, moved(base, as_doubles(found.mean()), origin - centre), centre, total)
+
+    def _settle(self, found: Posterior, theta: PyTree, centre: np.ndarray, total: float) -> None:
+        """What ``fit`` concludes from a climb, and what it warns of."""
         errors, checks = self._errors(found, theta, total), self._checks(found, theta, total)
         steps, objective, to_come = (found.found[name] for name in ("steps", "objective", "to come"))
         self.n_iter_, self.lower_bound_ = max(1, int(steps)), float(objective) / total
@@ -298,14 +260,8 @@ class Density(DensityMixin, Bayesian):
         allowed = 1000 * max(total, abs(objective)) if ended else 10 * max(1.0, abs(objective))
         self.converged_ = bool(to_come <= allowed * self.tol)
         if ended and not self.converged_:
-            checks.append(
-                Check(
-                    "ended early",
-                    steps,
-                    "reject",
-                    f"steps: the next left the finite numbers, or their digits. {COLLAPSED}",
-                )
-            )
+            told = f"steps: the next left the finite numbers, or their digits. {COLLAPSED}"
+            checks.append(Check("ended early", steps, "reject", told))
         self._running = Running(None, total, total)
         theta, _ = self._turned(theta, None)
         self._conclude(theta, errors, dataclasses.replace(found, judged=judged(checks, found.report().title)), centre)
@@ -315,7 +271,7 @@ class Density(DensityMixin, Bayesian):
                 f"EM has not converged in {self.n_iter_} steps, of max_iter={self.max_iter}: {to_come:.3g} nats may be "
                 f"to come. {cause}.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         for check in checks:
             if check.name == "curvature":
@@ -324,7 +280,7 @@ class Density(DensityMixin, Bayesian):
                 warnings.warn(
                     f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more.",
                     TractableWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
     def _inferred(self, model: LatentModel, data: Data, method: EM) -> Posterior:
@@ -390,149 +346,10 @@ def check_whole(**settings: Any) -> None:
             raise SettingsError(f"{name} is a whole number, 1 or more; got {value!r}.")
 
 
-def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that count, equal ones as one of their summed weight, in the order of their values; many as they are.
-
-    So that a row repeated and a row that counts twice begin and end alike, to the last digit.
-    """
-    kept = weight > 0
-    x, weight = x[kept], weight[kept]
-    if len(x) > MERGED:
-        return x, weight
-    found = tables.distinct(np.where(np.isnan(x), np.inf, x), np.zeros(len(x)), weight)
-    return np.where(np.isinf(found.x), np.nan, found.x), found.weight
-
-
-def as_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Rows that all count alike, for a start: those of unlike weight in its proportion, evenly."""
-    if not np.ptp(weight) > 0:
-        return x
-    reached = np.cumsum(weight) / weight.sum()
-    return x[np.minimum(np.searchsorted(reached, (np.arange(SEEN) + 0.5) / SEEN), len(x) - 1)]
-
-
-def middle(parts: Any, features: int) -> np.ndarray:
-    """Means of the columns, (d,), of parts (x, weight); NaN is not there.
-
-    Raises:
-        DataError: a column without a number.
-    """
-    total, count = np.zeros(features), np.zeros(features)
-    for x, weight in parts:
-        seen = ~np.isnan(x)
-        total += weight @ np.where(seen, x, 0.0)
-        count += weight @ seen
-    if not np.all(count > 0):
-        raise DataError(f"Column {int(np.argmin(count > 0))} of X has no number at all; drop it.")
-    return total / count
-
-
-def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(x, weight) of ``size`` rows at a time."""
-    for start in range(0, len(x), size):
-        yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
-
-
-@contextlib.contextmanager
-def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
-    """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
-    if not isinstance(x, str | pathlib.Path):
-        yield x, None
-        return
-    path = pathlib.Path(x)
-    if not path.is_file():
-        raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
-    if path.suffix == ".npy":
-        try:
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
-        yield table, None
-    elif path.suffix == ".parquet":
-        with tempfile.TemporaryDirectory() as folder:
-            yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
-    else:
-        raise DataError(f"fit reads .npy and .parquet files; got {path.name}.")
-
-
-def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.ndarray, list[str]]:
-    """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as source:
-            schema, size = source.schema_arrow, source.metadata.num_rows
-            other = [f.name for f in schema if not _is_number(f.type)]
-            if other:
-                raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
-            single = all(pyarrow.types.is_float32(f.type) for f in schema)
-            dtype = np.float32 if single else np.float64
-            if size == 0:
-                return np.zeros((0, len(schema)), dtype), schema.names
-            table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
-            start = 0
-            for batch in source.iter_batches(batch_size=chunk):
-                for i, column in enumerate(batch.columns):
-                    table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
-                start += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
-    return table, schema.names
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow
-
-    types = pyarrow.types
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-
-
-def on_file(x: Any, chunk: int) -> bool:
-    """Whether rows are mapped, and more than are looked at at once."""
-    return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
-
-
-def framed(x: Any, names: list[str] | None) -> Any:
-    """Rows with their columns' names."""
-    if names is None:
-        return x
-    import pandas as pd
-
-    return pd.DataFrame(np.asarray(x), columns=pd.Index(names))
-
-
-def moved(model: LatentModel, theta: PyTree, offset: np.ndarray) -> PyTree:
-    """θ of rows to which ``offset`` is added."""
-    shift: Any = model.shift
-    return shift(theta, offset)
-
-
 def judged(checks: list[Check], title: str) -> Report:
     """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
-    return Report(max((c.verdict for c in checks), key=ORDER.index), tuple(checks), title)
-
-
-def finite(theta: PyTree) -> bool:
-    """Whether every number of θ is finite."""
-    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
-
-
-def as_floats(theta: PyTree) -> PyTree:
-    """On the device, in the current precision."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), theta)
-
-
-def as_doubles(theta: PyTree) -> PyTree:
-    """On the host."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
-
-
-@functools.lru_cache(maxsize=128)
-def compiled(model: LatentModel, step: str) -> Callable:
-    """A step of a model, compiled once."""
-    return jax.jit(getattr(model, step))
+    return Report(worst(checks), tuple(checks), title)
 
 
 @functools.lru_cache(maxsize=128)

@@ -9,6 +9,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -115,6 +116,20 @@ def probabilistic_pca_maximum(x: Any, rank: int, weights: Any = None) -> Loading
     return Loadings(mean, loadings * np.sign(loadings[largest, np.arange(rank)]), noise)
 
 
+class Setting(NamedTuple):
+    """Which factor model it is; hashable, so that equal ones give the same functions."""
+
+    features: int  # d
+    rank: int  # q
+    floor: float  # of variances
+    origin: tuple[float, ...]  # (d,) in single precision: the same number in both
+    isotropic: bool
+
+    @property
+    def centre(self) -> np.ndarray:
+        return np.array([self.origin], np.float32)  # (1, d)
+
+
 def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
     if not isinstance(features, int | np.integer) or features < 1:
         raise ModelError(f"features is a whole number, 1 or more; got {features}.")
@@ -125,92 +140,111 @@ def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool
     origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
     if origin.shape != (features,) or not np.isfinite(origin).all():
         raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
-    return _factors(int(features), int(rank), float(floor), tuple(origin.tolist()), isotropic)
+    return _factors(Setting(int(features), int(rank), float(floor), tuple(origin.tolist()), isotropic))
 
 
 @functools.lru_cache(maxsize=128)
-def _factors(features: int, rank: int, floor: float, origin: tuple[float, ...], isotropic: bool) -> LatentModel:
-    centre = np.array(origin, np.float32)  # the same number in both precisions
-
-    def clean(theta: Loadings, x: Any) -> jax.Array:
-        x = jnp.asarray(x)
-        if x.ndim != 2 or x.shape[1] != features:
-            raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {x.shape}.")
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            x = x.astype(theta.mean.dtype)
-        return (x - centre[None, :].astype(x.dtype)).astype(theta.mean.dtype)
-
-    def posterior(theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
-        noise = jnp.broadcast_to(theta.noise, (features,))
-        off = x - (theta.mean - centre.astype(x.dtype))[None, :]
-        scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
-        inner = jnp.eye(rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
-        root = inverse_root(inner)
-        covariance = jnp.matmul(root.T, root, precision="highest")
-        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
-        # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
-        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
-        square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
-        log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
-
-    def e_step(theta: Loadings, batch: Batch) -> Expected:
-        x = clean(theta, observed(batch))
-        weights = jnp.asarray(batch.mask, x.dtype)
-        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
-        means, covariance, log_probs = posterior(theta, x)
-        codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
-        weighted = codes * weights[:, None]
-        latent = jnp.matmul(weighted.T, codes, precision="highest")
-        latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
-        cross = jnp.matmul(x.T, weighted, precision="highest")
-        square = jnp.sum(x**2 * weights[:, None], axis=0)
-        return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
-
-    def m_step(statistics: Regression) -> Loadings:
-        latent, cross, square = jax.tree.map(jnp.asarray, statistics)
-        root = inverse_root(latent)
-        solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
-        noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
-        noise = jnp.mean(noise) if isotropic else noise
-        mean = solution[:, rank] + centre.astype(cross.dtype)
-        return Loadings(mean, solution[:, :rank], jnp.maximum(noise, floor))
-
-    def log_prob(theta: Loadings, x: Any) -> jax.Array:
-        return posterior(theta, clean(theta, x))[2]
-
-    def encode(theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
-        return posterior(theta, clean(theta, x))[:2]
-
-    def sample(key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
-        key_z, key_x = jax.random.split(key)
-        z = jax.random.normal(key_z, (n, rank), theta.mean.dtype)
-        noise = jax.random.normal(key_x, (n, features), theta.mean.dtype)
-        sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (features,)))
-        return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
-
-    parameters = features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features)
+def _factors(setting: Setting) -> LatentModel:
+    features, rank, _, _, isotropic = setting
     position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
 
-    def begin(key: jax.Array, rows: Any) -> Loadings:
-        """Small loadings in a random direction: at zero there is none, and EM would stay."""
-        x = np.asarray(rows, np.float64)
-        variance = np.maximum(x.var(0), floor)
-        direction = np.asarray(jax.random.normal(key, (features, rank)))
-        noise = 0.5 * (variance.mean() if isotropic else variance)
-        return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
-
-    def examine(theta: Loadings, size: int) -> list[Check]:
-        least = float(np.min(theta.noise))
-        if least > 4 * floor:
-            return []
-        sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
-        return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
+    def of(function: Callable) -> Callable:
+        return functools.partial(function, setting)
 
     return LatentModel.from_steps(
-        e_step, m_step, log_prob, position,
+        of(e_step), of(m_step), of(log_prob), position,
         support=Loadings(constraints.real, constraints.real, constraints.positive),
-        encode=encode, sample=sample, begin=begin, examine=examine, parameters=parameters,
+        encode=of(encode), sample=of(sample), begin=of(begin), examine=of(examine),
+        parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
         shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
     )  # fmt: skip
+
+
+def clean(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
+    """Rows about the centre."""
+    x, features = jnp.asarray(x), setting.features
+    if x.ndim != 2 or x.shape[1] != features:
+        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {x.shape}.")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        x = x.astype(theta.mean.dtype)
+    return (x - setting.centre.astype(x.dtype)).astype(theta.mean.dtype)
+
+
+def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
+    features = setting.features
+    noise = jnp.broadcast_to(theta.noise, (features,))
+    off = x - (theta.mean[None, :] - setting.centre.astype(x.dtype))
+    scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
+    inner = jnp.eye(setting.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
+    root = inverse_root(inner)
+    covariance = jnp.matmul(root.T, root, precision="highest")
+    means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+    # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
+    residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+    square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
+    log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+    return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
+
+
+def e_step(setting: Setting, theta: Loadings, batch: Batch) -> Expected:
+    x, rank = clean(setting, theta, observed(batch)), setting.rank
+    weights = jnp.asarray(batch.mask, x.dtype)
+    x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+    means, covariance, log_probs = coded(setting, theta, x)
+    codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
+    weighted = codes * weights[:, None]
+    latent = jnp.matmul(weighted.T, codes, precision="highest")
+    latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
+    cross = jnp.matmul(x.T, weighted, precision="highest")
+    square = jnp.sum(x**2 * weights[:, None], axis=0)
+    return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
+
+
+def m_step(setting: Setting, statistics: Regression) -> Loadings:
+    rank = setting.rank
+    latent, cross, square = jax.tree.map(jnp.asarray, statistics)
+    root = inverse_root(latent)
+    solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
+    noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
+    noise = jnp.mean(noise) if setting.isotropic else noise
+    mean = solution[:, rank] + setting.centre[0].astype(cross.dtype)
+    return Loadings(mean, solution[:, :rank], jnp.maximum(noise, setting.floor))
+
+
+def log_prob(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
+    return coded(setting, theta, clean(setting, theta, x))[2]
+
+
+def encode(setting: Setting, theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
+    """Mean and covariance of z given x."""
+    return coded(setting, theta, clean(setting, theta, x))[:2]
+
+
+def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
+    """Rows (n, d) and their z (n, q)."""
+    key_z, key_x = jax.random.split(key)
+    z = jax.random.normal(key_z, (n, setting.rank), theta.mean.dtype)
+    noise = jax.random.normal(key_x, (n, setting.features), theta.mean.dtype)
+    sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (setting.features,)))
+    return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
+
+
+def begin(setting: Setting, key: jax.Array, rows: Any) -> Loadings:
+    """Small loadings in a random direction: at zero there is none, and EM would stay."""
+    features, rank, floor, _, isotropic = setting
+    x = np.asarray(rows, np.float64)
+    variance = np.maximum(x.var(0), floor)
+    direction = np.asarray(jax.random.normal(key, (features, rank)))
+    noise = 0.5 * (variance.mean() if isotropic else variance)
+    return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
+
+
+def examine(setting: Setting, theta: Loadings, size: int) -> list[Check]:
+    """What a report should say of a maximum."""
+    del size
+    least, floor = float(np.min(theta.noise)), setting.floor
+    if least > 4 * floor:
+        return []
+    sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
+    return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]

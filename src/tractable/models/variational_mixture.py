@@ -6,20 +6,21 @@ does: two matrix products.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import digamma
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.models import normal_wishart
+from tractable.models import gaussians, mixture_weights, normal_wishart
 from tractable.models.conjugate import LOG_2PI, Real, positive
-from tractable.models.conjugate_variational import Conjugate, dirichlet_divergence
-from tractable.models.mixture import COVARIANCES, Gaussians, Moments, _check, _normalised, _rows
-from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, log_det_lost, second
+from tractable.models.conjugate_variational import Conjugate
+from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
+from tractable.models.linear_mixture import Moments, check_sizes, normalised, rows_of
+from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, is_matrix, log_det_lost, second
 from tractable.tools.errors import ModelError
 
 
@@ -31,6 +32,30 @@ class MixturePosterior(NamedTuple):
     mean_precision: Any  # (K,) β
     degrees_of_freedom: Any  # (K,) ν; tied ()
     covariances: Any  # E[Λ]⁻¹ = C/ν: full (K, d, d), tied (d, d), diagonal (K, d), spherical (K,)
+
+
+class Beliefs(NamedTuple):
+    """The prior's numbers, and which mixture they are of; hashable, so that equal ones give the same functions."""
+
+    setting: Setting
+    process: bool
+    alpha: float  # α₀
+    mean: tuple[float, ...]  # (d,) m₀
+    beta: float  # β₀
+    freedom: float  # ν₀
+    spread: tuple[float, ...]  # C₀, flat
+
+    @property
+    def m0(self) -> np.ndarray:
+        return np.array([self.mean])  # (1, d)
+
+    @property
+    def c0(self) -> np.ndarray:
+        return np.array(self.spread).reshape(_shape(self.setting.covariance, self.setting.features))
+
+    @property
+    def tied(self) -> bool:
+        return self.setting.covariance == "tied"
 
 
 def bayesian_gaussian_mixture(
@@ -91,13 +116,13 @@ def bayesian_gaussian_mixture(
     >>> model.mean(model.prior).weights.round(3).tolist()
     [0.333, 0.333, 0.333]
     """
-    _check(components, features)
+    check_sizes(components, features)
     if covariance not in COVARIANCES:
         raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
     alpha = 1 / components if weight_concentration is None else weight_concentration
     positive(weight_concentration=alpha, mean_precision=mean_precision)
     freedom = features if degrees_of_freedom is None else degrees_of_freedom
-    least = features - 1 if covariance in ("full", "tied") else 0
+    least = features - 1 if is_matrix(covariance) else 0
     if not least < freedom < math.inf:
         raise ModelError(f"degrees_of_freedom is above {least} and finite; got {freedom}.")
     if not 0 <= floor < math.inf:
@@ -105,185 +130,175 @@ def bayesian_gaussian_mixture(
     m0 = _vector("mean_prior", np.zeros(features) if mean_prior is None else mean_prior, features)
     origin = _vector("centre", m0 if centre is None else centre, features).astype(np.float32)
     c0 = _spread(covariance, features, covariance_prior)
+    setting = Setting(components, features, covariance, float(floor), tuple(origin.tolist()))
     return _bayesian(
-        components, features, covariance, float(alpha), process, tuple(m0.tolist()), float(mean_precision),
-        float(freedom), tuple(c0.ravel().tolist()), float(floor), tuple(origin.tolist()),
+        Beliefs(
+            setting, process, float(alpha), tuple(m0.tolist()), float(mean_precision), float(freedom),
+            tuple(c0.ravel().tolist()),
+        )
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=128)
-def _bayesian(
-    components: int,
-    features: int,
-    covariance: str,
-    alpha: float,
-    process: bool,
-    mean: tuple[float, ...],
-    beta: float,
-    freedom: float,
-    spread: tuple[float, ...],
-    floor: float,
-    origin: tuple[float, ...],
-) -> Conjugate:
-    matrix, tied = normal_wishart.is_matrix(covariance), covariance == "tied"
-    rows, columns = np.triu_indices(features)
-    twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
-    place = np.zeros((features, features), int)
-    place[rows, columns] = place[columns, rows] = np.arange(rows.size)
-    centre, m0, each = np.array([origin], np.float32), np.array([mean]), np.ones(components)  # (1, d) twice, (K,)
-    c0 = np.array(spread).reshape({"diagonal": (features,), "spherical": ()}.get(covariance, (features, features)))
-    prior = MixturePosterior(
-        np.stack([each, alpha * each]) if process else alpha * each,
-        np.tile(m0, (components, 1)),
-        beta * each,
-        np.array(freedom) if tied else freedom * each,
-        c0 / freedom if tied else np.tile(c0 / freedom, (components, *[1] * c0.ndim)),
-    )
-
-    def log_weights(concentration: jax.Array) -> jax.Array:
-        """E log π, (K,)."""
-        if not process:
-            return digamma(concentration) - digamma(jnp.sum(concentration))
-        whole = digamma(jnp.sum(concentration, axis=0))
-        piece, left = digamma(concentration[0]) - whole, digamma(concentration[1]) - whole
-        return piece + jnp.append(0, jnp.cumsum(left)[:-1])
-
-    def coefficients(q: MixturePosterior) -> jax.Array:
-        """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
-        means, root = q.means - centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
-        if matrix:
-            root = jnp.broadcast_to(root, (components, features, features))
-            precision = jnp.einsum("kij,kil->kjl", root, root, precision="highest")
-            linear = jnp.einsum("kij,kj->ki", precision, means, precision="highest")
-            square = -0.5 * precision[:, rows, columns] * twice[None, :].astype(means.dtype)
-        else:
-            linear = root**2 * means
-            square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
-        constant = (
-            log_weights(q.concentration)
-            + half_log_det(root)
-            + log_det_lost(q.degrees_of_freedom, covariance, features)
-            - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
-        )
-        return jnp.concatenate([constant[:, None], linear, square], axis=1)
-
-    # The features and their sums are those of ``mixture.gaussian_mixture``.
-
-    def expand(x: Any, dtype: Any, weights: jax.Array | None = None) -> jax.Array:  # (n, m)
-        x = _rows(x, features)
-        x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
-        x = (x - centre.astype(x.dtype)).astype(dtype)
-        if weights is not None:
-            x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
-        if matrix:
-            squares = [x[:, i : i + 1] * x[:, i:] for i in range(features)]
-        else:
-            squares = [x**2 if covariance == "diagonal" else jnp.sum(x**2, axis=1, keepdims=True)]
-        return jnp.concatenate([jnp.ones((x.shape[0], 1), x.dtype), x, *squares], axis=1)
-
-    def moments(share: jax.Array, phi: jax.Array) -> Moments:
-        sums = jnp.matmul(share.T, phi, precision="highest")  # (K, m)
-        squares = sums[:, 1 + features :]
-        squares = jnp.sum(squares, axis=0) if tied else (squares[:, 0] if covariance == "spherical" else squares)
-        return Moments(sums[:, 0], sums[:, 1 : 1 + features], squares)
-
-    def logits(q: MixturePosterior, phi: jax.Array) -> jax.Array:  # (n, K)
-        return jnp.matmul(phi, coefficients(q).T, precision="highest")
-
-    def e_step(q: MixturePosterior, batch: Batch) -> Expected:
-        q = MixturePosterior(*map(jnp.asarray, q))
-        weights = jnp.asarray(batch.mask, q.means.dtype)
-        phi = expand(observed(batch), q.means.dtype, weights)
-        share, log_sums = _normalised(logits(q, phi), weights)
-        return Expected(moments(share, phi), jnp.sum(weights * log_sums))
-
-    def responsibilities(q: MixturePosterior, x: Any) -> jax.Array:
-        q = MixturePosterior(*map(jnp.asarray, q))
-        return _normalised(logits(q, expand(x, q.means.dtype)))[0]
-
-    def assigned(batch: Batch, responsibilities: Any) -> Moments:
-        share = jnp.asarray(responsibilities, jnp.result_type(float))
-        weights = jnp.asarray(batch.mask, share.dtype)
-        return moments(weights[:, None] * share, expand(observed(batch), share.dtype, weights))
-
-    def m_step(statistics: Moments) -> MixturePosterior:
-        count, first, squares = map(jnp.asarray, statistics)
-        dtype, off = first.dtype, m0 - centre  # the prior's mean, about the centre
-        total = beta + count  # (K,)
-        means = (beta * off.astype(dtype) + first) / total[:, None]
-        back = second(means, covariance)  # (K, ...)
-        back = total.reshape(-1, *[1] * (back.ndim - 1)) * back
-        if matrix:
-            squares = squares[..., place]
-        elif covariance == "spherical":
-            squares = squares / features
-        here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
-        seen = jnp.sum(count) if tied else count
-        like = jnp.shape(seen) + (1,) * c0.ndim
-        lift = floor * np.broadcast_to(np.eye(features) if matrix else 1.0, c0.shape)
-        scale = here.reshape((1,) * jnp.ndim(seen) + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
-        scale = scale + seen.reshape(like) * lift.astype(dtype).reshape((1,) * jnp.ndim(seen) + c0.shape)
-        nu = freedom + seen
-        if process:
-            after = jnp.append(jnp.cumsum(count[::-1])[::-1][1:], 0)  # Σ_{j>k} N_j
-            concentration = jnp.stack([1 + count, alpha + after])
-        else:
-            concentration = alpha + count
-        return MixturePosterior(concentration, means + centre.astype(dtype), total, nu, scale / nu.reshape(like))
-
-    def divergence(q: MixturePosterior) -> jax.Array:
-        given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
-        of_weights = dirichlet_divergence(*((given.T, before.T) if process else (given, before)))  # Betas, or one
-        return jnp.sum(of_weights) + normal_wishart.divergence(normals(q), normals(prior), covariance)
-
-    def extended(q: MixturePosterior) -> NormalWishart:
-        """With the component that stands for those not used."""
-        q = MixturePosterior(*map(jnp.asarray, q))
-        if not process:
-            return normals(q)
-
-        def join(here: jax.Array, there: np.ndarray) -> jax.Array:
-            return jnp.concatenate([here, there[:1].astype(here.dtype)])
-
-        shared_by_all = q.degrees_of_freedom, q.covariances
-        return NormalWishart(
-            join(q.means, prior.means),
-            join(q.mean_precision, prior.mean_precision),
-            *(shared_by_all if tied else map(join, shared_by_all, (prior.degrees_of_freedom, prior.covariances))),
-        )
-
-    def broken(pieces: jax.Array, left: jax.Array) -> jax.Array:
-        """v_k Π_{j<k} (1 − v_j), and what is left of the stick: (n, K + 1) of (n, K) twice."""
-        one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
-        return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
-
-    def mean_weights(q: MixturePosterior) -> jax.Array:
-        shares = q.concentration / jnp.sum(q.concentration, axis=0, keepdims=process)
-        return broken(shares[:1], shares[1:])[0] if process else shares
-
-    def mean_of(q: MixturePosterior) -> Gaussians:
-        q, given = MixturePosterior(*map(jnp.asarray, q)), extended(q)
-        return Gaussians(mean_weights(q), given.means, given.covariances)
-
-    def sample(key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
-        key_weights, key_normals = jax.random.split(key)
-        dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
-        if process:
-            pairs = jax.random.dirichlet(key_weights, concentration.T, (n, components), dtype)
-            weights = broken(pairs[..., 0], pairs[..., 1])
-        else:
-            weights = jax.random.dirichlet(key_weights, concentration, (n,), dtype)
-        return Gaussians(weights, *normal_wishart.sample(key_normals, extended(q), covariance, n))
-
-    def predictive_log_prob(q: MixturePosterior, x: Any) -> jax.Array:
-        given, x = extended(q), _rows(x, features)
-        terms = normal_wishart.predictive_log_prob(given, covariance, x.astype(given.means.dtype))
-        weights = mean_weights(MixturePosterior(*map(jnp.asarray, q)))
-        return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
+def _bayesian(beliefs: Beliefs) -> Conjugate:
+    def of(function: Callable) -> Callable:
+        return functools.partial(function, beliefs)
 
     return Conjugate(
-        e_step, m_step, divergence, sample, mean_of, predictive_log_prob, prior, responsibilities, assigned
+        of(e_step), of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob),
+        prior_of(beliefs), of(responsibilities), of(assigned),
+    )  # fmt: skip
+
+
+def prior_of(beliefs: Beliefs) -> MixturePosterior:
+    """λ from before any data."""
+    components, freedom = beliefs.setting.components, beliefs.freedom
+    each, guess = np.ones(components), beliefs.c0 / freedom
+    return MixturePosterior(
+        mixture_weights.before(components, beliefs.alpha, beliefs.process),
+        np.tile(beliefs.m0, (components, 1)),
+        beliefs.beta * each,
+        np.array(freedom) if beliefs.tied else freedom * each,
+        guess if beliefs.tied else np.tile(guess, (components, *[1] * guess.ndim)),
     )
+
+
+def coefficients(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
+    """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
+    components, features, covariance, *_ = beliefs.setting
+    means, root = q.means - beliefs.setting.centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
+    if is_matrix(covariance):
+        root = jnp.broadcast_to(root, (components, features, features))
+        linear, square = gaussians.of_matrices(root, means)
+    else:
+        linear = root**2 * means
+        square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
+    constant = (
+        mixture_weights.expected_log(q.concentration, beliefs.process)
+        + half_log_det(root)
+        + log_det_lost(q.degrees_of_freedom, covariance, features)
+        - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
+    )
+    return jnp.concatenate([constant[:, None], linear, square], axis=1)
+
+
+def expand(beliefs: Beliefs, x: Any, dtype: Any, weights: jax.Array | None = None) -> jax.Array:
+    """Features of rows, (n, m), those of ``gaussians``."""
+    x = gaussians.centred(beliefs.setting, x, dtype)
+    if weights is not None:
+        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+    return gaussians.expand(beliefs.setting.covariance, x)
+
+
+def moments(beliefs: Beliefs, share: jax.Array, phi: jax.Array) -> Moments:
+    return gaussians.moments(beliefs.setting, jnp.matmul(share.T, phi, precision="highest"))
+
+
+def logits(beliefs: Beliefs, q: MixturePosterior, phi: jax.Array) -> jax.Array:
+    """log of q(z = k) but for a constant, (n, K)."""
+    return jnp.matmul(phi, coefficients(beliefs, q).T, precision="highest")
+
+
+def e_step(beliefs: Beliefs, q: MixturePosterior, batch: Batch) -> Expected:
+    q = on_device(q)
+    weights = jnp.asarray(batch.mask, q.means.dtype)
+    phi = expand(beliefs, observed(batch), q.means.dtype, weights)
+    share, log_sums = normalised(logits(beliefs, q, phi), weights)
+    return Expected(moments(beliefs, share, phi), jnp.sum(weights * log_sums))
+
+
+def responsibilities(beliefs: Beliefs, q: MixturePosterior, x: Any) -> jax.Array:
+    q = on_device(q)
+    return normalised(logits(beliefs, q, expand(beliefs, x, q.means.dtype)))[0]
+
+
+def assigned(beliefs: Beliefs, batch: Batch, responsibilities: Any) -> Moments:
+    share = jnp.asarray(responsibilities, jnp.result_type(float))
+    weights = jnp.asarray(batch.mask, share.dtype)
+    return moments(beliefs, weights[:, None] * share, expand(beliefs, observed(batch), share.dtype, weights))
+
+
+def m_step(beliefs: Beliefs, statistics: Moments) -> MixturePosterior:
+    setting, beta = beliefs.setting, beliefs.beta
+    count, first, squares = map(jnp.asarray, statistics)
+    dtype, off = first.dtype, beliefs.m0 - setting.centre  # the prior's mean, about the centre
+    total = beta + count  # (K,)
+    means = jnp.divide(beta * off.astype(dtype) + first, total[:, None])
+    return MixturePosterior(
+        mixture_weights.after(count, beliefs.alpha, beliefs.process),
+        means + setting.centre.astype(dtype),
+        total,
+        *precisions(beliefs, count, squares, means, off),
+    )
+
+
+def precisions(
+    beliefs: Beliefs, count: jax.Array, squares: jax.Array, means: jax.Array, off: np.ndarray
+) -> tuple[jax.Array, jax.Array]:
+    """ν and C/ν of an M-step; its means and the prior's, ``off``, are about the centre."""
+    (components, features, covariance, floor, _), c0, tied = beliefs.setting, beliefs.c0, beliefs.tied
+    dtype, beta = means.dtype, beliefs.beta
+    back = second(means, covariance)  # (K, ...)
+    back = (beta + count).reshape(-1, *[1] * (back.ndim - 1)) * back
+    if is_matrix(covariance):
+        squares = gaussians.unfolded(squares, features)
+    elif covariance == "spherical":
+        squares = squares / features
+    here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
+    seen = jnp.sum(count) if tied else count
+    like, ones = jnp.shape(seen) + (1,) * c0.ndim, (1,) * jnp.ndim(seen)
+    lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
+    scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
+    scale = scale + seen.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
+    nu = beliefs.freedom + seen
+    return nu, scale / nu.reshape(like)
+
+
+def divergence(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
+    prior = prior_of(beliefs)
+    given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
+    of_weights = mixture_weights.divergence(given, before, beliefs.process)
+    return of_weights + normal_wishart.divergence(normals(q), normals(prior), beliefs.setting.covariance)
+
+
+def extended(beliefs: Beliefs, q: MixturePosterior) -> NormalWishart:
+    """With the component that stands for those not used."""
+    q, prior = on_device(q), prior_of(beliefs)
+    if not beliefs.process:
+        return normals(q)
+
+    def join(here: jax.Array, there: np.ndarray) -> jax.Array:
+        return jnp.concatenate([here, there[:1].astype(here.dtype)])
+
+    shared_by_all = q.degrees_of_freedom, q.covariances
+    return NormalWishart(
+        join(q.means, prior.means),
+        join(q.mean_precision, prior.mean_precision),
+        *(shared_by_all if beliefs.tied else map(join, shared_by_all, (prior.degrees_of_freedom, prior.covariances))),
+    )
+
+
+def mean(beliefs: Beliefs, q: MixturePosterior) -> Gaussians:
+    q, given = on_device(q), extended(beliefs, q)
+    return Gaussians(mixture_weights.expected(q.concentration, beliefs.process), given.means, given.covariances)
+
+
+def sample(beliefs: Beliefs, key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
+    key_weights, key_normals = jax.random.split(key)
+    dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
+    weights = mixture_weights.sample(key_weights, concentration, beliefs.process, n, dtype)
+    return Gaussians(weights, *normal_wishart.sample(key_normals, extended(beliefs, q), beliefs.setting.covariance, n))
+
+
+def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: Any) -> jax.Array:
+    given, x = extended(beliefs, q), rows_of(x, beliefs.setting.features)
+    terms = normal_wishart.predictive_log_prob(given, beliefs.setting.covariance, x.astype(given.means.dtype))
+    weights = mixture_weights.expected(on_device(q).concentration, beliefs.process)
+    return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
+
+
+def on_device(q: MixturePosterior) -> MixturePosterior:
+    return MixturePosterior(*map(jnp.asarray, q))
 
 
 def normals(q: MixturePosterior) -> NormalWishart:
@@ -298,9 +313,14 @@ def _vector(name: str, value: Any, features: int) -> np.ndarray:
     return array
 
 
+def _shape(covariance: str, features: int) -> tuple[int, ...]:
+    """Of one component's C."""
+    return {"diagonal": (features,), "spherical": ()}.get(covariance, (features, features))
+
+
 def _spread(covariance: str, features: int, value: Any) -> np.ndarray:
     """C₀ in the shape of one component's."""
-    shape = {"diagonal": (features,), "spherical": ()}.get(covariance, (features, features))
+    shape = _shape(covariance, features)
     if value is None:
         return np.eye(features) if len(shape) == 2 else np.ones(shape)
     array = np.asarray(value, np.float64)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -45,6 +46,27 @@ class Products(NamedTuple):
     xx: Any  # (D, D)
     xy: Any  # (D,)
     yy: Any  # ()
+
+
+class Beliefs(NamedTuple):
+    """The prior's numbers and how it is climbed; hashable, so that equal ones give the same functions."""
+
+    features: int  # D
+    alpha: float  # E α
+    gamma: tuple[float, float] | None  # (c₀, d₀); None where α is fixed
+    shape: float  # a₀
+    rate: float  # b₀
+    scaled: bool
+    sweeps: int | None
+
+
+class Spectrum(NamedTuple):
+    """Products in the coordinates of the eigenvectors of Σ xxᵀ."""
+
+    values: jax.Array  # (D,)
+    vectors: jax.Array  # (D, D)
+    along: jax.Array  # (D,), xy
+    yy: jax.Array  # ()
 
 
 def linear_regression_unknown_noise(
@@ -98,134 +120,151 @@ def linear_regression_unknown_noise(
         if len(prior_precision) != 2:
             raise ModelError(f"prior_precision is a number or (shape, rate); got {prior_precision}.")
         positive(**{"prior_precision's shape": prior_precision[0], "prior_precision's rate": prior_precision[1]})
-        prior_precision = float(prior_precision[0]), float(prior_precision[1])
+        gamma = float(prior_precision[0]), float(prior_precision[1])
+        alpha = gamma[0] / gamma[1]
     else:
         positive(prior_precision=prior_precision)
-        prior_precision = float(prior_precision)
-    return _regression(features, prior_precision, float(shape), float(rate), scaled, sweeps)
+        alpha, gamma = float(prior_precision), None
+    return _regression(Beliefs(features, alpha, gamma, float(shape), float(rate), scaled, sweeps))
 
 
 @functools.lru_cache(maxsize=128)
-def _regression(
-    features: int,
-    prior_precision: float | tuple[float, float],
-    shape: float,
-    rate: float,
-    scaled: bool,
-    sweeps: int | None,
-) -> Conjugate:
-    learnt = isinstance(prior_precision, tuple)
+def _regression(beliefs: Beliefs) -> Conjugate:
+    def of(function: Callable) -> Callable:
+        return functools.partial(function, beliefs)
 
-    def alpha_of(q: RegressionPosterior) -> tuple[Any, Any]:
-        """E α and E log α."""
-        if isinstance(prior_precision, tuple):
-            return q.precision_shape / q.precision_rate, digamma(q.precision_shape) - jnp.log(q.precision_rate)
-        return prior_precision, math.log(prior_precision)
+    return Conjugate(
+        of(e_step), of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob), prior_of(beliefs)
+    )
 
-    def cleaned(rows: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
-        shapes = [jnp.shape(part) for part in jax.tree.leaves(rows)]
-        if len(shapes) != 2 or len(shapes[0]) != 1 or shapes[1] != (shapes[0][0], features):
-            raise DataError(f"Expected rows (y, x) of shapes (n,) and (n, {features}); got {shapes}.")
-        y, x = rows
-        return jnp.asarray(y).astype(dtype), jnp.asarray(x).astype(dtype)
 
-    def e_step(q: RegressionPosterior, batch: Batch) -> Expected:
-        y, x = cleaned(batch.data, jnp.result_type(q.mean))
-        weights = jnp.asarray(batch.mask, y.dtype)
-        y = jnp.where(weights > 0, y, 0)  # a row that does not count may hold anything
-        x = jnp.where(weights[:, None] > 0, x, 0)
-        square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
-        terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
-        scaled_x = weights[:, None] * x
-        xx = jnp.matmul(scaled_x.T, x, precision="highest")
-        xy = jnp.matmul(scaled_x.T, y, precision="highest")
-        sums = Products(jnp.sum(weights), xx, xy, jnp.sum(weights * y**2))
-        return Expected(sums, 0.5 * jnp.sum(weights * terms))
-
-    def m_step(statistics: Products) -> RegressionPosterior:
-        count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
-        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
-        values = jnp.maximum(values, 0)
-        along = jnp.matmul(xy, vectors, precision="highest")  # (D,), in the eigenvectors' coordinates
-        a = jnp.asarray(shape + count / 2 + (features / 2 if scaled else 0), yy.dtype)
-        c = jnp.asarray(prior_precision[0] + features / 2 if isinstance(prior_precision, tuple) else 0.0, yy.dtype)
-
-        def of_weights(tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """m and the variances of q(w), (D,) each."""
-            variances = 1 / (tau * values + alpha * (tau if scaled else 1))
-            return tau * along * variances, variances
-
-        def sweep(tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """The rates of q(τ) and q(α), given q(w) given the means of both."""
-            mean, variances = of_weights(tau, alpha)
-            size = jnp.sum(mean**2 + variances)  # E wᵀw
-            left = yy - 2 * jnp.sum(along * mean) + jnp.sum(values * (mean**2 + variances))  # E Σ (y − xᵀw)²
-            b = rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if scaled else 0))
-            if not isinstance(prior_precision, tuple):
-                return b, alpha  # no rate: it stays
-            return b, prior_precision[1] + 0.5 * size * (a / b if scaled else 1)
-
-        def means(b: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return a / b, (c / d if learnt else d)
-
-        def again(carry: tuple) -> jax.Array:
-            count, (tau, alpha), (tau_before, alpha_before), _ = carry
-            if sweeps is not None:
-                return count < sweeps
-            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
-            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
-
-        def body(carry: tuple) -> tuple:
-            count, now, _, _ = carry
-            rates = sweep(*now)
-            return count + 1, means(*rates), now, (*now, *rates)
-
-        alpha = prior_precision[0] / prior_precision[1] if isinstance(prior_precision, tuple) else prior_precision
-        first = (a / (rate + 0.5 * yy), jnp.asarray(alpha, yy.dtype))
-        begin = (jnp.array(0), first, first, (*first, *first))
-        tau, alpha, b, d = jax.lax.while_loop(again, body, begin)[3]
-        mean, variances = of_weights(tau, alpha)
-        covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
-        of_alpha = (c, d) if learnt else ((), ())
-        return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
-
-    def divergence(q: RegressionPosterior) -> jax.Array:
-        alpha, log_alpha = alpha_of(q)
-        precision, log_precision = alpha, log_alpha
-        if scaled:
-            precision, log_precision = alpha * q.shape / q.rate, log_alpha + digamma(q.shape) - jnp.log(q.rate)
-        size = jnp.sum(q.mean**2) + jnp.trace(q.covariance)
-        root = jnp.linalg.cholesky(q.covariance)
-        log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        total = 0.5 * (precision * size - features - log_det - features * log_precision)
-        total = total + gamma_divergence(q.shape, q.rate, shape, rate)
-        if isinstance(prior_precision, tuple):
-            total = total + gamma_divergence(q.precision_shape, q.precision_rate, *prior_precision)
-        return total
-
-    def sample(key: jax.Array, q: RegressionPosterior, n: int) -> Regression:
-        key_weights, key_noise, key_precision = jax.random.split(key, 3)
-        dtype = jnp.result_type(q.mean)
-        noise = jax.random.normal(key_weights, (n, features), dtype)
-        weights = q.mean[None, :] + jnp.matmul(noise, jnp.linalg.cholesky(q.covariance).T, precision="highest")
-        alpha = jax.random.gamma(key_precision, q.precision_shape, (n,), dtype) / q.precision_rate if learnt else ()
-        return Regression(weights, jax.random.gamma(key_noise, q.shape, (n,), dtype) / q.rate, alpha)
-
-    def mean(q: RegressionPosterior) -> Regression:
-        return Regression(q.mean, q.shape / q.rate, alpha_of(q)[0] if learnt else ())
-
-    def predictive_log_prob(q: RegressionPosterior, rows: Any) -> jax.Array:
-        y, x = cleaned(rows, jnp.result_type(q.mean))
-        off = y - jnp.matmul(x, q.mean, precision="highest")
-        return log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
-
-    fixed = prior_precision[0] / prior_precision[1] if isinstance(prior_precision, tuple) else prior_precision
-    variance = 1 / (fixed * shape / rate) if scaled else 1 / fixed
-    of_alpha = tuple(map(np.asarray, prior_precision)) if isinstance(prior_precision, tuple) else ((), ())
-    prior = RegressionPosterior(
+def prior_of(beliefs: Beliefs) -> RegressionPosterior:
+    """λ from before any data."""
+    features, alpha, gamma, shape, rate, scaled, _ = beliefs
+    variance = 1 / (alpha * shape / rate) if scaled else 1 / alpha
+    of_alpha = ((), ()) if gamma is None else tuple(map(np.asarray, gamma))
+    return RegressionPosterior(
         np.zeros(features), variance * np.eye(features), np.asarray(shape), np.asarray(rate), *of_alpha
     )
-    return Conjugate(e_step, m_step, divergence, sample, mean, predictive_log_prob, prior)
+
+
+def alpha_of(beliefs: Beliefs, q: RegressionPosterior) -> tuple[Any, Any]:
+    """E α and E log α."""
+    if beliefs.gamma is None:
+        return beliefs.alpha, math.log(beliefs.alpha)
+    return q.precision_shape / q.precision_rate, digamma(q.precision_shape) - jnp.log(q.precision_rate)
+
+
+def cleaned(features: int, rows: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """y and x of rows, or a sentence where their shapes do not fit."""
+    shapes = [jnp.shape(part) for part in jax.tree.leaves(rows)]
+    if len(shapes) != 2 or len(shapes[0]) != 1 or shapes[1] != (shapes[0][0], features):
+        raise DataError(f"Expected rows (y, x) of shapes (n,) and (n, {features}); got {shapes}.")
+    y, x = rows
+    return jnp.asarray(y).astype(dtype), jnp.asarray(x).astype(dtype)
+
+
+def e_step(beliefs: Beliefs, q: RegressionPosterior, batch: Batch) -> Expected:
+    y, x = cleaned(beliefs.features, batch.data, jnp.result_type(q.mean))
+    weights = jnp.asarray(batch.mask, y.dtype)
+    y = jnp.where(weights > 0, y, 0)  # a row that does not count may hold anything
+    x = jnp.where(weights[:, None] > 0, x, 0)
+    square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
+    terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
+    scaled_x = weights[:, None] * x
+    xx = jnp.matmul(scaled_x.T, x, precision="highest")
+    xy = jnp.matmul(scaled_x.T, y, precision="highest")
+    sums = Products(jnp.sum(weights), xx, xy, jnp.sum(weights * y**2))
+    return Expected(sums, 0.5 * jnp.sum(weights * terms))
+
+
+def m_step(beliefs: Beliefs, statistics: Products) -> RegressionPosterior:
+    count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
+    values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
+    values = jnp.maximum(values, 0)
+    seen = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
+    half = beliefs.features / 2
+    a = jnp.asarray(beliefs.shape + count / 2 + (half if beliefs.scaled else 0), yy.dtype)
+    c = jnp.asarray(0.0 if beliefs.gamma is None else beliefs.gamma[0] + half, yy.dtype)
+    tau, alpha, b, d = rested(beliefs, seen, a, c)
+    mean, variances = of_weights(beliefs, seen, tau, alpha)
+    covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
+    of_alpha = ((), ()) if beliefs.gamma is None else (c, d)
+    return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
+
+
+def of_weights(beliefs: Beliefs, seen: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """m and the variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
+    variances = 1 / (tau * seen.values + alpha * (tau if beliefs.scaled else 1))
+    return tau * seen.along * variances, variances
+
+
+def sweep(
+    beliefs: Beliefs, seen: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The rates of q(τ) and q(α), given q(w) given the means of both."""
+    mean, variances = of_weights(beliefs, seen, tau, alpha)
+    size = jnp.sum(mean**2 + variances)  # E wᵀw
+    left = seen.yy - 2 * jnp.sum(seen.along * mean) + jnp.sum(seen.values * (mean**2 + variances))  # E Σ (y − xᵀw)²
+    b = beliefs.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if beliefs.scaled else 0))
+    if beliefs.gamma is None:
+        return b, alpha  # no rate: it stays
+    return b, beliefs.gamma[1] + 0.5 * size * (a / b if beliefs.scaled else 1)
+
+
+def rested(beliefs: Beliefs, seen: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
+    """E τ and E α of the last sweep but one, and the last's rates of q(τ) and q(α)."""
+
+    def again(carry: tuple) -> jax.Array:
+        count, (tau, alpha), (tau_before, alpha_before), _ = carry
+        if beliefs.sweeps is not None:
+            return count < beliefs.sweeps
+        moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
+        return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
+
+    def body(carry: tuple) -> tuple:
+        count, now, _, _ = carry
+        b, d = sweep(beliefs, seen, a, *now)
+        return count + 1, (a / b, d if beliefs.gamma is None else c / d), now, (*now, b, d)
+
+    first = (a / (beliefs.rate + 0.5 * seen.yy), jnp.asarray(beliefs.alpha, seen.yy.dtype))
+    return jax.lax.while_loop(again, body, (jnp.array(0), first, first, (*first, *first)))[3]
+
+
+def divergence(beliefs: Beliefs, q: RegressionPosterior) -> jax.Array:
+    precision, log_precision = alpha_of(beliefs, q)
+    if beliefs.scaled:
+        precision = precision * q.shape / q.rate
+        log_precision = log_precision + digamma(q.shape) - jnp.log(q.rate)
+    size = jnp.sum(q.mean**2) + jnp.trace(q.covariance)
+    root = jnp.linalg.cholesky(q.covariance)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+    total = 0.5 * (precision * size - beliefs.features - log_det - beliefs.features * log_precision)
+    total = total + gamma_divergence(q.shape, q.rate, beliefs.shape, beliefs.rate)
+    if beliefs.gamma is None:
+        return total
+    return total + gamma_divergence(q.precision_shape, q.precision_rate, *beliefs.gamma)
+
+
+def sample(beliefs: Beliefs, key: jax.Array, q: RegressionPosterior, n: int) -> Regression:
+    key_weights, key_noise, key_precision = jax.random.split(key, 3)
+    dtype, alpha = jnp.result_type(q.mean), ()
+    noise = jax.random.normal(key_weights, (n, beliefs.features), dtype)
+    weights = q.mean[None, :] + jnp.matmul(noise, jnp.linalg.cholesky(q.covariance).T, precision="highest")
+    if beliefs.gamma is not None:
+        alpha = jax.random.gamma(key_precision, q.precision_shape, (n,), dtype) / q.precision_rate
+    return Regression(weights, jax.random.gamma(key_noise, q.shape, (n,), dtype) / q.rate, alpha)
+
+
+def mean(beliefs: Beliefs, q: RegressionPosterior) -> Regression:
+    alpha = () if beliefs.gamma is None else alpha_of(beliefs, q)[0]
+    return Regression(q.mean, q.shape / q.rate, alpha)
+
+
+def predictive_log_prob(beliefs: Beliefs, q: RegressionPosterior, rows: Any) -> jax.Array:
+    y, x = cleaned(beliefs.features, rows, jnp.result_type(q.mean))
+    off = y - jnp.matmul(x, q.mean, precision="highest")
+    return log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:

@@ -1,0 +1,170 @@
+"""Markov chains of z given every x, which go on from E-step to E-step.
+
+Every datum has several of its own. Only where they are is kept, and whatever depends on θ (log densities, gradients) is
+computed anew.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Kernel
+from tractable.kernels.hamiltonian import hmc, nuts
+from tractable.kernels.latent_codes import Codes, codes
+from tractable.kernels.latent_draws import Chains, Draws, Sampler, Told, count_of, each, empty, unbounded, written
+from tractable.kernels.mala import mala
+from tractable.kernels.random_walk import random_walk
+
+PyTree = Any
+AIMED = {"mala": 0.574, "hmc": 0.8, "nuts": 0.8}  # acceptance; a random walk's is 0.44 in one dimension and 0.3 in more
+LEAPFROGS = 5
+DEPTH = 6  # of NUTS's trees, at most
+TRIED = 32  # places of which a chain begins at one
+SHAPE, STEP = 1, 2  # what a warm-up tunes: the moves' proportions too, or ε alone
+FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
+
+
+class Setting(NamedTuple):
+    """Which chains they are."""
+
+    kernel: str | Callable
+    latent: Callable
+    log_joint: Callable
+    chains: int  # C
+
+    def codes(self, theta: PyTree, rows: PyTree) -> Codes:
+        return codes(self.latent, self.log_joint, theta, jax.tree.map(lambda a: a[0], rows))
+
+
+class Run(NamedTuple):
+    """Chains on their way through one E-step."""
+
+    states: Any  # the kernel's, (n, C, ...)
+    log_step: jax.Array  # () log ε
+    z: PyTree  # (room, n, C, ...) draws so far
+    rates: jax.Array  # () Σ_t acceptance
+    first: jax.Array  # (n, C, k) Σ_t u, about where the chains' middle was
+    second: jax.Array  # (n, C, k) likewise of squares
+
+
+def made(kernel: str | Callable, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
+    """The kernel of a name for one datum's z, (k,), or the caller's own ``kernel(log_density)``."""
+    if callable(kernel):
+        return kernel(log_density)
+    if kernel == "mala":
+        return mala(log_density, step, scale)
+    if kernel == "random-walk":
+        return random_walk(log_density, step, scale)
+    if kernel == "hmc":
+        return hmc(log_density, step, jnp.square(scale), LEAPFROGS)
+    return nuts(log_density, step, jnp.square(scale), DEPTH)
+
+
+def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, chains: int) -> Sampler:
+    """Draws by Markov chains that go on from E-step to E-step.
+
+    Args:
+        kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
+        latent, log_joint: as for ``codes``.
+        chains: C ≥ 2 a datum.
+    """
+    setting = Setting(kernel, latent, log_joint, chains)
+    return Sampler(partial(begin, setting), partial(room, setting), partial(draw, setting), exact=False)
+
+
+def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
+    """Chains at one of several draws of p(z | θ), by its likelihood: one begun in a tail may never leave it."""
+    code, count = setting.codes(theta, rows), count_of(rows)
+
+    def one(datum: PyTree, key: jax.Array) -> jax.Array:
+        key_sample, key_choice = jax.random.split(key)
+        tried = jax.vmap(lambda k: code.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
+        weights = jax.vmap(lambda u: code.log_weight(theta, datum, u))(tried)
+        weights = jnp.where(jnp.isnan(weights), -jnp.inf, weights)
+        return tried[jax.random.categorical(key_choice, weights)]
+
+    position = each(one)(rows, jax.random.split(key, (count, setting.chains)))
+    dtype = position.dtype
+    step = {"mala": 1.5, "random-walk": 2.0}.get(str(setting.kernel), 0.5)
+    return Chains(
+        position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, code.size), dtype), jnp.zeros((), dtype)
+    )
+
+
+def room(setting: Setting, theta: PyTree, rows: PyTree, most: int) -> Draws:
+    """No draws yet, and room for ``most``."""
+    code = setting.codes(theta, rows)
+    shape = jax.eval_shape(lambda: begin(setting, jax.random.key(0), theta, rows).position)
+    z = jax.eval_shape(each(lambda datum, u: code.constrain(theta, datum, u)), rows, shape)
+    return empty(z, most)
+
+
+def draw(
+    setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any,
+    tune: Any,
+) -> tuple[Chains, Draws, Told]:  # fmt: skip
+    """``count`` more draws of every chain, as ``Sampler`` says."""
+    code, places, dtype = setting.codes(theta, rows), (rows, now.scale), now.position.dtype
+    origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
+
+    def of(at: tuple, log_step: jax.Array) -> Kernel:
+        datum, scale = at
+        return made(setting.kernel, lambda u: code.log_density(theta, datum, u), jnp.exp(log_step), scale)
+
+    def begun(at: tuple, u: jax.Array) -> Any:
+        # Positions go on; the log density and its gradient are those of this θ.
+        return of(at, now.log_step).init(key, u)
+
+    def step(t: jax.Array, run: Run) -> Run:
+        keys = jax.random.split(jax.random.fold_in(key, t), (count_of(rows), setting.chains))
+
+        def move(at: tuple, moving: tuple) -> tuple:
+            key, state = moving
+            state, info = of(at, run.log_step)(key, state, None)
+            return state, jnp.asarray(_acceptance(info), dtype)
+
+        states, acceptance = each(move)(places, (keys, run.states))
+        rate = jnp.mean(acceptance)
+        log_step = jnp.where(tune > 0, adapted(setting, code, run.log_step, t + 1.0, rate), run.log_step)
+        values = each(lambda datum, u: code.constrain(theta, datum, u))(rows, states.position)
+        z = written(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
+        away = jnp.where(t >= burn, states.position - origin, 0)
+        return Run(states, log_step.astype(dtype), z, run.rates + rate, run.first + away, run.second + jnp.square(away))
+
+    total, zero = burn + count, jnp.zeros_like(now.position)
+    start = Run(each(begun)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
+    run = jax.lax.fori_loop(0, total, step, start)
+    rate = run.rates / jnp.maximum(total, 1)
+    log_step = jnp.where(tune > 0, run.log_step, adapted(setting, code, run.log_step, now.time + 2.0, rate))
+    scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
+    time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
+    length = draws.length + jnp.where(tune > 0, 0, count)
+    after = Chains(run.states.position, log_step.astype(dtype), scale, time)
+    return after, Draws(run.z, length), unbounded(rate, rows)
+
+
+def adapted(setting: Setting, code: Codes, log_step: jax.Array, time: Any, rate: jax.Array) -> jax.Array:
+    """log ε after a Robbins–Monro step towards the aim; a kernel of the caller's own has no ε."""
+    if callable(setting.kernel):
+        return log_step
+    aim = AIMED.get(setting.kernel, 0.44 if code.size == 1 else 0.3)
+    return log_step + time**-FORGETTING * (rate - aim)
+
+
+def proportions(run: Run, count: Any) -> jax.Array:
+    """sds of z over ``count`` steps, their geometric mean 1, for ε has the size: (n, k).
+
+    Over the chains of a datum: within one, a direction in which steps are yet too short would seem narrow.
+    """
+    first, second = (jnp.mean(total, axis=1) / jnp.maximum(count, 1) for total in (run.first, run.second))
+    variance = second - jnp.square(first)
+    fine = jnp.isfinite(variance) & (variance > 0)
+    logs = 0.5 * jnp.log(jnp.where(fine, variance, 1))
+    return jnp.exp(logs - jnp.mean(logs))
+
+
+def _acceptance(info: Any) -> Any:
+    return getattr(info, "acceptance", jnp.nan)

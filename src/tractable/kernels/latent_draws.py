@@ -1,0 +1,188 @@
+"""Draws of z given every x: their buffer, sums over them, and samplers whose draws are independent.
+
+Draws fill a buffer as far as they go, and sums over them are loops of that length: memory is O(n S) of the largest S,
+and no S compiles anything anew.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.kernels.latent_codes import codes
+from tractable.kernels.rejection import rejection
+
+PyTree = Any
+
+
+class Chains(NamedTuple):
+    """What an E-step hands on to the next."""
+
+    position: Any  # (n, C, k) z as reals; nothing where draws are exact
+    log_step: jax.Array  # () log ε, one for all data, frozen within an E-step
+    scale: jax.Array  # (n, k) sds of the moves, whose geometric mean is 1
+    time: jax.Array  # () E-steps since the warm-up
+
+
+class Draws(NamedTuple):
+    """z given every x, as far as drawn."""
+
+    z: PyTree  # (room, n, C, ...)
+    length: jax.Array  # () L ≤ room; S = C L
+
+
+class Told(NamedTuple):
+    """What drawing tells."""
+
+    acceptance: jax.Array  # () mean; of rejection the share accepted, 1 where nothing is refused
+    excess: jax.Array  # (n,) largest log p(x|z,θ) − log M seen; −∞ without a bound
+    gave_up: jax.Array  # (n,) 1 where draws were given up
+
+
+class Sampler(NamedTuple):
+    """How z is drawn given every x.
+
+    Attributes:
+        begin: ``(key, theta, rows) -> Chains``.
+        room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
+        draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, Told)``: ``count`` more draws of
+            every chain, after ``burn`` steps that are thrown away. Where ``tune`` is not 0 nothing is kept, and ε moves
+            at every step. All three may be traced.
+        exact: whether draws are independent.
+    """
+
+    begin: Callable
+    room: Callable
+    draw: Callable
+    exact: bool
+
+
+def by_rejection(
+    latent: Callable, log_likelihood: Callable, bound: Callable, chains: int, *, limit: int = 1 << 16
+) -> Sampler:
+    """Independent draws: z ~ p(z | θ), kept iff log u < log p(x | z, θ) − log M.
+
+    Args:
+        latent: as for ``codes``.
+        log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
+        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); one that is exceeded shows in ``Told.excess``.
+        chains: C, draws made side by side.
+        limit: proposals after which a draw is given up.
+    """
+
+    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+        code = codes(latent, log_likelihood, theta, jax.tree.map(lambda a: a[0], rows))
+
+        def one(datum: PyTree, key: jax.Array) -> tuple:
+            def sample(key: jax.Array) -> jax.Array:
+                return code.sample(key, theta, datum)
+
+            def log_weight(u: jax.Array) -> jax.Array:
+                return log_likelihood(theta, datum, code.constrain(theta, datum, u))
+
+            k = rejection(sample, log_weight, bound(theta, datum), limit=limit)
+            key_init, key_draw = jax.random.split(key)
+            state, info = k(key_draw, k.init(key_init, sample(key_init)), None)
+            return code.constrain(theta, datum, state.position), info
+
+        z, info = each(one)(rows, jax.random.split(key, (count_of(rows), chains)))
+        return z, Told(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
+
+    return _exact(fresh)
+
+
+def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sampler:
+    """Independent draws of a z of few values.
+
+    Args:
+        responsibilities: ``(theta, rows) -> (n, m)``.
+        values: (m, ...) those of z.
+        chains: C, draws made side by side.
+    """
+
+    def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
+        shares = responsibilities(theta, rows)
+        logits = jnp.log(shares)[:, None, :]  # log 0 is never drawn
+        index = jax.random.categorical(key, logits, axis=-1, shape=(shares.shape[0], chains))
+        return jax.tree.map(lambda v: v[index], values), unbounded(jnp.ones((), shares.dtype), rows)
+
+    return _exact(fresh)
+
+
+def _exact(fresh: Callable) -> Sampler:
+    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, Told)`` makes one of every chain."""
+
+    def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
+        del key, rows
+        zero = jnp.zeros((), dtype_of(theta))
+        return Chains((), zero, jnp.ones(0, zero.dtype), zero)
+
+    def room(theta: PyTree, rows: PyTree, most: int) -> Draws:
+        return empty(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
+
+    def draw(
+        key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any, tune: Any
+    ) -> tuple[Chains, Draws, Told]:
+        del burn
+
+        def step(t: jax.Array, carry: tuple) -> tuple:
+            z, told = carry
+            new, more = fresh(jax.random.fold_in(key, t), theta, rows)
+            worst = Told(told.acceptance + more.acceptance, *(map(jnp.maximum, told[1:], more[1:])))
+            return written(z, new, draws.length + t, tune == 0), worst
+
+        told = unbounded(jnp.zeros((), dtype_of(theta)), rows)
+        z, told = jax.lax.fori_loop(0, count, step, (draws.z, told))
+        told = told._replace(acceptance=told.acceptance / jnp.maximum(count, 1))
+        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), told
+
+    return Sampler(begin, room, draw, exact=True)
+
+
+def each(function: Callable) -> Callable:
+    """``(rows, z) -> function(datum, z)`` of one draw of every chain of every datum, z leading with (n, C)."""
+    return jax.vmap(lambda datum, z: jax.vmap(lambda z: function(datum, z))(z))
+
+
+def summed(function: Callable, draws: Draws) -> PyTree:
+    """Σ_l function(z_l) over the draws there are."""
+
+    def at(index: Any) -> PyTree:
+        return function(jax.tree.map(lambda a: a[index], draws.z))
+
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(at, jnp.array(0)))
+    return jax.lax.fori_loop(0, draws.length, lambda i, total: jax.tree.map(jnp.add, total, at(i)), zero)
+
+
+def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
+    """Σ_n w_n t_n; what has no weight does not count, whatever it is."""
+    spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
+    return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
+
+
+def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: Any) -> PyTree:
+    """The buffer with values at an index, where they are kept."""
+
+    def write(a: jax.Array, v: jax.Array) -> jax.Array:
+        at = jnp.clip(index, 0, a.shape[0] - 1)
+        return a.at[at].set(jnp.where(kept, v.astype(a.dtype), a[at]))
+
+    return jax.tree.map(write, buffer, values)
+
+
+def empty(shapes: PyTree, most: int) -> Draws:
+    return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
+
+
+def unbounded(acceptance: jax.Array, rows: PyTree) -> Told:
+    nothing = jnp.full(count_of(rows), -jnp.inf, acceptance.dtype)
+    return Told(acceptance, nothing, jnp.zeros_like(nothing))
+
+
+def count_of(rows: PyTree) -> int:
+    return jax.tree.leaves(rows)[0].shape[0]
+
+
+def dtype_of(theta: PyTree) -> Any:
+    return jnp.result_type(float) if not (leaves := jax.tree.leaves(theta)) else jnp.result_type(*leaves)

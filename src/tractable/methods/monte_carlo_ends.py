@@ -1,0 +1,197 @@
+"""Where Monte-Carlo EM ended: which climb is best, standard errors there, and what the report says of it."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.checks.convergence import check_share
+from tractable.kernels import monte_carlo_em as drawn
+from tractable.latent import LatentModel
+from tractable.methods.maximisation import SAME
+from tractable.methods.method import Check
+from tractable.methods.monte_carlo_climb import End, ones
+from tractable.methods.points import INFORMATION
+from tractable.tools.data import Data
+from tractable.tools.errors import RunError
+
+PyTree = Any
+HALF = 0.125  # nats below the maximum that are half a standard error
+WORK = 1 << 36  # rows times draws times parameters up to which Louis's errors are computed
+HIDDEN = 20  # effective draws a datum below which the Monte-Carlo error itself is a guess
+
+
+def checks(method: Any, found: dict[str, Any], size: int) -> list[Check]:
+    """What the report says of the climbs, their draws, and the maximum."""
+    return [*_of_climb(method, found), *_of_draws(found), *_of_maximum(method, found, size)]
+
+
+def _of_climb(method: Any, found: dict[str, Any]) -> list[Check]:
+    settled = found["ended"] == "settled"
+    # A step gains (1 − r) of what is left in the slowest direction.
+    left = found["gain bound"] / (1 - found.get("hidden", 0.0))
+    verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
+    return [
+        Check(
+            "left to climb", left, verdict,
+            f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}",
+        ),
+        Check(
+            "draws", found["draws at the end"], "trust" if settled else "caution",
+            f"a datum at the end, of {method.draws} to begin with and {method.most} at most",
+        ),
+    ]  # fmt: skip
+
+
+def _of_draws(found: dict[str, Any]) -> list[Check]:
+    out = []
+    if "worst monte carlo error" in found:
+        share = found["worst monte carlo error"]
+        verdict = "trust" if share <= 0.2 else "caution" if share <= 1 else "reject"
+        out.append(
+            Check("Monte-Carlo error", share, verdict, "in standard errors, of the worst linear combination of θ")
+        )
+    if found["exact draws"]:
+        out.append(Check("acceptance", found["acceptance"], "trust", "draws of z are independent"))
+    elif math.isfinite(found["acceptance"]):
+        out.append(
+            check_share("acceptance", found["acceptance"], 0.1, 0.98, "share of the E-step's proposals accepted")
+        )
+    if "effective draws" in found:
+        few = found["effective draws"] < HIDDEN
+        out.append(
+            Check(
+                "effective draws", found["effective draws"], "caution" if few else "trust",
+                f"a datum at the end, for the score; below {HIDDEN} errors are guesses",
+            )
+        )  # fmt: skip
+    return out
+
+
+def _of_maximum(method: Any, found: dict[str, Any], size: int) -> list[Check]:
+    out = []
+    if method.starts > 1:
+        same = found["starts that agree"]
+        out.append(
+            Check(
+                "starts that agree", same, "trust" if same > 1 else "caution",
+                f"of {method.starts} within {max(SAME * size, HALF):.3g} nats of the best; the last is "
+                f"{found['agreement']:.3g} below",
+            )
+        )  # fmt: skip
+    if "eigenvalue" in found:
+        saddle = found.get("condition", 0.0) < -1e-2  # more than draws make of a ridge
+        verdict = "trust" if found["eigenvalue"] > 0 else "reject" if saddle else "caution"
+        out.append(
+            Check(
+                "curvature", found["eigenvalue"], verdict,
+                "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum",
+            )
+        )  # fmt: skip
+    return out
+
+
+@functools.partial(jax.jit, static_argnames=("method", "model"))
+def _information(
+    method: Any, model: LatentModel, point: jax.Array, rows: PyTree, draws: drawn.Draws
+) -> drawn.Information:
+    space, prior = model.space, method.log_prior(model)
+    return drawn.observed_information(
+        model.log_joint, prior, lambda u: model.constrain(space.unravel(u)), point, rows, ones(rows), draws
+    )
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _log_likelihood(model: LatentModel, theta: PyTree, rows: PyTree) -> jax.Array:
+    return jnp.sum(model.summed_out(theta, rows))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _bridged(model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: Any, other: Any) -> jax.Array:
+    return jnp.sum(drawn.bridged(model.log_joint, first, second, rows, one, other))
+
+
+def concluded(
+    method: Any, model: LatentModel, data: Data, rows: PyTree, ends: list[End]
+) -> tuple[np.ndarray, dict, dict]:
+    """The best start's point, the traces, and what was found on the way."""
+    values, summed = _objectives(method, model, rows, ends), model.log_prob is not None
+    if not np.any(np.isfinite(values)):
+        raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")
+    best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
+    end = ends[best]
+    info = {
+        "gain": _padded([e.gains for e in ends]),
+        "gain error": _padded([e.errors for e in ends]),
+        "draws": _padded([e.sizes for e in ends]),
+    }
+    finite = values[np.isfinite(values)]
+    found: dict[str, Any] = {
+        "objective": float(values[best]) if summed else math.nan,
+        "steps": len(end.gains),
+        "evaluations": int(sum(e.drawn for e in ends)),
+        "draws at the end": end.sizes[-1],
+        "gain": end.gains[-1],
+        "gain error": end.errors[-1],
+        "gain bound": end.upper,
+        "ended": end.ended,
+        "acceptance": end.rate,
+        "exact draws": method.sampler(model).exact,
+        "agreement": float(values[best] - finite.min()),
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - max(SAME * data.size, HALF)))),
+    }
+    point = model.space.ravel(model.unconstrain(end.theta))
+    if point.size <= INFORMATION and data.size * end.sizes[-1] * point.size <= WORK:
+        found |= _errors(method, model, rows, point, end)
+    return np.asarray(point), info, found
+
+
+def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) -> np.ndarray:
+    """What every climb reached, nats; up to a constant where z cannot be summed out."""
+    prior = method.log_prior(model)
+    if model.log_prob is not None:
+        values = np.array([float(_log_likelihood(model, end.theta, rows)) for end in ends])
+    else:
+        first = ends[0]
+        values = np.array([float(_bridged(model, first.theta, e.theta, rows, first.draws, e.draws)) for e in ends])
+    if prior is not None:
+        values = values + np.array([float(prior(end.theta)) for end in ends])
+    return values
+
+
+def _padded(lists: list) -> np.ndarray:
+    """Traces of climbs, (start, step), NaN after an end."""
+    longest = max(map(len, lists))
+    return np.array([[*map(float, each), *[math.nan] * (longest - len(each))] for each in lists])
+
+
+def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end: End) -> dict[str, Any]:
+    """Louis's standard errors, and what of θ is Monte-Carlo noise."""
+    complete, missing, noise = (np.asarray(a, np.float64) for a in _information(method, model, point, rows, end.draws))
+    information = complete - missing
+    if not np.all(np.isfinite(information)):
+        return {"eigenvalue": float("nan")}
+    values = np.linalg.eigvalsh(information)
+    out: dict[str, Any] = {"eigenvalue": float(values[0]), "condition": float(values[0] / values[-1])}
+    if values[0] <= 0 or np.linalg.eigvalsh(complete)[0] <= 0:
+        return out
+    inverse = np.linalg.inv(information)
+    slope = np.asarray(jax.jacobian(model.values)(point), np.float64)  # (k, d)
+    out["covariance"] = slope @ inverse @ slope.T
+    out["information"] = information
+    step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # of one M-step at the last S
+    rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
+    spread = np.zeros_like(step)
+    for size in end.sizes:  # draws of a step are forgotten at EM's own rate
+        spread = rate @ spread @ rate.T + step * end.sizes[-1] / size
+    root = np.linalg.cholesky(information)
+    out["monte carlo error"] = np.sqrt(np.maximum(np.diag(slope @ spread @ slope.T), 0))
+    out["worst monte carlo error"] = float(np.sqrt(max(0.0, np.linalg.eigvalsh(root.T @ spread @ root)[-1])))
+    out["hidden"] = float(np.clip(np.linalg.eigvals(rate).real.max(), 0, 1 - 1e-9))
+    scattered = np.trace(np.linalg.solve(complete, noise))
+    if scattered > 0:
+        out["effective draws"] = float(np.trace(rate) / scattered)
+    return out

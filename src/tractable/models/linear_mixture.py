@@ -1,0 +1,141 @@
+"""Mixtures whose log densities are linear in a few features of x: what exponential families have in common.
+
+The E-step is two matrix products, and no triangular solve over the rows:
+
+    logits = features · coefficientsᵀ   (n, K),      statistics = responsibilitiesᵀ · features   (K, m)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.checks.convergence import Check
+from tractable.core import Batch
+from tractable.kernels.em import Expected, observed
+from tractable.latent import LatentModel
+from tractable.tools.errors import DataError, ModelError
+
+SEEN = 10_000  # rows that a start is made from
+
+
+class Moments(NamedTuple):
+    """Σ_n w_n r_nk T(x_n), x about the centre."""
+
+    count: Any  # (K,), T = 1
+    first: Any  # (K, d), T = x
+    second: Any  # T = the upper triangle of xxᵀ: full (K, d(d+1)/2), tied (d(d+1)/2,); x²: (K, d); |x|²: (K,)
+
+
+def linear_mixture(
+    clean: Callable,
+    expand: Callable,
+    coefficients: Callable,
+    moments: Callable,
+    m_step: Callable,
+    **others: Any,
+) -> LatentModel:
+    """A mixture of a family of densities.
+
+    Args:
+        clean: ``(x, dtype) -> x``, rows as they are looked at.
+        expand: ``x -> features (n, m)``.
+        coefficients: ``theta -> (K, m)``, those of log π_k p(x | θ_k).
+        moments: ``sums of features (K, m) -> statistics``.
+        m_step: ``statistics -> theta``.
+        others: as for ``LatentModel.from_steps``.
+    """
+
+    def logits(theta: Any, phi: jax.Array) -> jax.Array:  # (n, K)
+        return jnp.matmul(phi, coefficients(theta).T, precision="highest")
+
+    def e_step(theta: Any, batch: Batch) -> Expected:
+        x = clean(jnp.asarray(observed(batch)), theta.means.dtype)
+        weights = jnp.asarray(batch.mask, x.dtype)
+        phi = expand(jnp.where(weights[:, None] > 0, x, 0))  # a row that does not count may hold anything
+        share, log_probs = normalised(logits(theta, phi), weights)
+        return Expected(moments(jnp.matmul(share.T, phi, precision="highest")), jnp.sum(weights * log_probs))
+
+    def log_prob(theta: Any, x: Any) -> jax.Array:
+        return normalised(logits(theta, expand(clean(jnp.asarray(x), theta.means.dtype))))[1]
+
+    def responsibilities(theta: Any, x: Any) -> jax.Array:
+        return normalised(logits(theta, expand(clean(jnp.asarray(x), theta.means.dtype))))[0]
+
+    return LatentModel.from_steps(e_step, m_step, log_prob, responsibilities=responsibilities, **others)
+
+
+def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """(Weighted) responsibilities (n, K) and log densities (n,), by one exponential a logit."""
+    peak = jax.lax.stop_gradient(jnp.max(logits, axis=1))
+    powers = jnp.exp(logits - peak[:, None])
+    total = jnp.sum(powers, axis=1)
+    scale = 1 / total if weights is None else weights / total
+    return powers * scale[:, None], peak + jnp.log(total)
+
+
+def permuted(theta: Any, order: jax.Array, tied: bool = False) -> Any:
+    """The same mixture, its components in another order; a tied covariance is no component's own."""
+    own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
+    return type(theta)(theta.weights[order], theta.means[order], *own)
+
+
+def by_weight(theta: Any, tied: bool = False) -> Any:
+    """The same mixture, its components by descending weight."""
+    return permuted(theta, jnp.argsort(-theta.weights), tied)
+
+
+def clustered(key: jax.Array, rows: Any, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, at most ``SEEN`` of them and without gaps, and which of K k-means++ centres each is nearest to, (n, K).
+
+    In units of each column's sd. A missing number is its column's mean.
+
+    Raises:
+        DataError: fewer rows than components; numbers that are infinite.
+    """
+    from sklearn.cluster import kmeans_plusplus
+
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    x = np.asarray(rows, np.float64)
+    if len(x) < components:
+        raise DataError(f"A mixture of {components} components needs as many rows at least; got {len(x)}.")
+    if len(x) > SEEN:
+        x = x[generator.choice(len(x), SEEN, replace=False)]
+    if np.isinf(x).any():
+        raise DataError("The rows hold infinite numbers; a mixture expects finite ones.")
+    gaps = np.isnan(x)
+    if gaps.any():
+        if gaps.all(0).any():
+            raise DataError(f"Column {int(np.argmax(gaps.all(0)))} of the rows has no number at all; drop it.")
+        x = np.where(gaps, np.nanmean(x, axis=0), x)
+    spread = x.std(0)
+    scaled = (x - x.mean(0)) / np.where(spread > 0, spread, 1)
+    centres, chosen = kmeans_plusplus(scaled, components, random_state=int(generator.integers(2**31)))
+    squares = np.stack([np.square(scaled - c).sum(1) for c in centres], 1)
+    nearest = squares.argmin(1)
+    nearest[chosen] = np.arange(components)  # so that of equal rows none is left without
+    return x, np.eye(components)[nearest]
+
+
+def counts_check(theta: Any, size: int, least: int) -> list[Check]:
+    """How many rows a component has to itself."""
+    count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
+    verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
+    sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"
+    return [Check("smallest component", count, verdict, sentence)]
+
+
+def rows_of(x: Any, features: int) -> jax.Array:
+    """Rows of the right shape (n, d), or a sentence."""
+    if jnp.ndim(x) != 2 or x.shape[1] != features:
+        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {jnp.shape(x)}.")
+    return jnp.asarray(x)
+
+
+def check_sizes(components: int, features: int) -> None:
+    """A sentence where K or d is no whole number above 0."""
+    for name, value in {"components": components, "features": features}.items():
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise ModelError(f"{name} is a whole number, 1 or more; got {value}.")
