@@ -7,13 +7,14 @@ import tractable as tr
 from tractable import preflight
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
-from tractable.models.layers import layer, standard_normal, top
+from tractable.models.layers import categorical, layer, standard_normal, top
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 MANY = 784
 LARGE = Ladder([layer(2, MANY), standard_normal(2)], bottom_up([layer(MANY, 2, "normal")]))
 SMALL = Ladder([layer(2, 4), standard_normal(2)], bottom_up([layer(4, 2, "normal")]))
 BELIEF = Ladder([layer(2, 4), top(2)], bottom_up([layer(4, 2)]))
+LEVELS = tr.models.latent_gaussian(4, 2, hidden=(), family=categorical(3))
 X = np.ones((20, 4))
 
 
@@ -62,6 +63,7 @@ def test_rows_of_several_parts_are_short_too():
         (lambda: tr.infer(tr.models.linear.gaussian_mixture_2d(), tr.Data(np.ones(20)), AutoEncoding(batch_size=5)),
          ModelError, "learns ladders"),
         (lambda: tr.infer(SMALL, None, AutoEncoding()), DataError, "needs data"),
+        (lambda: tr.infer(LEVELS, tr.Data(X), AutoEncoding(batch_size=5)), DataError, r"type float.*y.astype\(int\)"),
     ],
 )  # fmt: skip
 def test_faults(ask, kind, match):

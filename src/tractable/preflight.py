@@ -97,6 +97,12 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
                 f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
                 f"{value.shape}. Change the data's columns or the size of the model's output."
             )
+        base = type(_base(leaf)).__name__
+        if base.startswith("Categorical") and not jnp.issubdtype(value.dtype, jnp.integer):
+            raise DataError(
+                f"{base} is of classes 0, 1, 2, …, and y holds numbers of type {value.dtype}: give y.astype(int) where "
+                "they are classes; numbers that are not call for another likelihood."
+            )
 
     def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
         return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_distribution)
