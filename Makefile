@@ -5,7 +5,7 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3 python
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests compile some ten thousand small programs: with XLA's dearest passes left out they take two thirds of the time.
-QUICK := --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK := MPLBACKEND=Agg JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 demo: $(VENV)/.ready
@@ -13,8 +13,8 @@ demo: $(VENV)/.ready
 	@echo "The report is in runs/demo/report.html; open it in a browser."
 
 test: lint
-	MPLBACKEND=Agg XLA_FLAGS="$(QUICK)" $(BIN)/pytest tests -n 2 --dist loadfile --durations 30
-	MPLBACKEND=Agg XLA_FLAGS="$(QUICK)" $(BIN)/pytest --doctest-modules src
+	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --durations 30
+	$(QUICK) $(BIN)/pytest --doctest-modules src
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -66,7 +66,9 @@ def main() -> None:
             elbo, rate, climb, seconds = max(tried, key=lambda one: one[0])
             rows.append([ladder_name, name, rate, float(climb[-len(climb) // 20 :].mean()), elbo, seconds])
             epochs = climb[: options.epochs * (len(train) // BATCH)].reshape(options.epochs, -1).mean(1)
-            axis.plot(np.arange(1, options.epochs + 1), epochs, label=name, linewidth=1.3)
+            axis.plot(
+                np.arange(1, options.epochs + 1), epochs, color=f"C{[*OFF].index(name)}", label=name, linewidth=1.3
+            )
         axis.set(title=f"784 ← {ladder_name}", xlabel="epoch", ylim=(-200, -110))
     axes[0].set_ylabel("bound, nats a digit")
     axes[-1].legend(frameon=False)

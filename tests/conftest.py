@@ -26,6 +26,15 @@ def forget_compilations() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def optimised(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked ``computes`` get the optimisations that JAX_DISABLE_MOST_OPTIMIZATIONS=1 spares the others."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", before and not request.node.get_closest_marker("computes"))
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture
 def key() -> jax.Array:
     """A typed key."""

@@ -868,6 +868,7 @@ STOCHASTIC: dict[str, tuple[Any, np.ndarray]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.computes
 @pytest.mark.parametrize("case", STOCHASTIC)
 def test_trained_by_sampling(case):
     """|Δμ| ≤ 0.05 sd, sd ± 2 %; three times that where every draw's score is multiplied by all of log p."""
