@@ -13,18 +13,11 @@ from typer.testing import CliRunner, Result
 
 from tractable import EM, load
 from tractable.checks.convergence import Check
-from tractable.cli import mixtures
+from tractable.cli import mixture_selection, mixtures
 from tractable.cli.app import app
-from tractable.cli.mixtures import (
-    CHOICES,
-    Asked,
-    Candidate,
-    Column,
-    chosen,
-    components_of,
-    remarked,
-    told,
-)
+from tractable.cli.columns import Column
+from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
+from tractable.cli.mixtures import CHOICES, Asked, components_of
 from tractable.cli.problem import read_run, split
 from tractable.mixture_page import Components, spoken, telling
 from tractable.models.mixture import Gaussians, gaussian_mixture
@@ -321,7 +314,7 @@ def with_the_wrong_sign(model, theta, rows, columns):
 
 
 def test_densities_are_in_the_tables_units(monkeypatch):
-    monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
+    monkeypatch.setattr(mixture_selection, "CHUNK", 256)  # several parts, the last one padded
     scores = told_law(told)
     assert max(scores.values()) <= 1, scores
     for wrong in (of_standardised, with_the_wrong_sign):
@@ -366,7 +359,7 @@ def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate
         Candidate(k + 1, None if word == "failed" else posterior, -b / 2, k, b, b, -b, 0.1, word, "it broke.")  # pyright: ignore[reportArgumentType]
         for k, (b, word) in enumerate(zip(bic, verdicts, strict=True))
     ]
-    return out, mixtures.criteria(out, EM())
+    return out, mixture_selection.criteria(out, EM())
 
 
 def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
@@ -376,10 +369,10 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
         (units * frame).to_csv(tmp_path / name, index=False)
     asked = Asked("1..2", choose="evidence")
     plain, scaled = (mixtures.from_table(tmp_path / name, asked) for name in ("plain.csv", "scaled.csv"))
-    found = [mixtures.evidence(p, 2, 2, 0, lambda *_: None) for p in (plain, scaled)]
+    found = [mixture_selection.evidence(p, 2, 2, 0, lambda *_: None) for p in (plain, scaled)]
     units = plain.rows.size * np.log(10)
     assert abs(found[0] - found[1] - units) < 1e-2
-    assert found[0] > mixtures.evidence(plain, 1, 2, 0, lambda *_: None) + 10
+    assert found[0] > mixture_selection.evidence(plain, 1, 2, 0, lambda *_: None) + 10
     with pytest.raises(SettingsError, match="knows no gaps"):
         Asked("2", choose="evidence", missing="exact")
 

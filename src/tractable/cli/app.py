@@ -175,7 +175,7 @@ def report(run: o.Folder) -> None:
         about = json.loads((run / "posterior.json").read_text(encoding="utf-8"))
         model = entries["problem"].get("model")
         if model == models.MIXTURE:
-            from tractable.cli.mixtures import criterion_table
+            from tractable.cli.mixture_results import criterion_table
 
             tried = pd.read_csv(run / "criterion.csv")
             best = list(tried["components"]).index(entries["problem"]["chosen"])

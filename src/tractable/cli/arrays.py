@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.cli.mixtures import counted, is_number, listing, tell, values_of
+from tractable.cli.columns import is_number, values_of
+from tractable.cli.speech import counted, listing, tell
 from tractable.tools import tables
 from tractable.tools.errors import DataError
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from tractable.checks.ladders import held_out_check
 from tractable.cli import arrays, show
 from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
-from tractable.cli.mixtures import counted, tell
 from tractable.cli.models import BELIEF, VAE
 from tractable.cli.problem import split
+from tractable.cli.speech import counted, tell
 from tractable.coding import Encoded, held_out
 from tractable.core import Data
 from tractable.methods import Method

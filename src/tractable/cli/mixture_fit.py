@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from tractable.cli import mixtures, show
+from tractable.cli import mixture_results, mixture_selection, mixtures, show
 from tractable.cli.folders import fresh, holds_a_run, left_only_with_results
 from tractable.cli.how import How
 from tractable.cli.models import MIXTURE
@@ -27,7 +27,7 @@ def fit(table: Path | None, asked: Mapping[str, Any], how: How) -> None:
         raise DataError(f"--model {MIXTURE} expects a table: tractable fit TABLE --model {MIXTURE}.")
     wanted = mixtures.Asked(**{name: value for name, value in asked.items() if value is not None})
     named, kept_seed = method_of(how.method, how.config, how.assignments, "em")
-    em = mixtures.suits(named)
+    em = mixture_selection.suits(named)
     seed = int(next(s for s in (how.seed, kept_seed, 0) if s is not None))
     if how.out is not None and holds_a_run(how.out):
         raise CheckpointError(f"{how.out} already holds a run. Choose another --out.")
@@ -39,13 +39,13 @@ def fit(table: Path | None, asked: Mapping[str, Any], how: How) -> None:
     if not how.quiet:
         say(f"mixtures of normals on {problem.label}, into {folder}")
     with left_only_with_results(folder), progress_of(how.progress) as bar:
-        found = mixtures.learn(problem, em, seed, bar.say)
+        found = mixture_selection.learn(problem, em, seed, bar.say)
     write_run(folder, about | {"problem": problem.spec(found.chosen.components)})
-    mixtures.write(found, problem, folder)
+    mixture_results.write(found, problem, folder)
     conclude(found, problem, folder, how.quiet)
 
 
-def conclude(found: mixtures.Found, problem: mixtures.Problem, folder: Path, quiet: bool) -> None:
+def conclude(found: mixture_selection.Found, problem: mixtures.Problem, folder: Path, quiet: bool) -> None:
     """Tables and exit code of a fit."""
     report = found.posterior.report()
     for remark in found.remarks:
@@ -54,8 +54,8 @@ def conclude(found: mixtures.Found, problem: mixtures.Problem, folder: Path, qui
         typer.echo(folder)
     else:
         console = show.console()
-        console.print(mixtures.criterion_table(found.table, found.best))
-        console.print(mixtures.components_table(mixtures.components(found.posterior, problem)))
+        console.print(mixture_results.criterion_table(found.table, found.best))
+        console.print(mixture_results.components_table(mixture_results.components(found.posterior, problem)))
         checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
         console.print(show.verdict(report.verdict, checks))
         console.print(f"{found.table['seconds'].sum():.1f} s. Report: {folder / 'report.html'}", soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import typer
 
-from tractable.cli import ladders, mixtures, models
+from tractable.cli import ladders, mixture_results, models
 from tractable.cli.problem import as_rows, inputs, model_in, predictions, typed
 from tractable.saving import load
 from tractable.tools.errors import DataError
@@ -29,7 +29,7 @@ def of_target(run: Path, spec: dict[str, Any], new: Path, level: float, calibrat
 def of_rows(run: Path, spec: dict[str, Any], new: Path, array: str | None) -> pd.DataFrame:
     """What is behind each row, and its log density, by a run that explained no column."""
     if spec["model"] == models.MIXTURE:
-        return mixtures.predictions(spec, run, new)
+        return mixture_results.predictions(spec, run, new)
     return ladders.predictions(spec, run, new, array)
 
 
