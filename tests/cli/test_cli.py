@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
+from commands import fault, run
 
 from tractable import NUTS, load
 from tractable.cli import settings
-from tractable.cli.app import app
 from tractable.cli.problem import (
     Choices,
     as_rows,
@@ -33,19 +32,6 @@ from tractable.tools.tables import Encoder
 
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "report.html"}
-
-
-def run(*words: object) -> Result:
-    """A command, in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def fault(*words: object) -> str:
-    """The sentence of a command that must fail with one."""
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import fault, run
 from sklearn.datasets import load_digits
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import tractable as tr
 from tractable.cli import arrays, ladder_fit, ladders
-from tractable.cli.app import app
 from tractable.cli.arrays import Encoding, Source
 from tractable.cli.problem import read_run, split
 from tractable.coding import Encoded
@@ -23,19 +23,6 @@ ROWS = 120
 VAE = ["--model", "vae", "--latent", "2", "--hidden", "10", "--set", "epochs=3"]
 TABLE = ["--model", "vae", "--latent", "1", "--hidden", "4", "--set", "epochs=2", "--held-out", "0"]
 BELIEF = ["--model", "belief-network"]
-
-
-def run(*words: object) -> Result:
-    """A command, in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def fault(*words: object) -> str:
-    """The sentence of a command that must fail with one."""
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from commands import fault, run
 from scipy import stats
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from tractable import EM, load
 from tractable.checks.convergence import Check
 from tractable.cli import mixture_selection, mixtures
-from tractable.cli.app import app
 from tractable.cli.columns import Column
 from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
 from tractable.cli.mixtures import CHOICES, Asked, components_of
@@ -29,19 +29,6 @@ MIXED = ["--model", "gaussian-mixture"]
 LIGHT = [*MIXED, "--covariance", "spherical", "--set", "starts=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "components.csv", "criterion.csv", "report.html"}
 BEST, OTHER = 0.1, 100.0  # scores of laws, of which 1 is the most that holds
-
-
-def run(*words: object) -> Result:
-    """A command, in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def fault(*words: object) -> str:
-    """The sentence of a command that must fail with one."""
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
 
 
 @pytest.fixture(scope="module")

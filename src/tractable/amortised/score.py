@@ -6,6 +6,7 @@ Everything here is (draws) → (signals, (layer, draw, row)) → a surrogate, wh
 θ by ∇ log p, of φ by a signal times ∇ log q, of the baselines ψ by a signal times ∇ C.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.amortised.pathwise import keys, summed
+from tractable.amortised.pathwise import k_sample, keys, summed
 from tractable.core import Batch
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
@@ -106,11 +107,7 @@ def nvil(
     """
     switches = Switches(centre, baseline, normalise, local, leave_one_out, decay)
     check(ladder, switches, samples)
-
-    def walked(noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
-        look_key, draw_key = jax.random.split(noise)
-        x = ladder.look(look_key, batch.data[0])
-        return x, lambda params: ladder.drawn(draw_key, params, x, samples)
+    walked = functools.partial(_walked, ladder, samples)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
         x, walk = walked(noise, batch)
@@ -138,16 +135,12 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
         SettingsError: one draw, which leaves no other.
     """
     _whole("samples", samples, 2, "Each draw is held against the others: vimco")
-
-    def walked(noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
-        look_key, draw_key = jax.random.split(noise)
-        x = ladder.look(look_key, batch.data[0])
-        return x, lambda params: ladder.drawn(draw_key, params, x, samples)
+    walked = functools.partial(_walked, ladder, samples)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
         x, walk = walked(noise, batch)
         log_p, log_q, _ = _terms(ladder, params, x, walk)
-        return summed(ladder, params, _log_mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0)), batch)
+        return summed(ladder, params, k_sample(jnp.sum(log_p, 0) - jnp.sum(log_q, 0)), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple:
         return *multisample_slope_at(ladder, params, *walked(noise, batch), batch), memory
@@ -213,7 +206,7 @@ def multisample_slope_at(ladder: Ladder, params: PyTree, x: Any, walk: Walk, bat
     def surrogate(params: PyTree) -> tuple[jax.Array, jax.Array]:
         log_p, log_q, _ = _terms(ladder, params, x, walk)
         log_w = jnp.sum(log_p, 0) - jnp.sum(log_q, 0)  # (K, row)
-        bound = _log_mean(log_w)  # its derivative at given draws is Σ_k w̃_k ∇ log w_k
+        bound = k_sample(log_w)  # its derivative at given draws is Σ_k w̃_k ∇ log w_k
         weights = jax.lax.stop_gradient(gains(log_w))
         climbed = bound + jnp.sum(weights * jnp.sum(log_q, 0), axis=0)
         return summed(ladder, params, climbed, batch), summed(ladder, params, bound, batch)
@@ -234,7 +227,7 @@ def gains(log_w: jax.Array) -> jax.Array:
     others = (jnp.sum(log_w, axis=0, keepdims=True) - log_w) / (count - 1)
     own = jnp.eye(count, dtype=bool)[:, :, None]
     without = jnp.where(own, others[:, None], log_w[None])  # (k, draw, row)
-    return _log_mean(log_w)[None] - jax.vmap(_log_mean)(without)
+    return k_sample(log_w)[None] - jax.vmap(k_sample)(without)
 
 
 def seen_below(ladder: Ladder, params: PyTree, x: Any, h: tuple, baseline: str) -> list[jax.Array]:
@@ -304,17 +297,19 @@ def check(ladder: Ladder, switches: Switches, samples: int) -> None:
             )
 
 
+def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
+    """x of a batch's rows, and how h is drawn for them."""
+    look_key, draw_key = jax.random.split(noise)
+    x = ladder.look(look_key, batch.data[0])
+    return x, lambda params: ladder.drawn(draw_key, params, x, samples)
+
+
 def _terms(ladder: Ladder, params: PyTree, x: Any, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:
     """log p(x | h¹), … (L + 1, draw, row), log q(h¹ | ·), … (L, draw, row), and h, which no gradient goes through."""
     h, q = walk(params)
     h = jax.lax.stop_gradient(h)
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
     return jnp.stack(log_p), jnp.stack([q_i.log_prob(h_i) for q_i, h_i in zip(q, h, strict=True)]), h
-
-
-def _log_mean(log_w: jax.Array) -> jax.Array:
-    """log (1/K) Σ_k w_k over the leading axis."""
-    return jax.nn.logsumexp(log_w, axis=0) - math.log(log_w.shape[0])
 
 
 def _whole(name: str, value: Any, least: int, why: str) -> None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.amortised.pathwise import keys, summed
+from tractable.amortised.pathwise import k_sample, keys, summed
 from tractable.core import Batch
 from tractable.models.ladder import Ladder
 from tractable.objectives import Objective
@@ -115,8 +115,7 @@ def slope_at(
         terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * climbed, axis=0)  # (n,)
         if sleep_phi and dream is not None:
             terms = terms + sleep_phi * tree.total(ladder.log_q(held, *jax.tree.map(lambda a: a[None], dream)))[0]
-        bound = jax.nn.logsumexp(log_w, axis=0) - math.log(log_w.shape[0])
-        return summed(ladder, params, terms, batch), summed(ladder, params, bound, batch)
+        return summed(ladder, params, terms, batch), summed(ladder, params, k_sample(log_w), batch)
 
     (_, bound), gradient = jax.value_and_grad(halves, has_aux=True)(params)
     return bound, gradient

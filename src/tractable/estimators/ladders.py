@@ -179,9 +179,8 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         """Of the fit and of samples."""
         return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=2).tolist()
 
-    def _mapped(self, function: Callable, *arrays_and_draws: Any) -> np.ndarray:
+    def _mapped(self, function: Callable, x: np.ndarray, draws: int, *others: np.ndarray) -> np.ndarray:
         """``function`` of rows, some at a time, in float64; lengths are few, so that few are compiled for."""
-        x, draws, *others = arrays_and_draws
         width, parts = rows_together(self._model(), draws), []
         for start in range(0, len(x), width):
             some = [a[start : start + width] for a in (x, *others)]
