@@ -16,8 +16,8 @@ import numpy as np
 import numpyro.distributions as dist
 
 from tractable.approximations import inverse_softplus, softplus
+from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
-from tractable.models.linear import BernoulliLogits
 from tractable.models.network import Network, mlp
 from tractable.tools.errors import ModelError
 
@@ -87,11 +87,7 @@ def _binary(h: Any) -> jax.Array:
     return jax.nn.sigmoid(h.logits) if isinstance(h, Soft) else _real(h)
 
 
-def _bernoulli(eta: jax.Array) -> Any:
-    return BernoulliLogits(eta, validate_args=False).to_event(1)
-
-
-bernoulli = Family("Bernoulli", lambda n: n, _bernoulli, _binary, lambda n: n, 2, True)
+bernoulli = Family("Bernoulli", lambda n: n, BinaryUnits, _binary, lambda n: n, 2, True)
 
 
 def _halves(eta: jax.Array) -> Any:
