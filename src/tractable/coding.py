@@ -21,6 +21,7 @@ from tractable.checks.convergence import Check
 from tractable.checks.ladders import held_out_check
 from tractable.core import Data, as_data
 from tractable.models.ladder import Ladder
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
 
 PyTree = Any
@@ -246,7 +247,7 @@ def network_of(posterior: Any, what: str) -> tuple[Ladder, dict[str, PyTree]]:
 
 
 def check_whole(what: str, field: str, value: Any, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    if not is_count(value, least):
         raise SettingsError(f"{what}({field}=...) expects a whole number ≥ {least}; got {value!r}.")
 
 

@@ -5,9 +5,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tractable.core import Data
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
 
 KERNELS = ("mala", "random-walk")
@@ -135,9 +134,7 @@ def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -
 
 def whole(settings: Any, field: str, least: int) -> None:
     """A sentence where a setting is no whole number of at least so much."""
-    value = getattr(settings, field)
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    refuse(bool(whole and value >= least), settings, field, f"a whole number ≥ {least}")
+    refuse(is_count(getattr(settings, field), least), settings, field, f"a whole number ≥ {least}")
 
 
 def refuse(good: bool, settings: Any, field: str, expected: str) -> None:

@@ -20,6 +20,7 @@ from tractable.methods.method import Method, Session
 from tractable.methods.variational import Variational
 from tractable.posterior import Posterior
 from tractable.saving import MEMORY_SHARE, ClimbSaver, Saver
+from tractable.tools.counts import is_count
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.progress import Progress, progress_of
 from tractable.tools.sharding import over_devices, rows_over
@@ -92,8 +93,8 @@ def extend(posterior: Posterior, draws: int, *, progress: bool | Callable | None
         raise RunError(
             "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
         )
-    if draws < 1:
-        raise SettingsError(f"extend(draws) expects at least 1; got {draws}.")
+    if not is_count(draws):
+        raise SettingsError(f"extend(draws) expects a whole number ≥ 1; got {draws!r}.")
     with progress_of(progress) as bar, loop.interruptible() as stop:
         session = _session(
             posterior.model, posterior.data, jax.random.key(posterior.seed or 0), stop, bar, None, False,

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from tractable.approximations import Approximation, log_normal, log_softplus, softplus
 from tractable.core import Batch, Model, Through, is_distribution, log_posterior
 from tractable.tools import tree
+from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.noise import normal
 from tractable.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
@@ -211,7 +212,7 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
 
 
 def _check(samples: int, gradient: str, control: str | None) -> None:
-    if samples < 1:
+    if not is_count(samples):
         raise SettingsError(f"An ELBO is estimated from draws of q: samples expects a whole number ≥ 1; got {samples}.")
     if gradient not in ("reparameterised", "path", "score"):
         raise SettingsError(f"gradient is 'reparameterised', 'path' or 'score'; got {gradient!r}.")
@@ -260,7 +261,7 @@ def bayes_by_backprop(
         size: rows of the largest batch, for the noise of "local" and "flipout".
         given: one row of inputs (shapes suffice), likewise.
     """
-    if samples < 1:
+    if not is_count(samples):
         raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
     fixed = _fixed(model, noise, given)
 

@@ -19,6 +19,7 @@ from tractable.core import Batch
 from tractable.models.ladder import Ladder
 from tractable.models.layers import Soft
 from tractable.objectives import Objective
+from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError, SettingsError
 
 PyTree = Any
@@ -234,7 +235,7 @@ def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
 
 
 def _check(ladder: Ladder, samples: Any, gradient: str, known: tuple[str, ...], relaxation: float | None) -> None:
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+    if not is_count(samples):
         raise SettingsError(f"samples expects a whole number ≥ 1, draws of h a row; got {samples!r}.")
     if gradient not in known:
         raise SettingsError(f"gradient is {' or '.join(map(repr, known))}; got {gradient!r}.")

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tractable.amortised.pathwise import k_sample, keys, summed
 from tractable.core import Batch
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
 from tractable.objectives import Objective
+from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
 
 PyTree = Any
@@ -313,5 +313,5 @@ def _terms(ladder: Ladder, params: PyTree, x: Any, walk: Walk) -> tuple[jax.Arra
 
 
 def _whole(name: str, value: Any, least: int, why: str) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    if not is_count(value, least):
         raise SettingsError(f"{why} expects {name} to be a whole number ≥ {least}; got {value!r}.")

@@ -21,6 +21,7 @@ from tractable.amortised.score import (
 )
 from tractable.core import Data
 from tractable.models.ladder import Ladder
+from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
 
 PyTree = Any
@@ -86,9 +87,9 @@ def gradient_variance(
     Raises:
         SettingsError: numbers out of range; switches that do not fit the ladder, or ask for several draws a row.
     """
-    if not isinstance(draws, int) or draws < 4 or draws % 2:
+    if not is_count(draws, 4) or draws % 2:
         raise SettingsError(f"draws are taken in pairs: expected an even number, 4 or more; got {draws!r}.")
-    if not isinstance(rows, int) or rows < 1:
+    if not is_count(rows):
         raise SettingsError(f"rows expects a whole number ≥ 1; got {rows!r}.")
     chosen = _settings(ladder) if switches is None else switches
     for setting in chosen.values():

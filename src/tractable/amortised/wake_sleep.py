@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tractable.amortised.pathwise import k_sample, keys, summed
 from tractable.core import Batch
 from tractable.models.ladder import Ladder
 from tractable.objectives import Objective
 from tractable.tools import tree
+from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
 
 PyTree = Any
@@ -67,7 +67,7 @@ def reweighted_wake_sleep(
 
 def check(name: str, samples: Any, wake_phi: Any, sleep_phi: Any) -> None:
     """Raise the sentence of a setting of reweighted wake–sleep that cannot be."""
-    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 1:
+    if not is_count(samples):
         raise SettingsError(f"{name}(samples=...) expects a whole number ≥ 1; got {samples!r}.")
     for field, weight in (("wake_phi", wake_phi), ("sleep_phi", sleep_phi)):
         number = isinstance(weight, int | float) and not isinstance(weight, bool)

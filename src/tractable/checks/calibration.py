@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, xlogy
 
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
 
 
@@ -332,5 +333,5 @@ def _classified(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
 
 
 def _positive_bins(bins: int) -> None:
-    if bins < 1:
-        raise SettingsError(f"bins should be 1 or more; got {bins}.")
+    if not is_count(bins):
+        raise SettingsError(f"bins should be a whole number, 1 or more; got {bins!r}.")

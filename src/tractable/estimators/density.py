@@ -28,6 +28,7 @@ from tractable.latent import LatentModel
 from tractable.methods.maximisation import EM
 from tractable.posterior import Posterior
 from tractable.report import Report, worst
+from tractable.tools.counts import is_count
 from tractable.tools.data import Data
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
@@ -342,7 +343,7 @@ class Density(DensityMixin, Bayesian):
 def check_whole(**settings: Any) -> None:
     """A sentence about the first that is not a whole number above 0."""
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        if not is_count(value):
             raise SettingsError(f"{name} is a whole number, 1 or more; got {value!r}.")
 
 

@@ -21,6 +21,7 @@ from jax.core import Tracer
 
 from tractable.core import Batch, Data, Kernel, as_data
 from tractable.tools import schedules, tree
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any
@@ -122,7 +123,7 @@ def online_em(
     Raises:
         SettingsError: γ outside (0, 1], patience < 1.
     """
-    if not isinstance(patience, int) or patience < 1:
+    if not is_count(patience):
         raise SettingsError(f"online_em(patience=...) is a whole number of batches, 1 or more; got {patience}.")
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
@@ -345,7 +346,7 @@ def _like(new: PyTree, old: PyTree) -> PyTree:
 
 
 def _check_chunk(chunk: int) -> None:
-    if not isinstance(chunk, int) or chunk < 1:
+    if not is_count(chunk):
         raise SettingsError(f"A chunk is a whole number of rows, 1 or more; got {chunk}.")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from tractable.checks.convergence import Check
 from tractable.core import Kernel, Model
 from tractable.run import Moments
+from tractable.tools.counts import is_count
 from tractable.tools.data import Data, Plan
 from tractable.tools.errors import SettingsError
 
@@ -146,9 +147,7 @@ class Method:
             raise SettingsError(f"{type(self).__name__}({field}=...) expects {expected}; got {getattr(self, field)!r}.")
 
     def check_whole(self, field: str, least: int = 1) -> None:
-        value = getattr(self, field)
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        self.check(bool(whole and value >= least), field, f"a whole number ≥ {least}")
+        self.check(is_count(getattr(self, field), least), field, f"a whole number ≥ {least}")
 
     def check_positive(self, field: str) -> None:
         value = getattr(self, field)

@@ -22,6 +22,7 @@ from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.latent import LatentModel
 from tractable.models.conjugate import LOG_2PI, Real
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.small import inverse_root
 
@@ -131,9 +132,9 @@ class Setting(NamedTuple):
 
 
 def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
-    if not isinstance(features, int | np.integer) or features < 1:
+    if not is_count(features):
         raise ModelError(f"features is a whole number, 1 or more; got {features}.")
-    if not isinstance(rank, int | np.integer) or not 1 <= rank <= features:
+    if not is_count(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")

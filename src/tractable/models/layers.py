@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 
 from tractable.approximations import inverse_softplus, softplus
 from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.network import Network, mlp
+from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
 
 PyTree = Any
@@ -115,7 +115,7 @@ def _normal_noise(sd: float) -> Family:
 
 def categorical(levels: int) -> Family:
     """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
-    if not isinstance(levels, int | np.integer) or levels < 2:
+    if not is_count(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
     return _categorical(int(levels))
 
@@ -277,7 +277,7 @@ def _started(net: Network, key: jax.Array) -> PyTree:
 
 
 def _check_size(size: Any) -> None:
-    if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
+    if not is_count(size):
         raise ModelError(f"A layer has 1 unit or more; got size={size!r}.")
 
 

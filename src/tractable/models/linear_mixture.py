@@ -16,6 +16,7 @@ from tractable.checks.convergence import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.latent import LatentModel
+from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
 
 SEEN = 10_000  # rows that a start is made from
@@ -137,5 +138,5 @@ def rows_of(x: Any, features: int) -> jax.Array:
 def check_sizes(components: int, features: int) -> None:
     """A sentence where K or d is no whole number above 0."""
     for name, value in {"components": components, "features": features}.items():
-        if not isinstance(value, int | np.integer) or value < 1:
+        if not is_count(value):
             raise ModelError(f"{name} is a whole number, 1 or more; got {value}.")

@@ -19,6 +19,7 @@ from numpyro.distributions import biject_to, constraints
 from tractable.core import Model, Through, is_distribution
 from tractable.models.conjugate import Real, positive
 from tractable.models.linear import BernoulliLogits
+from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
@@ -111,7 +112,7 @@ def mlp(
     """
     middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
     for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
-        if not isinstance(width, int | np.integer) or isinstance(width, bool) or width < 1:
+        if not is_count(width):
             raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {width!r}.")
     if isinstance(activation, str) and activation not in ACTIVATIONS:
         raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
