@@ -295,6 +295,88 @@ def test_fan_in_follows_the_layout():
     assert found["weight"] == pytest.approx(18**-0.5) and found["bias"] == 1.0
 
 
+# Scales that are learnt.
+
+
+def relevance_law(model: tr.Model) -> Scores:
+    """The density of a 3-4-1 perceptron by hand: f(x; s · v), v under the scaled prior, s of each input at first."""
+    params = model.sample_prior(jax.random.key(5))
+    v, s = (jax.tree.map(np.asarray, params[name]) for name in ("weights", "scales"))
+    w = {n: {k: v[n][k] * (s[n][k][:, None] if s[n][k].ndim else s[n][k]) for k in v[n]} for n in v}
+    noise = float(params["noise"])
+    prior = stats.halfnorm.logpdf(noise)
+    for layer, fan_in in (("layer0", 3), ("layer1", 4)):
+        prior += (
+            stats.norm.logpdf(v[layer]["weight"], 0, fan_in**-0.5).sum() + stats.norm.logpdf(v[layer]["bias"]).sum()
+        )
+        prior += sum(stats.halfnorm.logpdf(s[layer][k], scale=2).sum() for k in ("weight", "bias"))
+    got = model.log_likelihoods(params, (jnp.asarray(ROWS["normal"]), jnp.asarray(X)))
+    return {
+        "inputs": error(s["layer0"]["weight"].size, 3, EXACT),
+        "others": error(sum(s[n][k].size for n in s for k in s[n]), 6, EXACT),
+        "likelihood": error(got, expected("normal", forward(w, X), ROWS["normal"], noise, 0.0), EXACT),
+        "prior": error(model.log_prior(params), prior, EXACT),
+    }
+
+
+def relevant() -> tr.Model:
+    """A new model each time, so that none remembers how another was computed."""
+    net = mlp(3, (4,), 1)
+    return neural_network((net.params, net.apply), prior="relevance", example=net.example)
+
+
+def test_relevance():
+    assert_holds(relevance_law(relevant()), 1)
+    assert_holds(relevance_law(neural_network(mlp(3, (4,), 1), prior="relevance")), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "caught"),
+    [
+        ("_scaled", lambda axis, scale, weight: weight, "likelihood"),
+        ("_scaled", lambda axis, scale, weight: scale**2 * weight if jnp.ndim(scale) == 0 else weight, "likelihood"),
+        ("_scaled", lambda axis, scale, weight: jnp.max(scale) * weight, "likelihood"),
+        ("SCALE", 1.0, "prior"),
+    ],
+    ids=["none", "squared", "one for all inputs", "narrower"],
+)
+def test_wrong_relevances_are_caught(monkeypatch, name, wrong, caught):
+    monkeypatch.setattr(network, name, wrong)
+    assert set(broken(relevance_law(relevant()))) == {caught}
+
+
+def test_where_scales_go():
+    """By the layout of the weights, where x is known; at 1, where methods begin, the network is the scaled one's."""
+    module = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
+    told, untold = (neural_network(module, prior="relevance", example=example) for example in (X[0], None))
+    assert [layer.weight.shape() for layer in told.prior["scales"].layers] == [(3,), ()]
+    assert [layer.weight.shape() for layer in untold.prior["scales"].layers] == [(), ()]
+    scaled, rows = neural_network(module), (jnp.asarray(ROWS["normal"]), jnp.asarray(X))
+    start = begun(told, jax.random.key(1))
+    assert all(np.all(np.asarray(leaf) == 1) for leaf in jax.tree.leaves(start["scales"]))
+    plain = {"weights": start["weights"], "noise": start["noise"]}
+    np.testing.assert_allclose(told.log_likelihoods(start, rows), scaled.log_likelihoods(plain, rows), atol=EXACT)
+    # W @ x: a scale of each input runs over the second axis.
+    times = jnp.asarray([0.0, 1.0, 3.0])
+    scales = eqx.tree_at(lambda m: m.layers[0].weight, start["scales"], times)
+    weights = eqx.tree_at(lambda m: m.layers[0].weight, start["weights"], replace_fn=lambda w: w * times)
+    np.testing.assert_allclose(
+        told.log_likelihoods(start | {"scales": scales}, rows),
+        scaled.log_likelihoods(plain | {"weights": weights}, rows), atol=EXACT,
+    )  # fmt: skip
+
+
+def test_inputs_that_matter_are_told():
+    """Of three inputs the second alone moves y: its scale is the largest in nearly all draws."""
+    x = np.random.default_rng(1).normal(size=(100, 3))
+    y = np.sin(2 * x[:, 1]) + 0.1 * np.random.default_rng(2).normal(size=100)
+    model = neural_network(mlp(3, (10,), 1, activation="tanh"), noise=0.1, prior="relevance")
+    posterior = tr.infer(model, tr.Data(y, given=x), tr.HMC(chains=2, draws=200, warmup=300, leapfrogs=30), seed=0)
+    scales = np.asarray(posterior.draws["scales"]["layer0"]["weight"]).reshape(-1, 3)
+    assert np.mean(scales.argmax(1) == 1) > 0.95
+    assert np.all(np.median(scales[:, [0, 2]], axis=0) < np.median(scales[:, 1]) / 5)
+
+
 # Starts.
 
 
@@ -424,6 +506,9 @@ FAULTS = {
     "negative noise": lambda: neural_network(mlp(3, 2, 1), noise=-1.0),
     "extra": lambda: neural_network(mlp(3, 2, 1), extra={"a": dist.Normal(0, 1)}),
     "weights": lambda: neural_network(mlp(3, 2, 1), lambda o, e: o, extra={"weights": dist.Normal(0, 1)}),
+    "scales": lambda: neural_network(
+        mlp(3, 2, 1), lambda o, e: o, prior="relevance", extra={"scales": dist.Normal(0, 1)}
+    ),
     "two outputs": lambda: neural_network(mlp(3, 2, 2), "bernoulli"),
     "one class": lambda: neural_network(mlp(3, 2, 1), "categorical"),
     "no scale": lambda: neural_network(mlp(3, 2, 1), "heteroscedastic"),
@@ -453,12 +538,13 @@ SENTENCES = {
     "negative noise": "noise needs to be positive and finite; got -1.0",
     "extra": "'normal' has its parameters already",
     "weights": "'weights' names the network's own",
+    "scales": "'scales' names the network's own",
     "two outputs": r"'bernoulli' needs .* shape \(\) or \(1,\), a logit; got \(2,\)",
     "one class": r"C ≥ 2 classes; got \(1,\)",
     "no scale": r"\(2,\), a mean and a raw scale; got \(1,\)",
     "module's outputs": r"'poisson' needs .*; got \(3,\)",
     "module's inputs": r"could not be applied to one input of shape \(2,\), without a batch axis",
-    "prior's name": "prior is 'scaled', an sd.*'wide'",
+    "prior's name": "prior is 'scaled', 'relevance', an sd.*'wide'",
     "prior's sd": "prior needs to be positive and finite; got 0.0",
     "prior's type": "pytree of distributions; got list",
     "prior's shape": r"is of one number; got Normal of shape \(3,\)",

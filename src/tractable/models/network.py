@@ -27,6 +27,7 @@ __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 PyTree = Any
 NARROW = float(np.exp(-6.0))
 SD_FLOOR = 1e-3  # of a heteroscedastic network's sd: without one the likelihood has no bound
+SCALE = 2.0  # of the prior of scales that are learnt: they may be twice the default, and as small as they like
 RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
 
 ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # and the gain at which a start keeps their scale
@@ -268,24 +269,33 @@ def neural_network(
     1 and 2: functions of the size of a standardised y. Under one sd for all, functions grow with the width (Neal
     1996). Embeddings and layers with weights of several factors want a prior of their own.
 
+    The prior "relevance" learns how large weights are, and which inputs matter (MacKay 1995; Neal 1996, section 4.3):
+
+        w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
+
+    one s for every array of weights, and for the first matrix that x meets one for each input (automatic relevance
+    determination). Chains take longer to mix, as s and v trade places; where they have mixed, few rows of many inputs
+    are predicted better. A joint maximum over s and v is another matter: it favours arrays that vanish.
+
     Args:
         network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
             ``(params, apply)`` whose layers compute x @ W.
         likelihood: a name above, or ``(output, extra) -> distribution`` of one datum, where ``extra`` holds the
             further parameters.
-        prior: of the weights: "scaled"; an sd > 0 for all of them; a distribution of one number for all of them,
-            such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight"; or a
-            pytree of distributions with the structure of the weights.
+        prior: of the weights: "scaled"; "relevance"; an sd > 0 for all of them; a distribution of one number for all
+            of them, such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as
+            "layer0.weight"; or a pytree of distributions with the structure of the weights.
         noise: the sd (for student-t the scale), > 0; None learns it under HalfNormal(1).
         df: > 0, degrees of freedom of student-t.
         extra: priors of a callable likelihood's further parameters, by name.
         example: one x; with it, a network that does not fit its likelihood is refused here and not by ``infer``.
 
     Returns:
-        A Model of ``weights`` (the network's own pytree) and, where learnt, ``noise`` () or the ``extra``. Methods
-        begin at the weights' own start (see Network) and at a noise within a factor e of 1, what a network that
-        explains nothing leaves of a standardised y. The same Network and arguments give the same Model, whose
-        second fit compiles nothing; a pair or a module gives a new one each time.
+        A Model of ``weights`` (the network's own pytree; of v under "relevance", and ``scales``, the same pytree of s,
+        each () or (D,)) and, where learnt, ``noise`` () or the ``extra``. Methods begin at the weights' own start (see
+        Network), at scales of 1, and at a noise within a factor e of 1, what a network that explains nothing leaves of
+        a standardised y. The same Network and arguments give the same Model, whose second fit compiles nothing; a pair
+        or a module gives a new one each time.
 
     Raises:
         ModelError: an unknown likelihood or prior; settings that belong to another likelihood; a network whose output
@@ -306,8 +316,9 @@ def neural_network(
         if likelihood not in NOISY:
             raise ModelError("noise= is for likelihood='normal' and 'student-t'; leave it out, or use extra=.")
         positive(noise=noise)
-    if "weights" in (extra or {}):
-        raise ModelError("'weights' names the network's own parameters; call that of extra= something else.")
+    for name in ("weights", "scales") if _is_relevance(prior) else ("weights",):
+        if name in (extra or {}):
+            raise ModelError(f"{name!r} names the network's own parameters; call that of extra= something else.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
     return (network.made if _hashable(arguments) else _model)(*arguments)
 
@@ -317,22 +328,31 @@ def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise:
     others = dict(extra)
     if likelihood in NOISY and noise is None:
         others["noise"] = dist.HalfNormal(1.0)
+    scales = _scale_priors(network) if _is_relevance(prior) else None
 
     def predictor(params: dict[str, Any], x: Any) -> jax.Array:
-        return _applied(network, params["weights"], x)
+        weights = params["weights"]
+        if scales is not None:
+            weights = jax.tree.map(functools.partial(_scaled, network.output_axis), params["scales"], weights)
+        return _applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution:
         if not isinstance(likelihood, str):
-            return likelihood(output, {name: value for name, value in params.items() if name != "weights"})
+            return likelihood(output, {name: value for name, value in params.items() if name in dict(extra)})
         _check_output(likelihood, output)
         return _of(likelihood, output, params.get("noise", noise), df)
 
     def start(key: jax.Array) -> dict[str, Any]:
         key, *keys = jax.random.split(key, 1 + len(others))
         begun = network.start(key) if network.start is not None else _spread(network.params, key)
-        return {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
+        begun = {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
+        if scales is not None:
+            begun["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
+        return begun
 
     priors = {"weights": _priors(prior, network), **others}
+    if scales is not None:
+        priors["scales"] = scales
     model = Model(priors, Through(predictor, observe), start=start)
     if network.example is not None:
         output = jax.eval_shape(lambda w, x: _applied(network, w, x), network.params, network.example)
@@ -426,8 +446,8 @@ def _priors(prior: Any, network: Network) -> PyTree:
     """A distribution for every leaf of the weights."""
     params = network.params
     if isinstance(prior, str):
-        if prior != "scaled":
-            raise ModelError(f"prior is 'scaled', an sd, or distributions; got {prior!r}.")
+        if prior not in ("scaled", "relevance"):
+            raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
 
         def one(path: str, shape: tuple[int, ...]) -> Any:
             return dist.Normal(0.0, float(1 / np.sqrt(_fan_in(shape, network.output_axis))))
@@ -459,11 +479,31 @@ def _priors(prior: Any, network: Network) -> PyTree:
         one = prior
     else:
         raise ModelError(
-            "prior is 'scaled', an sd, a distribution, (path, shape) -> distribution, or a pytree of distributions; "
-            f"got {type(prior).__name__}."
+            "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
+            f"distributions; got {type(prior).__name__}."
         )
     leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
     return jax.tree.unflatten(treedef, [_shaped(_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+
+
+def _is_relevance(prior: Any) -> bool:
+    return isinstance(prior, str) and prior == "relevance"
+
+
+def _scale_priors(network: Network) -> PyTree:
+    """Of s: (D,) for the first matrix whose fan-in is x's length D, () for every other array of weights."""
+    features = np.shape(network.example)[:1] if network.example is not None else ()
+    leaves, treedef = jax.tree.flatten(network.params)
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    meets = [len(shape) == 2 and (_fan_in(shape, network.output_axis),) == features for shape in shapes]
+    first = meets.index(True) if any(meets) else -1
+    one = dist.HalfNormal(SCALE)
+    return jax.tree.unflatten(treedef, [one.expand(features) if i == first else one for i in range(len(shapes))])
+
+
+def _scaled(output_axis: int, scale: jax.Array, weight: jax.Array) -> jax.Array:
+    """s · v, a scale for each input where there are several."""
+    return weight * (jnp.expand_dims(scale, output_axis) if jnp.ndim(scale) else scale)
 
 
 def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distribution:
