@@ -23,7 +23,8 @@ class BayesianMLPRegressor(BayesianRegressor):
         activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
         likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", whose network
             also says the sd at x.
-        prior: of the weights: "scaled", N(0, 1/fan_in); an sd; or as for ``models.neural_network``.
+        prior: of the weights: "scaled", N(0, 1/fan_in); "relevance", that times scales which are learnt, one for each
+            column; an sd; or as for ``models.neural_network``.
         method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace", "ensemble", with their defaults; or a
             method with settings of its own, such as ``tr.NUTS(chains=2)``.
         level: of intervals, in (0, 1).
