@@ -28,8 +28,8 @@ class BinaryUnits(dist.Independent):
 def sum_softplus(t: jax.Array) -> jax.Array:
     """Σ_i log(1 + e^{t_i}) over the last axis.
 
-    The logarithm of products of eight 1 + e^{−|t|}, not eight logarithms: a logarithm costs more than the hundreds of
-    multiplications behind t. What a factor's rounding loses, ½ ulp of 1, is less than the sum's own.
+    The logarithm of products of eight 1 + e^{−|t|}, not eight logarithms: exp and log1p of one t cost as much as
+    the two hundred multiplications behind it. What a factor's rounding loses, ½ ulp of 1, is less than the sum's own.
     """
     n = t.shape[-1]
     whole = n - n % TOGETHER
