@@ -232,10 +232,10 @@ def details(label: str, posterior: Any) -> str:
 
 
 def feature(name: str, encoder: Encoder | None) -> str:
-    """The column that a weight belongs to; empty where it is none."""
-    if encoder is None or not name.startswith("weights["):
+    """The column that a linear model's weight or an input's learnt scale belongs to; empty where it is none."""
+    if encoder is None or not name.startswith(("weights[", "scales.")) or "[" not in name:
         return ""
-    first, *others = name[8:-1].split(", ")
+    first, *others = name[name.index("[") + 1 : -1].split(", ")
     classes = [str(encoder.target.classes[int(c)]) for c in others if encoder.target.classes]
     return ", ".join([encoder.features[int(first)], *classes]) if int(first) < len(encoder.features) else ""
 

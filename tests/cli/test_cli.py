@@ -27,6 +27,7 @@ from tractable.cli.problem import (
     split,
 )
 from tractable.gallery import EXAMPLES
+from tractable.page import named
 from tractable.tools.errors import SettingsError
 from tractable.tools.tables import Encoder
 
@@ -201,6 +202,10 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, "--hidden", "50"], "--hidden is for --model mlp; glm has no hidden layers"),
         ([*PRICES, *NETWORK, "--hidden", "50,x"], "with commas between them, such as 50 or 50,50; got '50,x'"),
         ([*PRICES, *NETWORK, "--hidden", "0"], "got '0'"),
+        ([*PRICES, "--prior", "relevance"], "--prior is of a network's weights, for --model mlp; got --model glm"),
+        ([*PRICES, *NETWORK, "--prior", "wide"], "--prior expects scaled, relevance or an sd above 0, such as 0.5"),
+        ([*PRICES, *NETWORK, "--prior", "0"], "got '0'"),
+        ([*PRICES, *NETWORK, "--prior", "nan"], "got 'nan'"),
         ([*PRICES, *NETWORK, "--method", "rejection"], "numbers of a network never do. Use bbb"),
         ([*PRICES, "--missing", "guess"], "--missing is raise, drop, impute; got 'guess'"),
         ([*PRICES, "--missing", "impute", "--drop-missing"], "--drop-missing and --missing impute contradict"),
@@ -237,6 +242,19 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     problem = problem_of(older)
     assert problem.spec == spec
     assert model_in(older)[0] is problem.model
+
+
+@pytest.mark.parametrize("prior", [None, "scaled", "relevance", "0.5"])
+def test_the_prior_of_a_network_outlives_its_run(prior, tables):
+    problem = from_table(tables / "prices.csv", "price", Choices(model="mlp", hidden="3", prior=prior))
+    spec = json.loads(json.dumps(problem.spec))
+    labels = named(problem.model.names, problem.encoder)
+    assert ("scales.layer0.weight[3] · colour=red" in labels) == (prior == "relevance")
+    assert problem_of(spec).model is model_in(spec)[0] is problem.model
+    sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)
+    np.testing.assert_allclose(sd, 0.5 if prior == "0.5" else 4**-0.5, rtol=1e-6)  # 4 inputs
+    del spec["prior"]  # as written before there was a choice
+    assert (problem_of(spec).model is problem.model) == (prior in (None, "scaled"))
 
 
 def test_settings_come_from_file_name_and_assignments(tmp_path):
@@ -376,7 +394,7 @@ def test_classes_by_an_ensemble_of_networks(tables, tmp_path):
 def test_comparison_of_networks_has_no_reference(tables, tmp_path):
     out = tmp_path / "nets"
     words = ["compare", tables / "sales.parquet", "--target", "bought", "--model", "mlp", "--hidden", "8", "--out", out]
-    result = run(*words, "--methods", "map")
+    result = run(*words, "--methods", "map", "--prior", "0.5")
     assert result.exit_code == 0, result.output
     table = pd.read_csv(out / "comparison.csv", index_col=0)
     assert list(table.index) == ["map"] and np.isfinite(table.loc["map", "held-out"])

@@ -245,6 +245,7 @@ V = ["--model", "vae"]
         (["one.npz", *V, *LATENT, "--family", "normal", "--redraw"], "--redraw draws binary pixels"),
         (["one.npz", *V, *LATENT, "--held-out", "1"], "--held-out expects a share of the rows in [0, 1); got 1"),
         (["one.npz", *V, *LATENT, "--target", "a"], "--target is not for --model vae: it explains no column"),
+        (["one.npz", *V, *LATENT, "--prior", "scaled"], "--prior is not for --model vae"),
         (["one.npz", *V, *LATENT, "--shifted", "one.npz"], "--shifted is not for --model vae"),
         ([*V, *LATENT, "--example", "beta-bernoulli"], "--example is not for --model vae"),
         (

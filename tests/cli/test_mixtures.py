@@ -211,6 +211,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         (["people.csv", *MIXED, "--target", "height"], "--target is not for --model gaussian-mixture: it explains no"),
         (["people.csv", *MIXED, "--family", "normal"], "--family is not for --model gaussian-mixture"),
         (["people.csv", *MIXED, "--hidden", "5"], "--hidden is not for --model gaussian-mixture"),
+        (["people.csv", *MIXED, "--prior", "scaled"], "--prior is not for --model gaussian-mixture"),
         (["people.csv", *MIXED, "--shifted", "same.csv"], "--shifted is not for --model gaussian-mixture"),
         (["people.csv", *MIXED, "--resume", "--out", "x"], "are not saved as they go; fit anew"),
         ([*MIXED, "--example", "beta-bernoulli"], "--example is not for --model gaussian-mixture"),

@@ -63,6 +63,7 @@ def fit(
     family: o.FitFamily = None,
     model: o.FitKind = "glm",
     hidden: o.FitHidden = None,
+    prior: o.Prior = None,
     components: o.Components = None,
     covariance: o.Covariance = None,
     choose: o.Choose = None,
@@ -94,7 +95,8 @@ def fit(
     mixed = {"components": components, "covariance": covariance, "choose": choose}
     deep = {"latent": latent, "array": array, "redraw": redraw}
     rows = {"family": family, "hidden": hidden}
-    given = mixed | deep | rows | {"target": target, "example": example, "shifted": shifted, "resume": resume}
+    of_target = {"prior": prior, "shifted": shifted}
+    given = mixed | deep | rows | of_target | {"target": target, "example": example, "resume": resume}
     if model == models.MIXTURE:
         models.check_options(model, given)
         mixture_fit.fit(table, of_all | mixed, how)
@@ -106,7 +108,7 @@ def fit(
         ladder_fit.fit(table, kind, of_all | deep | rows, how, saved)
         return
     of_all["missing"] = of_all["missing"] or "raise"
-    supervised.fit(table, example, target, of_all | rows | {"model": kind, "shifted": shifted}, how, saved)
+    supervised.fit(table, example, target, of_all | rows | of_target | {"model": kind}, how, saved)
 
 
 @command
@@ -133,6 +135,7 @@ def compare(
     family: o.Family = None,
     model: o.Kind = "glm",
     hidden: o.Hidden = None,
+    prior: o.Prior = None,
     missing: o.Missing = None,
     drop_missing: o.Drop = False,
     quiet: o.Quiet = False,
@@ -151,7 +154,7 @@ def compare(
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
     problem = problem_from(
         table, example, target, missing=missing_of(missing, drop_missing) or "raise",
-        held_out=held_out, family=family, model=model, hidden=hidden,
+        held_out=held_out, family=family, model=model, hidden=hidden, prior=prior,
     )  # fmt: skip
     comparing.compare(problem, methods, set_ or [], seed or 0, out, quiet)
 

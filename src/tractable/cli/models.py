@@ -24,11 +24,13 @@ NOT_OF_MIXTURES = {
     "--example": "it is of a table of your own.",
     "--family": "its components are normal.",
     "--hidden": "it has no hidden layers.",
+    "--prior": "it has no network.",
     "--shifted": "it makes no predictions that could be less sure; tractable predict gives rows their log density.",
 }
 NOT_OF_LADDERS = {
     "--target": "it explains no column, it finds what is behind whole rows; leave --target out.",
     "--example": "it is of a file of your own.",
+    "--prior": "its weights have none; they are climbed to a maximum.",
     "--shifted": "it predicts no target; tractable predict gives rows a bound on their log density.",
 }
 NOT_OF_BELIEF = {"--hidden": "it has no deterministic layers; --latent lists its layers of hidden units."}

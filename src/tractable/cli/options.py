@@ -105,6 +105,14 @@ FitHidden = Annotated[
         show_default=False,
     ),
 ]
+Prior = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the network's weights: scaled (by the widths), relevance (scales are learnt, one for each input; for "
+        "long chains) or an sd, such as 0.5.  \\[default: scaled]",
+        show_default=False,
+    ),
+]
 Shifted = Annotated[
     Path | None,
     typer.Option(help="Rows from elsewhere, to see whether predictions of them are less sure.", show_default=False),

@@ -23,6 +23,7 @@ from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 RUN = "run.json"
 HIDDEN = "50"  # widths of a network's hidden layers
+PRIORS = ("scaled", "relevance")  # of a network's weights, by name
 MODELS = ("glm", "mlp")
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 
@@ -69,6 +70,7 @@ class Choices:
     family: str | None = None
     model: str = "glm"
     hidden: str | None = None
+    prior: str | None = None
     shifted: Path | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Choices:
             )
         if self.hidden is not None and self.model != "mlp":
             raise SettingsError(f"--hidden is for --model mlp; {self.model} has no hidden layers.")
+        if self.prior is not None and self.model != "mlp":
+            raise SettingsError(f"--prior is of a network's weights, for --model mlp; got --model {self.model}.")
         if self.shifted is not None and self.held_out == 0:
             raise SettingsError("--shifted is held against held-out rows: give --held-out a share above 0.")
 
@@ -97,6 +101,17 @@ class Choices:
             )
         return tuple(map(int, parts))
 
+    @property
+    def weights_prior(self) -> str | float:
+        """Of the network's weights: a name, or the sd of them all."""
+        text = PRIORS[0] if self.prior is None else self.prior.strip()
+        if text in PRIORS:
+            return text
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) < float("inf"):
+                return float(text)
+        raise SettingsError(f"--prior expects {', '.join(PRIORS)} or an sd above 0, such as 0.5; got {text!r}.")
+
 
 def from_table(path: Path, target: str | None, chosen: Choices = Choices()) -> Problem:
     """A table with the model that was chosen for it; inputs standardised by the rows fitted."""
@@ -104,7 +119,9 @@ def from_table(path: Path, target: str | None, chosen: Choices = Choices()) -> P
     if target is None:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
-    widths = list(chosen.widths) if chosen.model == "mlp" else None
+    network_of: dict[str, Any] = {}
+    if chosen.model == "mlp":
+        network_of = {"hidden": list(chosen.widths), "prior": chosen.weights_prior}
     with typed():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said again by the second fit
@@ -124,21 +141,23 @@ def from_table(path: Path, target: str | None, chosen: Choices = Choices()) -> P
         "missing": chosen.missing,
         "family": every.target.family,
         "model": chosen.model,
-        "hidden": widths,
+        **network_of,
         "shifted": None if chosen.shifted is None else str(chosen.shifted.resolve()),
         "encoder": encoder.to_dict(),
     }
     name = path.name.split(".")[0] or "table"
-    return Problem(name, model_of(encoder, chosen.model, widths), data, held, spec, encoder, shifted)
+    return Problem(name, model_of(encoder, chosen.model, **network_of), data, held, spec, encoder, shifted)
 
 
 def problem_from(table: Path | None, example: str | None, target: str | None, **choices: Any) -> Problem:
     """The example or the table that was asked for."""
     chosen = Choices(**choices)
     if example is not None and table is None:
-        own = ("model", "hidden", "shifted")
+        own = ("model", "hidden", "prior", "shifted")
         if any(choices.get(name) not in (None, "glm") for name in own):
-            raise SettingsError("--model, --hidden and --shifted are for a table; an example has a model of its own.")
+            raise SettingsError(
+                "--model, --hidden, --prior and --shifted are for a table; an example has a model of its own."
+            )
         return from_example(example)
     if table is not None and example is None:
         return from_table(table, target, chosen)
@@ -175,19 +194,22 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
     return frame.loc[~chosen], frame.loc[chosen]
 
 
-def model_of(encoder: tables.Encoder, model: str = "glm", hidden: Sequence[int] | None = None) -> Model:
+def model_of(
+    encoder: tables.Encoder, model: str = "glm", hidden: Sequence[int] | None = None, prior: str | float = PRIORS[0]
+) -> Model:
     """The model of an encoded table: generalised linear ("glm"), or a network with hidden layers ("mlp")."""
     family, features = encoder.target.family, len(encoder.features)
     classes = len(encoder.target.classes) if family == "categorical" else None
     if model == "glm":
         return linear.generalised_linear(features, family, classes)
-    return network.neural_network(network.mlp(features, tuple(hidden or ()), classes or 1), family)
+    return network.neural_network(network.mlp(features, tuple(hidden or ()), classes or 1), family, prior=prior)
 
 
 def model_in(spec: dict[str, Any]) -> tuple[Model, tables.Encoder]:
     """The model and the encoder of a run that was fitted to a table, without reading the table."""
     encoder = tables.Encoder.from_dict(spec["encoder"])
-    return model_of(encoder, spec.get("model", Choices.model), spec.get("hidden")), encoder
+    model = model_of(encoder, spec.get("model", Choices.model), spec.get("hidden"), spec.get("prior", PRIORS[0]))
+    return model, encoder
 
 
 def suits(method: Method, problem: Problem) -> None:
@@ -225,13 +247,14 @@ def problem_of(spec: dict[str, Any]) -> Problem:
 
 def choices_of(spec: dict[str, Any]) -> Choices:
     """What a run of a table was told; where an older version wrote less, what that version did."""
-    hidden, shifted = spec.get("hidden"), spec.get("shifted")
+    hidden, prior, shifted = (spec.get(name) for name in ("hidden", "prior", "shifted"))
     return Choices(
         held_out=spec["held_out"],
         missing=spec.get("missing", "drop" if spec.get("drop") else "raise"),
         family=spec["family"],
         model=spec.get("model", Choices.model),
         hidden=None if hidden is None else ",".join(map(str, hidden)),
+        prior=None if prior is None else str(prior),
         shifted=None if shifted is None else Path(shifted),
     )
 
