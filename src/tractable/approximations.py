@@ -219,7 +219,13 @@ def softplus(rho: Any) -> jax.Array:
     return jnp.maximum(rho, 0) + 2 * z * series
 
 
-softplus.defjvps(lambda tangent, _, rho: tangent * jax.nn.sigmoid(rho))
+softplus.defjvps(lambda tangent, _, rho: tangent * softplus_rate(rho))
+
+
+def softplus_rate(rho: jax.Array) -> jax.Array:
+    """dσ/dρ = 1 / (1 + e^−ρ), by the exponential that ``softplus`` takes too, so that one serves both."""
+    tail = jnp.exp(-jnp.abs(rho))
+    return jnp.where(rho < 0, tail, 1.0) / (1 + tail)
 
 
 def log_softplus(rho: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from tractable.approximations import Approximation, log_normal, log_softplus, softplus
+from tractable.approximations import Approximation, log_normal, log_softplus, softplus, softplus_rate
 from tractable.core import Batch, Model, Through, is_distribution, log_posterior
 from tractable.tools import tree
 from tractable.tools.counts import is_count
@@ -325,8 +325,7 @@ def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
     key, layer_key = jax.random.split(key)
     mine = tree.normal_like(key, own, count) if own else {}
     theirs = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
-    # Without the barrier the compiler draws again wherever the noise is used, forward and backward.
-    return jax.lax.optimization_barrier((mine, theirs))
+    return mine, theirs
 
 
 def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
@@ -402,7 +401,7 @@ def _kl_forward(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> tup
 
 def _kl_backward(kept: tuple, cotangent: jax.Array) -> tuple:
     mean, rho, centre, scale = kept
-    sd, rate = softplus(rho), jax.nn.sigmoid(rho)
+    sd, rate = softplus(rho), softplus_rate(rho)
     inverse = 1 / jnp.square(jnp.asarray(scale, rho.dtype))
     relative = jnp.where(rho < -15, 1.0, rate / jnp.where(rho < -15, 1.0, sd))  # dlog σ/dρ
     along = cotangent * (mean - centre) * inverse, cotangent * (sd * rate * inverse - relative)

@@ -1,4 +1,4 @@
-"""Standard normals are the generator's bits through the inverse of the normal distribution, and nothing else."""
+"""Standard normals are the generator's bits, through the inverse of the normal distribution or by twos."""
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,50 @@ def test_they_are_normal() -> None:
     draws = np.asarray(noise.normal(KEY, (200_000,), jnp.float32), np.float64)
     assert scipy.stats.kstest(draws, "norm").pvalue > 1e-6
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5.4 / np.sqrt(len(draws))
+
+
+@pytest.mark.parametrize("size", [noise.LARGE, 50_001])
+def test_pairs_are_words_in_polar_coordinates(size: int) -> None:
+    found = np.asarray(noise.normal(KEY, (size,), jnp.float32), np.float64)
+    block = -(-size // (4 * noise.EVEN)) * noise.EVEN
+    counter = jnp.arange(block, dtype=jnp.uint32)
+    words = np.concatenate(noise.threefry(jax.random.key_data(KEY), counter)).astype(np.int64)
+    radius = np.sqrt(-2 * np.log((words // 4096 + 0.5) / 2**20))
+    turn = 2 * np.pi * (words % 4096 + 0.5) / 4096
+    exact = np.concatenate([radius * np.sin(turn), radius * np.cos(turn)])[:size]
+    np.testing.assert_allclose(found, exact, atol=3e-6)
+
+
+def test_pairs_are_independent() -> None:
+    """Members of a pair, and normals of one counter's two words."""
+    size = 4 * 100 * noise.EVEN
+    first, second = np.asarray(noise.normal(KEY, (size,), jnp.float32), np.float64).reshape(2, -1)
+    for combined in ((first + second) / np.sqrt(2), (first - second) / np.sqrt(2)):
+        assert scipy.stats.kstest(combined, "norm").pvalue > 1e-6
+    assert scipy.stats.kstest((first**2 + second**2) / 2, "expon").pvalue > 1e-6
+    ratio = np.arctan2(first, second) / (2 * np.pi) + 0.5
+    assert scipy.stats.kstest(ratio, "uniform").pvalue > 1e-6
+    left, right = first.reshape(2, -1)
+    assert abs(np.mean(left * right)) < 5.4 / np.sqrt(len(left))
+    assert abs(np.mean(left**2 * right**2) - 1) < 5.4 * np.sqrt(8 / len(left))
+
+
+@pytest.mark.computes
+def test_pairs_are_drawn_once_however_often_they_are_read() -> None:
+    """Forward, backward, and for every row that a bias is added to."""
+
+    def step(key: jax.Array, mean: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def loss(mean: jax.Array) -> jax.Array:
+            drawn = mean + noise.normal(key, (200, 100), jnp.float32)
+            return jnp.sum(jnp.square(jnp.tanh(x @ drawn[1:] + drawn[0])))
+
+        gradient = jax.grad(loss)(mean)
+        return gradient, jnp.square(gradient) * noise.normal(key, (200, 100), jnp.float32)
+
+    lowered = jax.jit(step).lower(KEY, jnp.zeros((200, 100)), jnp.ones((30, 199)))
+    text = lowered.compile().as_text()
+    assert 20 <= text.count(" shift-left(") < 30  # the generator's rounds
+    assert text.count(f"constant({noise.COSINE[2]:.7f}") == 1  # a line of the cosine's polynomial
 
 
 def test_logarithms_of_uniforms() -> None:

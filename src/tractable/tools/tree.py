@@ -11,23 +11,15 @@ import numpy as np
 from tractable.tools.noise import normal
 
 PyTree = Any
-LARGE = 1 << 17  # numbers
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
     """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length.
 
-    One call of the generator for the whole tree, split into leaves afterwards: for small states
-    the call costs more than the numbers. For large ones the split does, and every leaf has its own.
+    One call of the generator for the whole tree, split into leaves afterwards: a call costs more than many numbers.
     """
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-    if count * sum(sizes) > LARGE:
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(
-            treedef,
-            [normal(k, (count, *a.shape), a.dtype) for k, a in zip(keys, leaves, strict=True)],
-        )
     dtype = jnp.result_type(*leaves)
     flat = normal(key, (count, sum(sizes)), dtype)
     pieces = jnp.split(flat, np.cumsum(sizes)[:-1], axis=1) if len(leaves) > 1 else [flat]
