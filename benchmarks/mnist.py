@@ -63,7 +63,8 @@ UNITS = (400, 800, 1200)
 BATCH, MOMENTUM, DRAWS = 128, 0.95, 10
 KEEP = (0.8, 0.5, 0.5)  # of the inputs and of each hidden layer
 SHARES = (0.0, 0.5, 0.75, 0.95, 0.98)
-COLUMNS = ("method", "units", "seed", "epoch", "test error, mean", "test error, draws", "validation error", "seconds")
+COLUMNS = ("method", "units", "seed", "epoch", "test error, mean", "test error, draws", "validation error", "seconds",
+           "objective a row")  # fmt: skip
 # Test error in per cent for UNITS: the paper's [M], a reproduction's [R].
 PUBLISHED = {
     "sgd": ((1.83, 1.84, 1.88), (2.11, 1.96, 1.94)),
@@ -287,7 +288,7 @@ def trained(label: str, way: Way, images: Images, plan: Plan, epochs: int, seed:
                 float("nan") if way.drawn is None else error(predicted(way, state.position, test), images.test.y),
                 error(predicted(way, state.position, validation), images.validation.y),
             )
-            note((number, *found, sum(taken)))
+            note((number, *found, sum(taken), value / images.train.size))
     return state.position, float(np.median(taken))
 
 
@@ -353,7 +354,7 @@ def main() -> None:
         def note(row: tuple, label: str = label, rows: list = rows) -> None:
             rows.append(row)
             print(f"{label}, epoch {row[0]}: test {row[1]:.2f} (mean) {row[2]:.2f} (draws), validation {row[3]:.2f} %, "
-                  f"{row[4]:.0f} s", flush=True)  # fmt: skip
+                  f"objective {row[5]:.3f} a row, {row[4]:.0f} s", flush=True)  # fmt: skip
             append(options.out, (label, options.units, options.seed, *row))
 
         made = way(label, settings, options.units, plan, epochs * plan.count, options.seed)
