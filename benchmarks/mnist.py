@@ -12,8 +12,8 @@ Settings come from validation errors, seed 0, standard error 0.13 to 0.15. SGD, 
 rate of 0.01 for both (0.001, 0.01, 0.03 gave 4.33, 2.33, 2.16 without dropout; 0.01, 0.03 gave 3.32, 3.57 with it).
 Bayes by Backprop, of 10 draws after thirty: one shared draw a step, σ = 0.02 to begin with, Adam whose rate falls from
 0.001 to 0 along half a cosine over the epochs asked for. Mixture of π = ¾, −log σ₁ = 0, −log σ₂ = 6: 1.75 (rates of
-0.0003 and 0.003 2.36, 1.96; σ = 0.05 2.22; local reparameterisation 2.09; −log σ₂ = 8 1.81; π = ½ or ¼ and −log σ₁ = 2
-more than 2.5). Normal prior of sd 1: 1.83 (0.4 and 3 1.92, 1.82; 1/√fan-in 3.79).
+0.0003 and 0.003 2.36, 1.96; σ = 0.05 2.22; local reparameterisation 2.09; −log σ₂ = 8 1.81; −log σ₁ = 2 and π = ½ or ¼
+2.47, 2.53). Normal prior of sd 1: 1.83 (0.4 and 3 1.92, 1.82; 1/√fan-in 3.79).
 
 Published test errors in per cent, for 400, 800 and 1200 units. [M] from memory of the paper's table 1, not verified;
 [R] last epoch of 600 in the result files of an independent reproduction

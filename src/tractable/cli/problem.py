@@ -16,6 +16,7 @@ from tractable.core import Data, Model
 from tractable.exhibits import Score, held_out_scores
 from tractable.methods import Method
 from tractable.models import linear, network
+from tractable.models.network import PRIORS
 from tractable.posterior import Posterior
 from tractable.predict import Prediction
 from tractable.tools import checkpoint, tables
@@ -23,7 +24,6 @@ from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 RUN = "run.json"
 HIDDEN = "50"  # widths of a network's hidden layers
-PRIORS = ("scaled", "relevance")  # of a network's weights, by name
 MODELS = ("glm", "mlp")
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 

@@ -223,6 +223,7 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the
     "poisson": ("() or (1,), a log rate", lambda shape: shape in ((), (1,))),
 }
 NOISY = ("normal", "student-t")  # with a noise that can be learnt
+PRIORS = ("scaled", "relevance")  # of the weights, by name
 
 
 def _of(likelihood: str, output: jax.Array, noise: Any, df: float) -> dist.Distribution:
@@ -446,7 +447,7 @@ def _priors(prior: Any, network: Network) -> PyTree:
     """A distribution for every leaf of the weights."""
     params = network.params
     if isinstance(prior, str):
-        if prior not in ("scaled", "relevance"):
+        if prior not in PRIORS:
             raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
 
         def one(path: str, shape: tuple[int, ...]) -> Any:

@@ -41,11 +41,11 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Arr
     In single precision from Threefry keys as the module says, the largest 5.4 sd, in pairs from LARGE numbers on; of
     any other kind ``jax.random.normal``'s.
     """
-    size = math.prod(shape)
-    if size >= LARGE and cheap(key, size, dtype):
+    if not cheap(key, shape, dtype):
+        return jax.random.normal(key, shape, dtype)
+    if (size := math.prod(shape)) >= LARGE:
         return in_pairs(jax.random.key_data(key), size).reshape(shape)
-    words = bits(key, shape, dtype)
-    return jax.random.normal(key, shape, dtype) if words is None else standard(words)
+    return standard(bits(key, shape))
 
 
 def in_pairs(key: jax.Array, size: int) -> jax.Array:
@@ -72,25 +72,21 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
     """log u, u uniform in (0, 1): middles of 2²⁴ equal parts in single precision, so never 0 or −∞."""
-    words = bits(key, shape, dtype)
-    if words is None:
+    if not cheap(key, shape, dtype):
         return -jax.random.exponential(key, shape, dtype)
-    return jnp.log((words >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
+    return jnp.log((bits(key, shape) >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
 
 
-def bits(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array | None:
-    """``jax.random.bits`` in words of 32; None for other numbers than float32, other keys, and shapes too large."""
-    size = math.prod(shape)
-    if not cheap(key, size, dtype):
-        return None
-    left, right = threefry(jax.random.key_data(key), jax.lax.iota(jnp.uint32, size))
-    return (left ^ right).reshape(shape)
-
-
-def cheap(key: jax.Array, size: int, dtype: Any) -> bool:
+def cheap(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> bool:
     """Whether numbers of this kind are made here, and not by ``jax.random``."""
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
-    return dtype == jnp.float32 and size < MOST and "threefry2x32" in str(jax.random.key_impl(key))
+    return dtype == jnp.float32 and math.prod(shape) < MOST and "threefry2x32" in str(jax.random.key_impl(key))
+
+
+def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``jax.random.bits`` in words of 32, of a Threefry key and fewer than 2³² of them."""
+    left, right = threefry(jax.random.key_data(key), jax.lax.iota(jnp.uint32, math.prod(shape)))
+    return (left ^ right).reshape(shape)
 
 
 def threefry(key: jax.Array, counter: jax.Array) -> tuple[jax.Array, jax.Array]:
