@@ -26,9 +26,9 @@ from measuring import arguments, medians, say_where, table
 
 import tractable as tr
 from tractable import run as loop
+from tractable.data.rows import Plan, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program
-from tractable.tools.data import Plan, place, window
 
 BATCH, COLUMNS = 1000, 4
 MODEL = tr.Model(

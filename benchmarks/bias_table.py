@@ -27,9 +27,9 @@ from scipy import special
 import tractable as tr
 from tractable import run as loop
 from tractable.checks import bias
-from tractable.gallery import ALPHA, BETA, coin, flips
+from tractable.data.rows import Plan
 from tractable.methods.drawing import chain_keys
-from tractable.tools.data import Plan
+from tractable.models.gallery import ALPHA, BETA, coin, flips
 from tractable.tools.errors import RunError
 
 FRACTIONS = (0.02, 0.1, 0.5, 1.0, 2.0)  # εh

@@ -23,7 +23,7 @@ import numpy as np
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.gallery import EXAMPLES
+from tractable.models.gallery import EXAMPLES
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
 

@@ -23,9 +23,9 @@ import numpyro.distributions as dist
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.evidence import log_evidence
-from tractable.gallery import NOISE_SD, PRIOR_SD, coin, normal_mean, readings
+from tractable.evidence.estimate import log_evidence
 from tractable.models import conjugate, linear
+from tractable.models.gallery import NOISE_SD, PRIOR_SD, coin, normal_mean, readings
 from tractable.tools.errors import TractableError
 
 HEAD = [

@@ -31,8 +31,10 @@ from measuring import arguments, medians, say_where, table
 from sklearn.datasets import load_breast_cancer
 
 import tractable as tr
-from tractable import approximations, objectives, quadrature
+from tractable import objectives
+from tractable.beliefs import approximations
 from tractable.kernels.ascend import ascend
+from tractable.objectives import quadrature
 
 SAMPLES = 10
 RATES = (0.1, 0.03, 0.01, 0.003)

@@ -51,12 +51,13 @@ import optax
 from measuring import arguments, data_folder, say_where, table
 
 import tractable as tr
-from tractable import approximations, objectives
+from tractable import objectives
+from tractable.beliefs import approximations
 from tractable.checks import calibration
+from tractable.data.rows import Plan, place, window
 from tractable.kernels.ascend import ascend
 from tractable.methods.method import Fitted
 from tractable.models.network import Network
-from tractable.tools.data import Plan, place, window
 
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
 UNITS = (400, 800, 1200)

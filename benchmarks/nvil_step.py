@@ -23,11 +23,11 @@ from measuring import arguments, medians, say_where, table
 
 from tractable import run as loop
 from tractable.core import Batch
+from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import Amortising
 from tractable.methods.nvil import NVIL
 from tractable.models.belief import sigmoid_belief_network
-from tractable.tools.data import Data, Plan
 
 VISIBLE, HIDDEN, UNITS, BATCH, RATE, DECAY = 784, 200, 100, 100, 1e-3, 0.8
 

@@ -68,8 +68,8 @@ def child(method: str) -> None:
 
     import tractable as tr
     from tractable import run as loop
-    from tractable.gallery import example
     from tractable.methods import from_settings
+    from tractable.models.gallery import example
 
     ready = time.perf_counter()
     compiled = []

@@ -24,10 +24,10 @@ from measuring import arguments, medians, say_where, table
 
 import tractable as tr
 from tractable import run as loop
+from tractable.data.rows import Plan
 from tractable.methods.amortised import Amortising
 from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
 from tractable.models.deep_gaussian import latent_gaussian
-from tractable.tools.data import Plan
 
 PIXELS, HIDDEN, LATENT, BATCH, ROWS, RATE = 784, 400, 20, 128, 12_800, 1e-3
 

@@ -38,7 +38,7 @@ import pandas as pd
 from sklearn.datasets import fetch_openml, load_breast_cancer
 
 import tractable as tr
-from tractable import approximations
+from tractable.beliefs import approximations
 from tractable.kernels.ascend import ascend
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])

@@ -21,7 +21,7 @@ from scipy import stats
 from sklearn.datasets import load_breast_cancer
 
 import tractable as tr
-from tractable import gallery
+from tractable.models import gallery
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--quick", action="store_true", help="fewer draws")

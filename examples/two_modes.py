@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import tractable as tr
-from tractable import gallery
+from tractable.models import gallery
 from tractable.tools.schedules import polynomial_between
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -7,13 +7,13 @@ import pytest
 from sklearn.datasets import load_digits
 
 import tractable as tr
-from tractable.amortised import pathwise
-from tractable.amortised.bounds import bounds
+from tractable.data.rows import whole
 from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, top
-from tractable.tools.data import whole
+from tractable.objectives import pathwise
+from tractable.objectives.bounds import bounds
 from tractable.tools.errors import ModelError, SettingsError
 
 DIGITS = (load_digits().data[:400] > 8).astype(np.float32)
@@ -132,7 +132,7 @@ def test_cold_relaxations(levels):
     batch = whole((rows, None))
 
     def likelihood(noise, x):
-        from tractable.amortised import relaxed
+        from tractable.objectives import relaxed
 
         h, _ = relaxed.drawn(noise, ladder, params, x, 1, 1e-3)
         return jnp.sum(ladder.generative(params["theta"], h)[0].log_prob(x[None]))

@@ -14,13 +14,14 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 import tractable as tr
-from tractable import coding, imputing
-from tractable.amortised import bounds
-from tractable.amortised.moments import coded
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
-from tractable.posterior import Posterior
+from tractable.objectives import bounds
+from tractable.objectives.moments import coded
+from tractable.results import encoding as coding
+from tractable.results import imputing
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 REPLICATES = 200

@@ -9,9 +9,9 @@ import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
 from tractable.compare import COLUMNS, as_reference, evaluations, interesting, labels, stopwatch
-from tractable.gallery import example
 from tractable.infer import infer
 from tractable.models import linear
+from tractable.models.gallery import example
 from tractable.tools.errors import SettingsError
 
 

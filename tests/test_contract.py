@@ -9,9 +9,8 @@ import pytest
 from contract import check_kernel
 
 from tractable import kernels
-from tractable.core import Batch
-from tractable.gradients import control_variates
-from tractable.objectives import Objective
+from tractable.core import Batch, Objective
+from tractable.kernels.gradients import control_variates
 from tractable.tools import schedules
 
 pytestmark = pytest.mark.usefixtures("strict_ranks")

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tractable import gallery
 from tractable.core import log_density
-from tractable.models import conjugate
+from tractable.models import conjugate, gallery
 from tractable.tools.errors import DataError
 
 EXACT = [name for name, each in gallery.EXAMPLES.items() if each.exact]

@@ -12,13 +12,13 @@ from contract_method import quick_compilation
 from matplotlib.image import imread
 
 import tractable as tr
-from tractable import ladder_page
+from tractable.checks.report import Report
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, standard_normal, top
-from tractable.page import write_page
-from tractable.posterior import Posterior
-from tractable.report import Report
+from tractable.pages import ladders as ladder_page
+from tractable.pages.page import write_page
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
 

@@ -8,12 +8,12 @@ from sklearn.datasets import load_digits
 
 import tractable as tr
 from tractable import run as loop
-from tractable.amortised.variance import _settings, gradient_variance
 from tractable.methods.nvil import NVIL, VIMCO
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.ladder import Ladder, Recognition, bottom_up
 from tractable.models.layers import layer, top
 from tractable.models.linear import generalised_linear
+from tractable.objectives.variance import _settings, gradient_variance
 from tractable.tools.errors import ModelError, SettingsError
 
 DIGITS = (np.asarray(load_digits(return_X_y=True)[0]) > 8).astype(np.float32)

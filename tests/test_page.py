@@ -12,21 +12,21 @@ import pytest
 from numpyro.distributions import biject_to
 from scipy import stats
 
-from tractable import exhibits
-from tractable.approximations import inverse_softplus
+from tractable.beliefs.approximations import inverse_softplus
+from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
-from tractable.checks.convergence import Check
 from tractable.compare import Comparison, compare
 from tractable.core import Data, Model
+from tractable.data import tables
 from tractable.infer import infer
-from tractable.markup import decimals, duration, shown
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.methods.method import Fitted
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
-from tractable.page import told, write_comparison_page, write_page
-from tractable.posterior import Posterior
-from tractable.tools import tables
+from tractable.pages import exhibits
+from tractable.pages.markup import decimals, duration, shown
+from tractable.pages.page import told, write_comparison_page, write_page
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
 GENERATOR = np.random.default_rng(0)
@@ -179,7 +179,7 @@ def test_how_numbers_look():
 
 
 def test_a_check_without_a_number(tmp_path, numbers):
-    from tractable.page import checks_table
+    from tractable.pages.page import checks_table
 
     text = checks_table([Check("<i>", float("nan"), "reject", "a < b")])
     assert "&lt;i&gt;" in text and "a &lt; b" in text and "<td>–</td>" in text

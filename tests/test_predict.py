@@ -11,9 +11,9 @@ from montecarlo import Z, assert_holds, broken, error, of_p
 from scipy import stats
 
 import tractable as tr
-from tractable import predict as prediction
 from tractable.checks import calibration
-from tractable.predict import Prediction, log_predictive, predict
+from tractable.results import predict as prediction
+from tractable.results.predict import Prediction, log_predictive, predict
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
 RNG = np.random.default_rng(0)

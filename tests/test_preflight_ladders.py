@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tractable as tr
-from tractable import preflight
+from tractable.checks import preflight
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, standard_normal, top

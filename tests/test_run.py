@@ -14,7 +14,7 @@ from contract_method import quick_compilation
 
 import tractable as tr
 from tractable import run as loop
-from tractable.tools.data import SHUFFLE
+from tractable.data.rows import SHUFFLE
 
 RNG = np.random.default_rng(2)
 Y = 0.7 + RNG.normal(size=50)

@@ -103,8 +103,6 @@ def test_a_killed_run_goes_on(learnt, tmp_path):
 def test_an_interrupted_run_is_kept(learnt, tmp_path, monkeypatch):
     from contextlib import contextmanager
 
-    from tractable import run as loop
-
     asked = iter([False, False, True])
 
     @contextmanager
@@ -112,7 +110,7 @@ def test_an_interrupted_run_is_kept(learnt, tmp_path, monkeypatch):
         yield lambda: next(asked, True)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "interruptible", twice)
+        patch.setattr("tractable.methods.session.interruptible", twice)
         with pytest.warns(TractableWarning, match="interrupted"):
             part = tr.infer(LADDER, tr.Data(X), METHOD, seed=3, checkpoint=tmp_path / "run", progress=False)
     assert part.interrupted and 0 < part.info["objective"].shape[1] < learnt.info["objective"].shape[1]

@@ -1,12 +1,13 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
-from tractable import approximations, gradients, kernels, models, objectives
-from tractable.amortised.variance import gradient_variance
+from tractable import kernels, models, objectives
+from tractable.beliefs import approximations
+from tractable.checks.report import Report
 from tractable.compare import Comparison, compare
 from tractable.core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
-from tractable.evidence import Evidence, log_evidence
+from tractable.evidence.estimate import Evidence, log_evidence
 from tractable.infer import infer
-from tractable.latent import LatentModel
+from tractable.kernels import gradients
 from tractable.methods import (
     EM,
     HMC,
@@ -35,11 +36,12 @@ from tractable.methods import (
     ReweightedWakeSleep,
     WakeSleep,
 )
-from tractable.posterior import Posterior
-from tractable.predict import Prediction
-from tractable.report import Report
-from tractable.saving import VERSION as __version__
-from tractable.saving import load
+from tractable.models.latent import LatentModel
+from tractable.objectives.variance import gradient_variance
+from tractable.results.folder import VERSION as __version__
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
 from tractable.tools import schedules
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import NUTS, Method
-from tractable.posterior import Posterior, weighted_quantiles
+from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
 

@@ -12,13 +12,41 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
+from tractable.data.rows import Batch, Data, as_data, whole
 from tractable.tools import tree
-from tractable.tools.data import Batch, Data, as_data, whole
 from tractable.tools.errors import ModelError
 
-__all__ = ["Batch", "Data", "Kernel", "Model", "Through", "as_data", "log_density", "log_posterior", "whole"]
+__all__ = [
+    "Batch",
+    "Data",
+    "Kernel",
+    "Model",
+    "Objective",
+    "Through",
+    "as_data",
+    "log_density",
+    "log_posterior",
+    "whole",
+]
 
 PyTree = Any
+
+
+class Objective(NamedTuple):
+    """What ``ascend`` climbs.
+
+    Attributes:
+        draw: ``(key, count, params) -> noise`` with a leading axis of ``count``.
+        value: ``(noise, params, batch) -> ()``.
+        remember: ``params -> memory`` an estimator begins with; None where it has none.
+        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, where the gradient is not the value's
+            own; memory holds statistics of *earlier* steps, which keeps the estimate unbiased.
+    """
+
+    draw: Callable
+    value: Callable
+    remember: Callable = lambda params: ()
+    slope: Callable | None = None
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,26 @@
 """``infer`` runs a method on a model and data."""
 
+import functools
 import pathlib
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import psutil
 
-from tractable import preflight
-from tractable import run as loop
+from tractable.checks import preflight
 from tractable.core import Model, as_data
+from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.amortised import Amortised
 from tractable.methods.drawing import Drawing
 from tractable.methods.maximisation import EM
-from tractable.methods.method import Method, Session
+from tractable.methods.method import Method
+from tractable.methods.session import sitting
 from tractable.methods.variational import Variational
-from tractable.posterior import Posterior
-from tractable.saving import MEMORY_SHARE, ClimbSaver, Saver
-from tractable.tools.counts import is_count
-from tractable.tools.errors import RunError, SettingsError, TractableWarning
-from tractable.tools.progress import Progress, progress_of
-from tractable.tools.sharding import over_devices, rows_over
-
-PyTree = Any
+from tractable.results.folder import MEMORY_SHARE, ClimbSaver, Saver
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import SettingsError, TractableWarning
 
 
 def infer(
@@ -71,10 +66,8 @@ def infer(
     preflight.check(model, data)
     method.plan(data)  # batches that cannot be, before anything runs
     _check_memory(model, method, draws if checkpoint is None else checkpoint)
-    shard = _over(method, devices)
-    with progress_of(progress) as bar, loop.interruptible() as stop:
-        saver = _saver(model, data, method, seed, draws, checkpoint)
-        session = _session(model, data, jax.random.key(seed), stop, bar, saver, draws == "moments", shard)
+    shard, saved = _over(method, devices), functools.partial(_saver, model, data, method, seed, draws, checkpoint)
+    with sitting(model, data, seed, progress, shard, saved, draws == "moments") as (session, saver):
         outcome = method.learn(session)
     posterior = Posterior.of(model, data, method, seed, outcome)
     if saver is not None:
@@ -84,31 +77,6 @@ def infer(
         there = f"{posterior.count} of {method.draws} draws a chain are there" if drawn else "this is where it stood"
         warnings.warn(f"The run was interrupted: {there}.", TractableWarning, stacklevel=2)
     return posterior
-
-
-def extend(posterior: Posterior, draws: int, *, progress: bool | Callable | None = None) -> Posterior:
-    """The posterior with ``draws`` more kept draws a chain, as if they had been asked for at once."""
-    method, standing = posterior.method, posterior.standing
-    if not isinstance(method, Drawing) or standing is None or posterior.unconstrained is None:
-        raise RunError(
-            "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
-        )
-    if not is_count(draws):
-        raise SettingsError(f"extend(draws) expects a whole number ≥ 1; got {draws!r}.")
-    with progress_of(progress) as bar, loop.interruptible() as stop:
-        session = _session(
-            posterior.model, posterior.data, jax.random.key(posterior.seed or 0), stop, bar, None, False,
-            over_devices(None),
-        )  # fmt: skip
-        outcome = method.go_on(session, standing, posterior.count + draws)
-    before = posterior.info | {"position": posterior.unconstrained}
-    now = dict(outcome.info) | ({} if outcome.draws is None else {"position": outcome.draws})
-    joined = {
-        name: np.concatenate([kept, posterior.surplus[name], *([now[name]] if name in now else [])], 1)
-        for name, kept in before.items()
-    }
-    outcome = outcome._replace(draws=joined.pop("position"), info=joined)
-    return Posterior.of(posterior.model, posterior.data, method, posterior.seed, outcome, posterior.count + draws)
 
 
 def _saver(model, data, method, seed, draws, checkpoint) -> Saver | ClimbSaver | None:
@@ -141,15 +109,6 @@ def _over(method: Method, devices: int | None) -> Callable:
             "SGLD) and the rows of EM and CoordinateAscent lie over several: leave devices= out, or use one of those."
         )
     return over_devices(None)
-
-
-def _session(model, data, key, stop, bar: Progress, saver, moments: bool, shard: Callable) -> Session:
-    return Session(
-        model, data, key, stop, bar.say, shard,
-        resume=None if saver is None else saver.standing,
-        save=None if saver is None else saver.save,
-        keep="moments" if moments else "draws" if saver is None else "elsewhere",
-    )  # fmt: skip
 
 
 def _check_memory(model: Model, method: Method, elsewhere: Any) -> None:

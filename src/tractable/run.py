@@ -4,12 +4,9 @@ Absolute time decides everything. Steps come in groups; group g of a chain draws
 ``fold_in(key, g)`` and its batches from (key, t), so a run is the same however it is cut or resumed.
 """
 
-import contextlib
 import functools
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Kernel
+from tractable.data.rows import Data, Plan, place, window, windowed
 from tractable.tools import tree
-from tractable.tools.data import Data, Plan, place, window, windowed
 from tractable.tools.errors import RunError
 
 PyTree = Any
@@ -374,28 +371,3 @@ def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
                         "What was reached before is in this error's .partial."
                     )
     return f"A state stopped being finite between steps {g * loop.group} and {(g + 1) * loop.group}. {program.remedy}"
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within, Ctrl-C and SIGTERM ask a run to stop at a block's edge; a second one stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.getsignal(number) for number in numbers}
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        interruptible.signal = number
-        asked.set()
-
-    for number in numbers:
-        signal.signal(number, ask)
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -12,12 +12,12 @@ from scipy.special import expit, logsumexp
 
 import tractable as tr
 from tractable.checks import ladders
+from tractable.core import Objective
+from tractable.data.rows import Plan
 from tractable.kernels.ascend import State
 from tractable.methods import amortised
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, standard_normal, top
-from tractable.objectives import Objective
-from tractable.tools.data import Plan
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,10 +26,10 @@ from tractable.cli.problem import (
     read_run,
     split,
 )
-from tractable.gallery import EXAMPLES
-from tractable.page import named
+from tractable.data.tables import Encoder
+from tractable.models.gallery import EXAMPLES
+from tractable.pages.page import named
 from tractable.tools.errors import SettingsError
-from tractable.tools.tables import Encoder
 
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "report.html"}

@@ -14,8 +14,8 @@ import tractable as tr
 from tractable.cli import arrays, ladder_fit, ladders
 from tractable.cli.arrays import Encoding, Source
 from tractable.cli.problem import read_run, split
-from tractable.coding import Encoded
-from tractable.saving import ClimbSaver
+from tractable.results.encoding import Encoded
+from tractable.results.folder import ClimbSaver
 from tractable.tools.errors import CheckpointError
 
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}

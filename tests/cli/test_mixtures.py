@@ -13,15 +13,15 @@ from scipy import stats
 from typer.testing import Result
 
 from tractable import EM, load
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
+from tractable.checks.report import Report
 from tractable.cli import mixture_selection, mixtures
 from tractable.cli.columns import Column
 from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
 from tractable.cli.mixtures import CHOICES, Asked, components_of
 from tractable.cli.problem import read_run, split
-from tractable.mixture_page import Components, spoken, telling
 from tractable.models.mixture import Gaussians, gaussian_mixture
-from tractable.report import Report
+from tractable.pages.mixtures import Components, spoken, telling
 from tractable.tools.errors import SettingsError
 
 MIXED = ["--model", "gaussian-mixture"]

@@ -19,10 +19,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
-from tractable.amortised.bounds import log_weights
-from tractable.coding import network_of
 from tractable.estimators import BeliefNetwork, VariationalAutoencoder, ladders
 from tractable.models.factors import probabilistic_pca_maximum
+from tractable.objectives.bounds import log_weights
+from tractable.results.encoding import network_of
 
 RNG = np.random.default_rng(0)
 CENTRE, D = np.array([3.0, 0.0, -50.0, 1.0]), 4

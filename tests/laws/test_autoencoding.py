@@ -22,16 +22,15 @@ from montecarlo import Scores, Z, assert_holds, broken, error, ks, of_p, z_varia
 from scipy import stats
 
 import tractable as tr
-from tractable.amortised import pathwise
-from tractable.amortised.bounds import log_weights
-from tractable.approximations import inverse_softplus
-from tractable.core import Batch
+from tractable.beliefs.approximations import inverse_softplus
+from tractable.core import Batch, Objective
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.factors import Loadings, probabilistic_pca, probabilistic_pca_maximum
 from tractable.models.ladder import Ladder
 from tractable.models.layers import SD_FLOOR, normal_noise
-from tractable.objectives import Objective
+from tractable.objectives import pathwise
+from tractable.objectives.bounds import log_weights
 
 RNG = np.random.default_rng(3)
 D, Q, N = 5, 2, 12

@@ -21,12 +21,13 @@ from montecarlo import C, Scores, Z, assert_holds, broken, error, of_p
 from scipy import stats
 
 import tractable as tr
-from tractable import approximations, core, objectives
+from tractable import core, objectives
+from tractable.beliefs import approximations
 from tractable.core import Batch, Data, Model, Through
+from tractable.data.rows import Plan, place, window
 from tractable.methods import BayesByBackprop, Laplace
 from tractable.models import conjugate
 from tractable.models.network import mlp, scale_mixture
-from tractable.tools.data import Plan, place, window
 from tractable.tools.errors import ModelError, SettingsError, TractableWarning
 
 RNG = np.random.default_rng(8)

@@ -14,8 +14,8 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import stats
 
 import tractable as tr
-from tractable import code_importance
-from tractable.latent import LatentModel
+from tractable.evidence import importance_at_theta as code_importance
+from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, SettingsError
 
 PRIOR = {"m": dist.Normal(0.0, 1.0)}

@@ -18,9 +18,9 @@ from sklearn.decomposition import FactorAnalysis
 
 from tractable.core import Batch, Data, Kernel, whole
 from tractable.kernels.em import Expected, OnlineState, accumulate, chunked, em, enumerated, expected, online_em
-from tractable.latent import LatentModel
 from tractable.models import factors, mixture
 from tractable.models.factors import Loadings
+from tractable.models.latent import LatentModel
 from tractable.models.mixture import Bernoullis, Gaussians
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, SettingsError

@@ -20,15 +20,17 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
-from tractable import annealing, codes, evidence_result, importance_evidence, modes
 from tractable.core import Kernel, log_density
-from tractable.gallery import readings
+from tractable.evidence import annealing, codes, modes
+from tractable.evidence import importance as importance_evidence
+from tractable.evidence import result as evidence_result
 from tractable.kernels import langevin, mala, metropolis, random_walk
 from tractable.kernels.annealed import annealed, next_beta, sigmoidal
-from tractable.latent import LatentModel
 from tractable.methods.method import Fitted
 from tractable.models import conjugate, linear
-from tractable.posterior import Posterior
+from tractable.models.gallery import readings
+from tractable.models.latent import LatentModel
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
 log_evidence: Any = importlib.import_module("tractable.evidence").log_evidence

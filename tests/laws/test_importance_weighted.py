@@ -12,10 +12,10 @@ from laws import test_autoencoding as told
 from laws.test_autoencoding import COUNT, EVIDENCE, ROWS, SMALL, flat, from_mean, slope, somewhere, whole
 from montecarlo import Scores, Z, assert_holds, broken, error
 
-from tractable.amortised import pathwise
+from tractable.core import Objective
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, top
-from tractable.objectives import Objective
+from tractable.objectives import pathwise
 from tractable.tools.errors import ModelError, SettingsError
 
 Make = Callable[..., Objective]

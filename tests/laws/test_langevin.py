@@ -26,8 +26,8 @@ from scipy import linalg, special, stats
 
 from tractable import core
 from tractable.core import Batch, Kernel, Model
-from tractable.gradients import control_variates, minibatch
 from tractable.kernels import fixed, sghmc, sgld
+from tractable.kernels.gradients import control_variates, minibatch
 from tractable.tools import schedules
 from tractable.tools.errors import SettingsError
 

@@ -19,7 +19,7 @@ import tractable as tr
 from tractable.core import log_density, whole
 from tractable.kernels.em import em
 from tractable.kernels.gradient_em import Completed, by_enumeration, climbed, expected_log_joint, gradient_m_step
-from tractable.latent import LatentModel, Marginal
+from tractable.models.latent import LatentModel, Marginal
 from tractable.tools.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("strict_ranks")

@@ -17,6 +17,7 @@ from numpyro.distributions import constraints
 from scipy import optimize, special, stats
 
 from tractable.core import Data, Kernel
+from tractable.data.rows import SHUFFLE, Batch
 from tractable.kernels.mala import mala
 from tractable.kernels.monte_carlo_em import (
     Draws,
@@ -31,14 +32,13 @@ from tractable.kernels.monte_carlo_em import (
     improved,
     observed_information,
 )
-from tractable.latent import LatentModel
 from tractable.methods.maximisation import EM
 from tractable.methods.method import Session
 from tractable.methods.monte_carlo_em import MonteCarloEM, stalled
 from tractable.methods.online_em import OnlineEM
+from tractable.models.latent import LatentModel
 from tractable.models.mixture import Bernoullis, Gaussians, bernoulli_mixture, gaussian_mixture
-from tractable.posterior import Posterior
-from tractable.tools.data import SHUFFLE, Batch
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
 RNG = np.random.default_rng(5)

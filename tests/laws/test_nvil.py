@@ -15,15 +15,15 @@ import pytest
 from montecarlo import Scores, assert_holds, broken, error, z_mean
 
 import tractable as tr
-from tractable.amortised import score
-from tractable.amortised.pathwise import autoencoding
-from tractable.amortised.score import Memory, Switches, begin_baselines, remember, slope_at
-from tractable.amortised.variance import gradient_variance
 from tractable.core import Batch
 from tractable.methods.nvil import NVIL
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, standard_normal
+from tractable.objectives import score
+from tractable.objectives.pathwise import autoencoding
+from tractable.objectives.score import Memory, Switches, begin_baselines, remember, slope_at
+from tractable.objectives.variance import gradient_variance
 
 PyTree = Any
 EXACT = 1e-10

@@ -25,12 +25,14 @@ from montecarlo import C, Scores, Z, assert_holds, broken, error, of_p
 from scipy import stats
 
 import tractable as tr
-from tractable import approximations, core, objectives, quadrature
-from tractable.approximations import Approximation, full_rank, low_rank, mean_field
+from tractable import core, objectives
+from tractable.beliefs import approximations
+from tractable.beliefs.approximations import Approximation, full_rank, low_rank, mean_field
 from tractable.checks.importance import Weighed, khat, khat_check, weigh
 from tractable.core import Batch, Data, Model, Through
 from tractable.methods import FullRank, LowRank, MeanField
 from tractable.models import conjugate
+from tractable.objectives import quadrature
 from tractable.tools.errors import ModelError, SettingsError
 
 NODES = 60

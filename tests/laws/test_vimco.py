@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from montecarlo import Scores, assert_holds, broken, error
 
-from tractable.amortised.score import (
+from tractable.core import Batch
+from tractable.models.belief import sigmoid_belief_network
+from tractable.objectives.score import (
     Memory,
     Switches,
     begin_baselines,
@@ -23,8 +25,6 @@ from tractable.amortised.score import (
     slope_at,
     vimco,
 )
-from tractable.core import Batch
-from tractable.models.belief import sigmoid_belief_network
 from tractable.tools.errors import SettingsError
 
 PyTree = Any

@@ -18,13 +18,12 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import special
 
 import tractable as tr
-from tractable.amortised.wake_sleep import reweighted_wake_sleep, slope_at, wake_sleep
-from tractable.core import Batch
+from tractable.core import Batch, Objective
 from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, top
 from tractable.models.network import Network
-from tractable.objectives import Objective
+from tractable.objectives.wake_sleep import reweighted_wake_sleep, slope_at, wake_sleep
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 

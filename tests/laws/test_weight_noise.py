@@ -17,10 +17,8 @@ from jax.flatten_util import ravel_pytree
 from montecarlo import C, Scores, Z, assert_holds, broken, error, ks, of_p
 from scipy import stats
 
-from tractable import weight_noise
-from tractable.tools import tree
-from tractable.tools.errors import DataError, ModelError, SettingsError
-from tractable.weight_noise import (
+from tractable.objectives import weight_noise
+from tractable.objectives.weight_noise import (
     Noise,
     WeightNoise,
     flipout,
@@ -28,6 +26,8 @@ from tractable.weight_noise import (
     local_reparameterisation,
     shared_draw,
 )
+from tractable.tools import tree
+from tractable.tools.errors import DataError, ModelError, SettingsError
 
 Factory = Callable[..., WeightNoise]
 FACTORIES = {

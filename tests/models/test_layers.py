@@ -9,7 +9,6 @@ import pytest
 from montecarlo import C, assert_holds, broken, error, ks, moments
 from scipy import stats
 
-from tractable.amortised.relaxed import LogConcrete, soften
 from tractable.models import layers
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.layers import (
@@ -24,6 +23,7 @@ from tractable.models.layers import (
     top,
 )
 from tractable.models.network import Network
+from tractable.objectives.relaxed import LogConcrete, soften
 from tractable.tools.errors import ModelError
 
 FAMILIES = ["bernoulli", "normal", "continuous bernoulli", "poisson", categorical(3), normal_noise(0.7)]

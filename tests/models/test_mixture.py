@@ -17,8 +17,8 @@ from sklearn import mixture as sk
 
 from tractable.core import Batch, Data, whole
 from tractable.kernels.em import Expected, accumulate, em
-from tractable.latent import LatentModel
 from tractable.models import mixture
+from tractable.models.latent import LatentModel
 from tractable.models.mixture import Bernoullis, Gaussians, Moments
 from tractable.tools.errors import DataError, ModelError
 

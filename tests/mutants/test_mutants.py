@@ -17,8 +17,8 @@ from montecarlo import Scores, broken
 
 from tractable import core
 from tractable.core import Batch, Kernel, Model
-from tractable.gradients import minibatch
 from tractable.kernels import Proposal, langevin, mala, metropolis, rejection, sgld
+from tractable.kernels.gradients import minibatch
 
 COUNT = 20_000
 module = importlib.import_module("tractable.kernels.metropolis")  # the package's name is the function

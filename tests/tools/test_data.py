@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 from montecarlo import assert_holds, error, uniform_counts
 
-from tractable.tools import data as module
-from tractable.tools.data import Data, Plan, as_data, permuted, place, whole, window, windowed
+from tractable.data import rows as module
+from tractable.data.rows import Data, Plan, as_data, permuted, place, whole, window, windowed
 from tractable.tools.errors import DataError
 
 SIZES = [

@@ -14,12 +14,12 @@ from montecarlo import Scores, assert_holds, broken, error
 
 import tractable as tr
 from tractable.core import Batch
+from tractable.data.sharding import RowsOver, rows_over
 from tractable.kernels.em import Expected, chunked, expected
 from tractable.methods import em_climb
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
 from tractable.models.mixture import Gaussians
 from tractable.tools.errors import SettingsError
-from tractable.tools.sharding import RowsOver, rows_over
 
 RNG = np.random.default_rng(3)
 N = 91  # neither 4 nor 3 divides it

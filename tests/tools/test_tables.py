@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.tools import tables
+from tractable.data import tables
 from tractable.tools.errors import DataError, TractableWarning
 
 

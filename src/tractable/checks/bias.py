@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Batch, Model, log_posterior
-from tractable.tools.data import Data, Plan, windowed
+from tractable.data.rows import Data, Plan, windowed
 
 PyTree = Any
 DENSE = 400  # parameters up to which H and V are measured as matrices

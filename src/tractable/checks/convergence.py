@@ -5,14 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-
-class Check(NamedTuple):
-    """One thing that was looked at, and what it means for trust."""
-
-    name: str
-    value: float
-    verdict: str  # "trust", "caution" or "reject"
-    sentence: str
+from tractable.beliefs.check import Check
 
 
 class Diagnosed(NamedTuple):

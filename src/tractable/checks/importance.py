@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 
 
 class Weighed(NamedTuple):

@@ -41,7 +41,7 @@ def command(function: Callable) -> Callable:
 def examples() -> None:
     """List the built-in examples."""
     from tractable.cli import show
-    from tractable.gallery import EXAMPLES
+    from tractable.models.gallery import EXAMPLES
 
     out = show.table("", "name", "data and model", "what to look at")
     for each in EXAMPLES.values():

@@ -12,7 +12,7 @@ import numpy as np
 
 from tractable.cli.columns import is_number, values_of
 from tractable.cli.speech import counted, listing, tell
-from tractable.tools import tables
+from tractable.data import tables
 from tractable.tools.errors import DataError
 
 ARRAYS = (".npz", ".npy")

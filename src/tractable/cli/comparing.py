@@ -16,8 +16,8 @@ from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
 from tractable.compare import Comparison, shown
 from tractable.compare import compare as side_by_side
-from tractable.gallery import EXAMPLES
-from tractable.page import write_comparison_page
+from tractable.models.gallery import EXAMPLES
+from tractable.pages.page import write_comparison_page
 from tractable.tools.progress import progress_of
 
 

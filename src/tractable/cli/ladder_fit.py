@@ -15,9 +15,9 @@ from tractable.cli.settings import assignment, read
 from tractable.cli.speech import end, say
 from tractable.core import Data
 from tractable.infer import infer
-from tractable.page import write_page
-from tractable.posterior import Posterior
-from tractable.saving import describe
+from tractable.pages.page import write_page
+from tractable.results.folder import describe
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
 
 

@@ -11,12 +11,12 @@ import pandas as pd
 from rich.table import Table
 
 from tractable.checks.ladders import held_out_check
+from tractable.checks.report import with_check
 from tractable.cli import arrays, show
 from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
 from tractable.cli.models import BELIEF, VAE
 from tractable.cli.problem import split
 from tractable.cli.speech import counted, tell
-from tractable.coding import Encoded, held_out
 from tractable.core import Data
 from tractable.methods import Method
 from tractable.methods.amortised import Amortised
@@ -24,9 +24,9 @@ from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
 from tractable.models.layers import categorical
-from tractable.posterior import Posterior
-from tractable.report import with_check
-from tractable.saving import load
+from tractable.results.encoding import Encoded, held_out
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
 
 DEFAULT_METHOD = {VAE: "autoencoding", BELIEF: "nvil"}

@@ -12,10 +12,10 @@ from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, v
 from tractable.cli.mixture_selection import Found, model_of, told
 from tractable.cli.mixtures import CHOICES, Problem
 from tractable.cli.speech import counted, listing, tell
-from tractable.mixture_page import MORE, Components, write_mixture_page
-from tractable.posterior import Posterior
-from tractable.saving import load
-from tractable.tools import tables
+from tractable.data import tables
+from tractable.pages.mixtures import MORE, Components, write_mixture_page
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
 SHOWN = 8  # components on a terminal

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from tractable.checks.report import Report
 from tractable.cli import show
 from tractable.cli.columns import Column
 from tractable.cli.mixtures import CHOICES, Asked, Problem, components_of
@@ -20,13 +21,12 @@ from tractable.cli.models import MIXTURE
 from tractable.cli.speech import counted
 from tractable.core import Data
 from tractable.infer import infer
-from tractable.latent import LatentModel
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import standard_errors
+from tractable.methods.signal import interruptible
 from tractable.models import bayesian_gaussian_mixture, mixture
-from tractable.posterior import Posterior
-from tractable.report import Report
-from tractable.run import interruptible
+from tractable.models.latent import LatentModel
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
 
 CHUNK = 1 << 14  # rows looked at at once

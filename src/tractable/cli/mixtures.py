@@ -12,8 +12,8 @@ from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, s
 from tractable.cli.models import MIXTURE
 from tractable.cli.problem import split
 from tractable.cli.speech import counted, listing, tell
+from tractable.data import tables
 from tractable.models import mixture
-from tractable.tools import tables
 from tractable.tools.errors import DataError, SettingsError
 
 USUAL = "1..10"  # components tried

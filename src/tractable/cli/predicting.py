@@ -8,9 +8,9 @@ import typer
 
 from tractable.cli import ladders, mixture_results, models
 from tractable.cli.problem import as_rows, inputs, model_in, predictions, typed
-from tractable.saving import load
+from tractable.data.tables import read_table
+from tractable.results.loading import load
 from tractable.tools.errors import DataError
-from tractable.tools.tables import read_table
 
 
 def of_target(run: Path, spec: dict[str, Any], new: Path, level: float, calibrate: Path | None) -> pd.DataFrame:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable import gallery
 from tractable.core import Data, Model
-from tractable.exhibits import Score, held_out_scores
+from tractable.data import tables
 from tractable.methods import Method
-from tractable.models import linear, network
+from tractable.models import gallery, linear, network
 from tractable.models.network import PRIORS
-from tractable.posterior import Posterior
-from tractable.predict import Prediction
-from tractable.tools import checkpoint, tables
+from tractable.pages.exhibits import Score, held_out_scores
+from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
+from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 RUN = "run.json"

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tractable.report import number
+from tractable.checks.report import number
 
 ROWS = 12  # parameters shown
 WIDE = 110  # where there is no terminal to ask

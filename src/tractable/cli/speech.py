@@ -45,7 +45,7 @@ def say(text: str, style: str = "") -> None:
 def end(interrupted: bool, verdict: str) -> None:
     """Leave with the exit code of a run: that of its signal where it was stopped, 3 where it is rejected."""
     if interrupted:
-        from tractable.run import interruptible
+        from tractable.methods.signal import interruptible
 
         raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
     if verdict == "reject":

@@ -13,14 +13,14 @@ from tractable.cli.folders import fresh, left_only_with_results
 from tractable.cli.how import How, method_and_seed
 from tractable.cli.problem import Problem, default_method, problem_from, problem_of, scores, suits, write_run
 from tractable.cli.speech import end, say
-from tractable.exhibits import weights_of
 from tractable.infer import infer
 from tractable.methods import Method
 from tractable.methods.drawing import Drawing
 from tractable.methods.variational import Variational
-from tractable.page import named, told, write_page
-from tractable.posterior import Posterior
-from tractable.saving import load
+from tractable.pages.exhibits import weights_of
+from tractable.pages.page import named, told, write_page
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
 
 
 def fit(

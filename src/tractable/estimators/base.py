@@ -12,15 +12,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from tractable.checks.calibration import split_conformal
+from tractable.checks.report import Report
 from tractable.core import Data, Model
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Rows, Scaling
 from tractable.estimators.weighted import moments, updated, weighted
 from tractable.infer import infer
 from tractable.methods import Method, named
-from tractable.posterior import Posterior
-from tractable.predict import Prediction
-from tractable.report import Report
+from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
 from tractable.estimators.conjugate_model import assigning, counted, laid_out, told_by
@@ -29,7 +29,7 @@ from tractable.models.linear_mixture import clustered
 from tractable.models.mixture import Gaussians
 from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
-from tractable.posterior import Posterior
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, TractableWarning
 
 BLOCK = 1 << 12  # rows that are told of at a time

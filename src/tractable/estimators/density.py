@@ -15,8 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
+from tractable.checks.report import Report, worst
 from tractable.core import Batch
+from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
 from tractable.estimators.density_model import as_doubles, as_floats, compiled, finite, moved, weighted
@@ -24,12 +26,10 @@ from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, m
 from tractable.estimators.files import blocks, framed, on_file, opened
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
-from tractable.latent import LatentModel
 from tractable.methods.maximisation import EM
-from tractable.posterior import Posterior
-from tractable.report import Report, worst
+from tractable.models.latent import LatentModel
+from tractable.results.posterior import Posterior
 from tractable.tools.counts import is_count
-from tractable.tools.data import Data
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
 PyTree = Any

@@ -10,7 +10,7 @@ import numpy as np
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected
-from tractable.latent import LatentModel
+from tractable.models.latent import LatentModel
 
 PyTree = Any
 

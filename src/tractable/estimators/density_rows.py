@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.models.linear_mixture import SEEN
-from tractable.tools.data import Data
 from tractable.tools.errors import DataError
 
 MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few

@@ -8,14 +8,14 @@ import numpy as np
 import scipy.linalg
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.core import Data
 from tractable.estimators.density import Density, check_whole
-from tractable.latent import LatentModel
 from tractable.methods.maximisation import CHUNK, EM
 from tractable.methods.points import INFORMATION
 from tractable.models.factors import Loadings, Regression, factor_analysis, probabilistic_pca
-from tractable.posterior import Posterior
+from tractable.models.latent import LatentModel
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError, TractableWarning
 
 NOISES = ("diagonal", "isotropic")

@@ -13,10 +13,6 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tractable.amortised.bounds import log_weights
-from tractable.amortised.moments import moments
-from tractable.amortised.pathwise import k_sample
-from tractable.coding import each_row, generate, network_of, rows_together
 from tractable.core import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
@@ -27,6 +23,10 @@ from tractable.methods.amortised import Amortised
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import latent_gaussian
 from tractable.models.ladder import Ladder
+from tractable.objectives.bounds import log_weights
+from tractable.objectives.moments import moments
+from tractable.objectives.pathwise import k_sample
+from tractable.results.encoding import each_row, generate, network_of, rows_together
 from tractable.tools.errors import DataError, SettingsError
 
 PyTree = Any

@@ -7,7 +7,7 @@ import numpy as np
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor
 from tractable.models.linear import generalised_linear
-from tractable.posterior import Posterior
+from tractable.results.posterior import Posterior
 
 METHOD = "fullrank"  # by default: by quadrature where η is one number, and so without noise
 

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg
 
 from tractable.estimators.density import Density, check_whole
-from tractable.latent import LatentModel
 from tractable.methods.maximisation import CHUNK
+from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, Moments, gaussian_mixture, with_missing
 from tractable.tools.errors import DataError, SettingsError
 

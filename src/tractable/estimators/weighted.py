@@ -9,9 +9,9 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from tractable import approximations
+from tractable.beliefs import approximations
 from tractable.core import Model, Through, is_distribution
-from tractable.posterior import Posterior
+from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
 
 LEAST_SD = 1e-6  # of a number that a method held fixed

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tractable.core import Batch, Kernel
-from tractable.objectives import Objective
+from tractable.core import Batch, Kernel, Objective
 
 PyTree = Any
 

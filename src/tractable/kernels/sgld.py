@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from tractable.core import Batch, Kernel
-from tractable.gradients import minibatch
 from tractable.kernels import scaling
+from tractable.kernels.gradients import minibatch
 from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.tools import schedules, tree
 

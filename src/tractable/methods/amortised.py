@@ -12,15 +12,14 @@ import optax
 
 from tractable import run as loop
 from tractable.checks.ladders import judged, sight
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, Objective
+from tractable.data.rows import Data, Plan, place, window
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.models.ladder import Ladder
-from tractable.objectives import Objective
 from tractable.tools import tree
-from tractable.tools.data import Data, Plan, place, window
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tractable.amortised.pathwise import (
+from tractable.core import Kernel, Model, Objective
+from tractable.kernels.ascend import ascend
+from tractable.methods.amortised import Amortised
+from tractable.methods.method import Check
+from tractable.models.ladder import Ladder
+from tractable.objectives.pathwise import (
     GRADIENTS,
     IMPORTANCE_GRADIENTS,
     KL,
@@ -11,13 +16,7 @@ from tractable.amortised.pathwise import (
     check_costs,
     importance_weighted,
 )
-from tractable.amortised.relaxed import check_relaxation
-from tractable.core import Kernel, Model
-from tractable.kernels.ascend import ascend
-from tractable.methods.amortised import Amortised
-from tractable.methods.method import Check
-from tractable.models.ladder import Ladder
-from tractable.objectives import Objective
+from tractable.objectives.relaxed import check_relaxation
 
 PyTree = Any
 

@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tractable import approximations, objectives
-from tractable.approximations import Approximation
+from tractable import objectives
+from tractable.beliefs import approximations
+from tractable.beliefs.approximations import Approximation
 from tractable.core import Kernel, Model, whole
+from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import starts
 from tractable.methods.method import Session, plan_batches
 from tractable.methods.points import MAP
 from tractable.methods.variational import Variational
-from tractable.tools.data import Data, Plan
 from tractable.tools.errors import SettingsError, TractableWarning
 
 PyTree = Any

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.data.rows import Plan, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
 from tractable.tools import tree
-from tractable.tools.data import Plan, place, window
 
 PyTree = Any
 WINDOW = 200  # steps before a stage is first looked at

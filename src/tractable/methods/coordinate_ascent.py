@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Model
+from tractable.data.rows import Data, Plan
 from tractable.kernels.em import expected
-from tractable.latent import LatentModel
 from tractable.methods.drawing import chain_keys
 from tractable.methods.em_climb import Reached
 from tractable.methods.maximisation import EM, LOOKED_AT, chosen
@@ -20,9 +20,9 @@ from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.methods.online_em import OnlineEM, followed
 from tractable.methods.variational import draws_key
 from tractable.models.conjugate_variational import Conjugate
+from tractable.models.latent import LatentModel
 from tractable.models.variational import ConjugateModel
 from tractable.tools import tree
-from tractable.tools.data import Data, Plan
 from tractable.tools.errors import ModelError
 
 PyTree = Any

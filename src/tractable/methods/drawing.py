@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable import preflight
 from tractable import run as loop
+from tractable.checks import preflight
 from tractable.core import Model, whole
+from tractable.data.rows import Data
 from tractable.methods.method import Method, Outcome, Program, Session, Standing
-from tractable.tools.data import Data
 from tractable.tools.errors import ModelError
 
 PyTree = Any

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Batch, whole
+from tractable.data.sharding import RowsOver
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
-from tractable.tools.sharding import RowsOver
 
 PyTree = Any
 SEGMENT = 25  # steps between two visits of the host

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.methods.drawing import Drawing
-from tractable.methods.method import Check, Method, Outcome, Session
+from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
 from tractable.tools.errors import RunError
 
@@ -36,9 +36,6 @@ class DeepEnsemble(Method):
 
     def __post_init__(self) -> None:
         if isinstance(self.member, dict | str):
-            # Not at the top: the package lists every method by name, and so imports this file first.
-            from tractable.methods import from_settings, named
-
             member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
             object.__setattr__(self, "member", member)
         good = isinstance(self.member, Method) and not isinstance(self.member, DeepEnsemble)

@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable import gradients
 from tractable import run as loop
+from tractable.beliefs.check import Check
 from tractable.checks import bias
-from tractable.checks.convergence import Check, chain_checks
+from tractable.checks.convergence import chain_checks
+from tractable.checks.preflight import value_and_slope
 from tractable.core import Kernel, Model, log_posterior
-from tractable.kernels import preconditioners
+from tractable.data.rows import Data, Plan, whole
+from tractable.kernels import gradients, preconditioners
 from tractable.kernels.sghmc import sghmc
 from tractable.kernels.sgld import sgld
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Program, Session, plan_batches
 from tractable.methods.points import modes
-from tractable.preflight import value_and_slope
 from tractable.tools import schedules
-from tractable.tools.data import Data, Plan, whole
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any

@@ -11,16 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable import approximations
+from tractable.beliefs import approximations
 from tractable.checks.importance import khat_check, weigh
-from tractable.core import Model, Through, is_distribution, log_posterior, whole
+from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
+from tractable.data.rows import Data
 from tractable.methods.drawing import starts
 from tractable.methods.method import Check, Fitted, Outcome, Session
 from tractable.methods.points import MAP, maximum
 from tractable.methods.variational import drawn, draws_key, log_weights
-from tractable.objectives import Objective
 from tractable.tools import tree
-from tractable.tools.data import Data
 from tractable.tools.errors import ModelError, SettingsError
 
 PyTree = Any

@@ -14,14 +14,14 @@ import numpy as np
 import optax
 
 from tractable.core import Kernel, Model
+from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
-from tractable.latent import LatentModel
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.em_climb import ROUNDING, Keeper, Reached, climb_in_memory, climb_on_file, mended
 from tractable.methods.method import Check, Method, Outcome, Session
 from tractable.methods.points import INFORMATION, standard_errors
-from tractable.tools.data import Data
+from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 
 PyTree = Any

@@ -2,38 +2,23 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.core import Kernel, Model
+from tractable.data.rows import Data, Plan
+from tractable.methods.session import Session
 from tractable.run import Moments
 from tractable.tools.counts import is_count
-from tractable.tools.data import Data, Plan
 from tractable.tools.errors import SettingsError
 
 __all__ = ["Check", "Fitted", "Method", "Outcome", "Program", "Session", "Standing", "plan_batches"]
 
 PyTree = Any
-
-
-class Session(NamedTuple):
-    """What ``infer`` hands a method: the problem, the key, and the host's hooks."""
-
-    model: Model
-    data: Any  # Data, or None
-    key: jax.Array
-    stop: Callable[[], bool]
-    say: Callable[[str, int, int], None]  # (phase, done, of)
-    shard: Callable[[PyTree], PyTree]  # lays the chain axis over devices
-    resume: Any = None  # a saved Standing
-    save: Callable | None = None  # called with every segment
-    keep: str = "draws"  # "draws", "moments" or "elsewhere"
-    chunks: int = 64  # parts in which a run is saved
 
 
 class Standing(NamedTuple):
@@ -100,6 +85,15 @@ class Program(NamedTuple):
         return f"{shown} (unconstrained)"
 
 
+METHODS: dict[str, type["Method"]] = {}  # by label, as they are imported
+ALIASES = {
+    "metropolis": "random-walk",
+    "rwm": "random-walk",
+    "mean-field": "meanfield",
+    "full-rank": "fullrank",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Settings of a way to learn; validated when made, printable, and equal when alike.
@@ -111,6 +105,11 @@ class Method:
     minibatch: ClassVar[bool] = False
     point: ClassVar[bool] = False  # learns one θ
     independent: ClassVar[bool] = False  # its draws have no order
+
+    def __init_subclass__(cls) -> None:
+        """A method with a label of its own can be named from then on."""
+        if "label" in vars(cls):
+            METHODS[cls.label] = cls
 
     def settings(self) -> dict[str, Any]:
         """The fields as plain values, with the method's name."""
@@ -176,3 +175,31 @@ def plan_batches(method: Any, data: Data | None, batch_size: int, independent: b
             f"{name}(batch_size={batch_size}) is more than the {data.size} rows there are; use at most {data.size}."
         )
     return Plan(data.size, batch_size, independent)
+
+
+def named(name: str) -> type[Method]:
+    """The method of a name such as "nuts" or "metropolis"."""
+    label = ALIASES.get(name.lower(), name.lower())
+    if label not in METHODS:
+        raise SettingsError(f"There is no method {name!r}; there are {', '.join(METHODS)}.")
+    return METHODS[label]
+
+
+def from_settings(settings: dict[str, Any]) -> Method:
+    """The method that ``settings`` describe; fields that a file cannot hold (functions) are refused."""
+    settings = dict(settings)
+    kind = named(settings.pop("method", ""))
+    fields = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(settings) - fields)
+    if unknown:
+        raise SettingsError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}.")
+    settings = {
+        name: None if value == "none" else tuple(value) if isinstance(value, list) else value
+        for name, value in settings.items()
+    }
+    for name, value in settings.items():
+        if isinstance(value, str) and (value.startswith("<") or "<function" in value):
+            raise SettingsError(
+                f"{kind.__name__}({name}=...) was a function, which a file cannot hold: give method= again."
+            )
+    return kind(**settings)

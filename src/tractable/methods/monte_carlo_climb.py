@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
-from tractable.latent import LatentModel
 from tractable.methods.drawing import ATTEMPTS
 from tractable.methods.maximisation import beginnings
 from tractable.methods.method import Session
-from tractable.tools.data import Data
+from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, RunError
 
 PyTree = Any

@@ -10,12 +10,12 @@ import jax
 from tractable.core import whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
-from tractable.latent import LatentModel
 from tractable.methods.drawing import chain_keys
 from tractable.methods.maximisation import examined, latent
 from tractable.methods.method import Check, Method, Outcome, Session
 from tractable.methods.monte_carlo_climb import CHAINS, begun_at, climb, stalled
 from tractable.methods.monte_carlo_ends import checks, concluded
+from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 __all__ = ["MonteCarloEM", "stalled"]

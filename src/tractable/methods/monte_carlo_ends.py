@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.checks.convergence import check_share
+from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
-from tractable.latent import LatentModel
 from tractable.methods.maximisation import SAME
 from tractable.methods.method import Check
 from tractable.methods.monte_carlo_climb import End, ones
 from tractable.methods.points import INFORMATION
-from tractable.tools.data import Data
+from tractable.models.latent import LatentModel
 from tractable.tools.errors import RunError
 
 PyTree = Any

@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from tractable.amortised.score import Switches, begin_baselines, check, nvil, vimco
-from tractable.core import Model
+from tractable.core import Model, Objective
 from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
-from tractable.objectives import Objective
+from tractable.objectives.score import Switches, begin_baselines, check, nvil, vimco
 
 PyTree = Any
 

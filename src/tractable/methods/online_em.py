@@ -12,15 +12,15 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.core import Kernel
+from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.em import expected, online_em
-from tractable.latent import LatentModel
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.methods.points import INFORMATION, standard_errors
+from tractable.models.latent import LatentModel
 from tractable.tools import schedules
-from tractable.tools.data import Batch, Data, Plan
 from tractable.tools.errors import DataError, ModelError, RunError
 
 PyTree = Any

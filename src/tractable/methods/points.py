@@ -14,13 +14,13 @@ import numpyro.distributions as dist
 import optax
 
 from tractable import run as loop
-from tractable.core import Kernel, Model, is_distribution, log_posterior, whole
+from tractable.core import Kernel, Model, Objective, is_distribution, log_posterior, whole
+from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.em import Expected, accumulate
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
-from tractable.objectives import Objective, log_joint
-from tractable.tools.data import Batch, Data, Plan
+from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError, TractableWarning
 
 PyTree = Any

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.checks.convergence import Check, chain_checks
+from tractable.beliefs.check import Check
+from tractable.checks.convergence import chain_checks
 from tractable.core import Kernel, Model
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing

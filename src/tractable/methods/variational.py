@@ -11,17 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tractable import approximations, objectives, quadrature
+from tractable import objectives
 from tractable import run as loop
-from tractable.approximations import Approximation
+from tractable.beliefs import approximations
+from tractable.beliefs.approximations import Approximation
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Kernel, Model, log_posterior, whole
+from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
 from tractable.methods.method import Check, Fitted, Method, Outcome, Session, plan_batches
 from tractable.methods.points import laplace_root, maximum
-from tractable.tools.data import Data, Plan
+from tractable.objectives import quadrature
 from tractable.tools.errors import ModelError, SettingsError
 
 PyTree = Any

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tractable.amortised.wake_sleep import check, reweighted_wake_sleep, wake_sleep
+from tractable.core import Objective
 from tractable.methods.amortised import Amortised
 from tractable.methods.climbing import settled
 from tractable.methods.method import Check, Outcome, Session
 from tractable.models.ladder import Ladder
-from tractable.objectives import Objective
+from tractable.objectives.wake_sleep import check, reweighted_wake_sleep, wake_sleep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.latent import LatentModel
 from tractable.models.conjugate import LOG_2PI, Real
+from tractable.models.latent import LatentModel
 from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.small import inverse_root

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.models.conjugate import LOG_2PI
 from tractable.models.linear_mixture import Moments, clustered, counts_check, rows_of
 from tractable.models.normal_wishart import half_log_det, is_matrix

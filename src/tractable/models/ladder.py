@@ -17,7 +17,7 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.kernels.em import enumerated
-from tractable.latent import MOST_VALUES, LatentModel, flat
+from tractable.models.latent import MOST_VALUES, LatentModel, flat
 from tractable.models.layers import Layer, continuous_bernoulli
 from tractable.tools import tree
 from tractable.tools.errors import ModelError

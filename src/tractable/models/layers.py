@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from tractable.approximations import inverse_softplus, softplus
+from tractable.beliefs.approximations import inverse_softplus, softplus
 from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.network import Network, mlp

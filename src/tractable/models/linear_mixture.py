@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.checks.convergence import Check
+from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.latent import LatentModel
+from tractable.models.latent import LatentModel
 from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from tractable.latent import LatentModel
 from tractable.models import gaussians, missing
 from tractable.models.conjugate import Real
 from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
+from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
     Moments,
     by_weight,

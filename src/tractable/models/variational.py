@@ -16,10 +16,10 @@ from jax.scipy.special import gammaln, multigammaln
 from numpyro.distributions import constraints
 
 from tractable.core import Model, whole
-from tractable.latent import LatentModel
 from tractable.models import variational_mixture, variational_regression
 from tractable.models.conjugate_variational import Conjugate, Normal
 from tractable.models.conjugate_variational import normal_gamma as pair
+from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, clustered, gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.models.variational_regression import Regression

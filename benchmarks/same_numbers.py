@@ -1,0 +1,64 @@
+"""Does a change leave every method's numbers as they were, to the last bit?
+
+    python benchmarks/same_numbers.py --write numbers.json      in the old checkout
+    python benchmarks/same_numbers.py --against numbers.json    in the new one, on the same machine
+
+Bits depend on processor, versions and compiler flags, so the two runs are made beside each other; a file of one machine
+says nothing on another. ``tests/every_method.py`` has the methods and what they learn.
+"""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import sys
+import warnings
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
+jax.config.update("jax_enable_x64", True)
+
+from every_method import CASES, numbers  # noqa: E402
+
+import tractable as tr  # noqa: E402
+
+
+def digest(name: str) -> dict[str, object]:
+    """The numbers of one method's run, told short."""
+    case = CASES[name]
+    jax.clear_caches()  # what was compiled before would decide how sums are laid out
+    found = np.ascontiguousarray(
+        numbers(tr.infer(case.model, tr.Data(*case.data), case.method, seed=3, progress=False))
+    )
+    return {
+        "sha256": hashlib.sha256(found.tobytes()).hexdigest(),
+        "shape": list(found.shape),
+        "mean": float(found.mean()),
+        "root mean square": float(np.sqrt(np.mean(np.square(found)))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=pathlib.Path)
+    parser.add_argument("--against", type=pathlib.Path)
+    parser.add_argument("names", nargs="*", default=list(CASES))
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found = {}
+    before = json.loads(asked.against.read_text()) if asked.against else {}
+    for name in asked.names:
+        found[name] = digest(name)
+        if asked.against:
+            same = found[name]["sha256"] == before[name]["sha256"]
+            print(f"{name:30} {'same' if same else f'DIFFERS: {before[name]} then, {found[name]} now'}", flush=True)
+    if asked.write:
+        asked.write.write_text(json.dumps(found, indent=1))
+    if asked.against and any(found[name]["sha256"] != before[name]["sha256"] for name in found):
+        sys.exit("Some numbers differ.")
+
+
+if __name__ == "__main__":
+    main()

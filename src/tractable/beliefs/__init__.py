@@ -1,0 +1,1 @@
+"""What was learnt, and the families of q it may be kept as."""

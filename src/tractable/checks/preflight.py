@@ -1,0 +1,218 @@
+"""What is checked before anything runs, in sentences.
+
+A minibatch needs no check at run time: a model describes one datum and the library maps, sums and scales, so
+its gradient is unbiased by construction (a law test enumerates it).
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent
+
+from tractable.core import Model, is_distribution, log_posterior
+from tractable.data.rows import CHUNK, Batch, Data, whole
+from tractable.tools import tree
+from tractable.tools.errors import DataError, ModelError
+
+PyTree = Any
+SHOWN = 12  # numbers of a row in a sentence
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+    """The log posterior of a flat position and its gradient."""
+    return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
+
+
+def check(model: Model, data: Data | None) -> None:
+    """Raise the first thing that is wrong with a model on its data.
+
+    Raises:
+        ModelError: densities of the wrong shape or type.
+        DataError: data outside the likelihood's support, or missing.
+    """
+    if data is None and model.likelihood is not None:
+        raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
+    if data is not None and model.likelihood is None:
+        raise ModelError("This model has no likelihood, so it cannot use data: infer(model, None, ...).")
+    params = jax.eval_shape(model.example, jax.random.key(0))
+    _check_scalar(jax.eval_shape(model.log_prior, params), "The log density" if data is None else "The prior")
+    if data is None or data.size == 0:
+        return
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
+    _check_likelihood(model, params, row)
+    _check_support(model, data)
+
+
+def _check_scalar(result: Any, subject: str) -> None:
+    leaves = jax.tree.leaves(result)
+    if len(leaves) != 1 or leaves[0].shape != ():
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+        raise ModelError(
+            f"{subject} should return one number for one position; got shape {shapes}. Did you forget .sum()?"
+        )
+    if not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+        raise ModelError(f"{subject} should return a real number; got {leaves[0].dtype}.")
+    if leaves[0].dtype in (jnp.bfloat16, jnp.float16):
+        raise ModelError(
+            f"{subject} is computed in {leaves[0].dtype}, whose 3 digits cannot tell two positions apart. "
+            "Keep half precision inside networks and return float32."
+        )
+
+
+def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) -> None:
+    y, x = row
+
+    def datum(params: PyTree, x: PyTree) -> PyTree:
+        return model.described(params, x)
+
+    try:
+        distributions = jax.eval_shape(datum, params, x)
+    except TypeError as error:
+        given = "likelihood(params, x)" if x is not None else "likelihood(params)"
+        raise ModelError(
+            f"The likelihood could not be called as {given}, which is how it is called where the data "
+            f"{'have' if x is not None else 'have no'} given: {error}"
+        ) from error
+    for leaf in jax.tree.leaves(distributions, is_leaf=is_distribution):
+        if not isinstance(leaf, Distribution):
+            raise ModelError(
+                "The likelihood should return the distribution of one datum, such as dist.Normal(mean, sd); got "
+                f"{type(leaf).__name__} of shape {getattr(leaf, 'shape', '')}."
+            )
+    if jax.tree.structure(distributions, is_leaf=is_distribution) != jax.tree.structure(y):
+        raise ModelError(
+            "The likelihood's distributions and the data's y differ in structure: got "
+            f"{jax.tree.structure(distributions, is_leaf=is_distribution)} for {jax.tree.structure(y)}."
+        )
+
+    values = jax.tree.leaves(y)
+    for leaf, value in zip(jax.tree.leaves(distributions, is_leaf=is_distribution), values, strict=True):
+        if leaf.event_shape and leaf.shape() != value.shape:
+            raise ModelError(
+                f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
+                f"{value.shape}. Change the data's columns or the size of the model's output."
+            )
+        base = type(_base(leaf)).__name__
+        if base.startswith("Categorical") and not jnp.issubdtype(value.dtype, jnp.integer):
+            raise DataError(
+                f"{base} is of classes 0, 1, 2, …, and y holds numbers of type {value.dtype}: give y.astype(int) where "
+                "they are classes; numbers that are not call for another likelihood."
+            )
+
+    def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
+        return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_distribution)
+
+    for path, leaf in jax.tree_util.tree_flatten_with_path(jax.eval_shape(terms, params, y, x))[0]:
+        if leaf.shape != ():
+            name = "y" + jax.tree_util.keystr(path)
+            raise ModelError(
+                f"The log likelihood of one datum should be one number; that of {name} has shape {leaf.shape}. "
+                f"One row of {name} has shape {jax.tree.leaves(y)[0].shape}: if it is one datum with several "
+                "numbers, use .to_event(); if it should be a single number, data of shape (N, 1) want "
+                "flattening to (N,), or the likelihood returns a batch of distributions where one is meant."
+            )
+        _check_scalar(leaf, "The log likelihood of one datum")
+
+
+def _check_support(model: Model, data: Data) -> None:
+    """Every row lies in the support that the likelihood has at the middle of the parameters' space."""
+    params = model.constrain(model.space.unravel(jnp.zeros(model.space.size)))
+    for start in range(0, data.size, CHUNK):
+        rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
+        inside = np.asarray(_inside(model, params, rows))
+        if not inside.all():
+            index = int(np.argmin(inside))
+            row = jax.tree.map(lambda a, i=index: np.asarray(a[i]), rows[0])
+            distribution = jax.tree.leaves(
+                model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
+                is_leaf=is_distribution,
+            )[0]
+            outside: Any = getattr(model, "outside", None)
+            remedy = "Recode the data or change the likelihood." if outside is None else outside()
+            base = _base(distribution)
+            raise DataError(
+                f"Row {start + index} of y, {_shown(base, row)}, lies outside the support of the likelihood's "
+                f"{type(base).__name__} ({base.support}). {remedy}"
+            )
+
+
+def _base(distribution: Any) -> Any:
+    """The distribution of single numbers, where several of them are one datum."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _shown(base: Any, row: PyTree) -> str:
+    """A row in a sentence; of many numbers the first that is outside."""
+    if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
+        return str(jax.tree.map(lambda a: a.tolist(), row))
+    outside = np.zeros(0) if not isinstance(row, np.ndarray) else ~np.asarray(base.support(row))
+    if outside.shape != np.shape(row) or not outside.any():
+        leaves = [float(v) for leaf in jax.tree.leaves(row) for v in np.ravel(leaf)[:SHOWN]]
+        return f"{', '.join(f'{v:g}' for v in leaves[:SHOWN])}, …"
+    where = tuple(int(i) for i in np.argwhere(outside)[0])
+    column = where[0] if len(where) == 1 else where
+    return f"{outside.sum()} of whose {row.size} numbers ({row[where]:g} in column {column} the first)"
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
+    def one(row: tuple[PyTree, PyTree]) -> jax.Array:
+        y, x = row
+        checks = jax.tree.map(
+            lambda d, v: jnp.all(d.support(v)) if _fixed(d) else jnp.array(True),
+            model.described(params, x),
+            y,
+            is_leaf=is_distribution,
+        )
+        return jnp.all(jnp.stack(jax.tree.leaves(checks)))
+
+    return jax.vmap(one)(rows)
+
+
+def _fixed(distribution: Distribution) -> bool:
+    """Whether the support is the same whatever the parameters: others are checked by their density."""
+    distribution = _base(distribution)
+    # numpyro computes a support that depends on the parameters by a property; these too, though theirs does not.
+    names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits")
+    support = inspect.getattr_static(type(distribution), "support", None)
+    return type(distribution).__name__ in names or not isinstance(support, property)
+
+
+def explain(model: Model, position: jax.Array, data: Data | None) -> str:
+    """Which term of the log density is not finite at an unconstrained position, as a sentence."""
+    unconstrained = model.space.unravel(position)
+    params = model.constrain(unconstrained)
+    shown = ", ".join(
+        f"{name} = {value:.4g}"
+        for name, value in zip(tree.names(params)[:4], np.concatenate(_flat(params))[:4], strict=False)
+    )
+    start = f"No starting position with a finite log density was found; the last one tried was {shown}. "
+    prior = float(model.log_prior(params))
+    if not np.isfinite(prior):
+        what = "log density" if data is None else "log prior"
+        return start + f"There the {what} is {prior}: check it for a log or a division that leaves its domain."
+    jacobian = float(model.log_jacobian(unconstrained, params))
+    if not np.isfinite(jacobian):
+        return start + f"There the log-determinant of the change of variables is {jacobian}: is a support unbounded?"
+    if data is not None:
+        terms = np.asarray(model.log_likelihoods(params, data.take(slice(0, CHUNK)).rows))
+        bad = np.flatnonzero(~np.isfinite(terms))
+        if len(bad):
+            return start + (
+                f"There the log likelihood of {len(bad)} of {len(terms)} rows is not finite, the first "
+                f"({terms[bad[0]]}) that of row {bad[0]}: is this datum possible under the model? Work with "
+                "log-densities, never with the log of a density."
+            )
+    value, slope = value_and_slope(model, position, None if data is None else whole(data.rows))
+    return start + f"There the log density is {float(value):.6g} and its gradient {np.asarray(slope)[:4]}."
+
+
+def _flat(params: PyTree) -> list[np.ndarray]:
+    return [np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(params)]

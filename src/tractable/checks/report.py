@@ -1,0 +1,74 @@
+"""How far a posterior can be trusted: the verdict, and the numbers behind it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tractable.beliefs.check import Check
+
+ORDER = ("trust", "caution", "reject")
+
+
+class Report(NamedTuple):
+    """The worst verdict of the checks, and the checks.
+
+    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind.
+    "reject": do not use it before the cause is mended.
+    """
+
+    verdict: str
+    checks: tuple[Check, ...]
+    title: str
+
+    def __str__(self) -> str:
+        width = max((len(c.name) for c in self.checks), default=0)
+        lines = [f"{self.title}: {self.verdict}"]
+        lines += [f"  {c.verdict:7}  {c.name:{width}}  {number(c.value):>9}  {c.sentence}" for c in self.checks]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def judge(posterior: Any) -> Report:
+    """The report of a posterior: its method's checks, and whether it came to its end."""
+    if posterior.is_point or posterior.count:
+        checks = list(posterior.method.checks(posterior))
+    elif posterior.unconstrained is None:
+        checks = moment_checks(posterior)
+    else:
+        checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
+    if posterior.interrupted:
+        checks.append(
+            Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")
+        )
+    numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
+    return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+
+
+def worst(checks: Any) -> str:
+    """The verdict of several checks."""
+    return max((c.verdict for c in checks), key=ORDER.index, default="caution")
+
+
+def with_check(report: Report, check: Check) -> Report:
+    """The report with one check more."""
+    checks = (*report.checks, check)
+    return Report(worst(checks), checks, report.title)
+
+
+def moment_checks(posterior: Any) -> list[Check]:
+    """What running moments alone can say: whether the chains' means agree."""
+    count, means, squares = (np.asarray(m, np.float64) for m in posterior.standing.moments)
+    within = (squares / count[:, None]).mean(0)
+    rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
+    verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
+    return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]
+
+
+def number(value: float) -> str:
+    """Four digits, without noise."""
+    if value != value:
+        return "n/a"
+    if float(value).is_integer() and abs(value) < 1e7:
+        return f"{int(value)}"
+    return f"{value:.4g}"

@@ -1,0 +1,1 @@
+"""The marginal likelihood, log p(y): estimates, bounds and verdicts."""

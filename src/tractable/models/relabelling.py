@@ -1,0 +1,64 @@
+"""Label switching: exchangeable components are matched from draw to draw, so that their means mean something."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import whole
+from tractable.models.latent import LatentModel
+
+PyTree = Any
+BATCH = 64  # draws looked at at once
+
+
+def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
+    """Draws whose components explain the rows as those of the likeliest draw do, component by component.
+
+        order_s = argmax_order Σ_k Σ_n r_nk(θ_pivot) r_n,order(k)(θ_s)
+
+    By the Hungarian algorithm, draw by draw. It changes labels alone: densities and predictions stay as they are.
+    Equivalence classes representatives of Papastamoulis & Iliopoulos 2010, with responsibilities for allocations.
+
+    Args:
+        model: with ``permute`` and ``responsibilities``.
+        rows: ``data.arrays()``.
+        positions: (s, d) unconstrained draws.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    flat = jnp.asarray(positions)
+    pivot = flat[int(np.argmax(np.asarray(_heights(model, rows, flat))))]
+    agreement = np.asarray(_agreement(model, rows, flat, pivot))  # (s, K, K)
+    orders = np.stack([linear_sum_assignment(-each)[1] for each in agreement])
+    return np.asarray(_reordered(model, flat, jnp.asarray(orders)))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
+    """The log posterior of every draw, (s,)."""
+    return jax.lax.map(lambda u: model.traced(u, whole(rows)), flat, batch_size=BATCH)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _agreement(model: LatentModel, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
+    """Rows that component j of the pivot and component k of a draw share, (s, K, K)."""
+    x = rows[0] if rows[1] is None else rows
+
+    def shares(u: jax.Array) -> jax.Array:
+        return model.responsibilities(model.constrain(model.space.unravel(u)), x)
+
+    known = shares(pivot)
+    return jax.lax.map(lambda u: known.T @ shares(u), flat, batch_size=BATCH)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _reordered(model: LatentModel, flat: jax.Array, orders: jax.Array) -> jax.Array:
+    def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
+        u, order = now
+        theta = model.permute(model.constrain(model.space.unravel(u)), order)
+        return model.space.ravel(model.unconstrain(theta))
+
+    return jax.lax.map(one, (flat, orders), batch_size=BATCH)

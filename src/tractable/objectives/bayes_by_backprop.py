@@ -1,0 +1,231 @@
+"""Bayes by Backprop: the bound of a mean field over weights, with the KL shared out over the batches of an epoch."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
+from tractable.core import Batch, Model, Objective, Through, is_distribution
+from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
+from tractable.tools import tree
+from tractable.tools.counts import is_count
+from tractable.tools.errors import ModelError, SettingsError
+
+PyTree = Any
+
+
+def kl_weight(weights: str, batch: Batch | None) -> Any:
+    """π_i, the share of the complexity cost that a batch bears; Σ_i π_i = 1 over an epoch.
+
+    "uniform": 1/M. "geometric": 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}), i = 1..M in the order visited (Blundell et
+    al. 2015, section 3.4), in which form nothing overflows.
+    """
+    if batch is None:
+        return 1.0
+    if weights == "uniform":
+        return 1.0 / batch.count
+    return jnp.exp2(-(jnp.asarray(batch.index, jnp.result_type(float)) + 1)) / -math.expm1(-batch.count * math.log(2))
+
+
+def bayes_by_backprop(
+    model: Model,
+    *,
+    samples: int = 1,
+    kl_weights: str = "uniform",
+    noise: str = "shared",
+    size: int = 1,
+    given: Any = None,
+) -> Objective:
+    """Minus the compression cost of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
+
+        −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
+
+    in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the batches' sizes
+    and π. Where a parameter's prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the
+    draw's own, with the direct terms through log q kept.
+
+    Args:
+        model: its parameters are {"mean": tree, "rho": tree} here, shaped like the unconstrained ones.
+        samples: S ≥ 1 draws a step.
+        kl_weights: "uniform" or "geometric".
+        noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
+            its rows (``tractable.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
+        size: rows of the largest batch, for the noise of "local" and "flipout".
+        given: one row of inputs (shapes suffice), likewise.
+    """
+    if not is_count(samples):
+        raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
+    fixed = _fixed(model, noise, given)
+
+    def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
+        drawn = _noise(fixed, key, count * samples, size)
+        return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), drawn)
+
+    def value(noise: PyTree, phi: PyTree, batch: Batch | None) -> jax.Array:
+        if samples == 1:  # a batch axis of one is not free: its products take a slower way
+            likelihood, log_ratio = _once(fixed, jax.tree.map(lambda a: a[0], noise), phi, batch)
+        else:
+            likelihood, log_ratio = jax.vmap(lambda noise: _once(fixed, noise, phi, batch))(noise)
+        cost = -jnp.mean(log_ratio)
+        for leaf, m, rho in zip(fixed.leaves, *map(jax.tree.leaves, (phi["mean"], phi["rho"])), strict=True):
+            if leaf.normal is not None:
+                cost = cost + normal_kl(m, rho, *leaf.normal)
+        count = 1 if batch is None else batch.count
+        return count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+
+    return Objective(draw, value)
+
+
+class _Leaf(NamedTuple):
+    """One of a model's parameters under Bayes by Backprop."""
+
+    name: str
+    like: jax.ShapeDtypeStruct
+    normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose cost is in closed form
+    inside: bool  # examples do not share its noise, so that it has one value only within the predictor
+    source: str  # of its ε: "own", "layers"; "none" where neither the cost nor the likelihood sees a draw
+
+
+class _Fixed(NamedTuple):
+    """What stays the same at every step of Bayes by Backprop."""
+
+    model: Model
+    leaves: list[_Leaf]
+    structure: Any  # of the parameters
+    layered: WeightNoise | None  # of "local" and "flipout"
+
+
+def _fixed(model: Model, noise: str, given: Any) -> _Fixed:
+    shapes = model.space.shapes
+    layered = None if noise == "shared" else _layers(model, noise, shapes, given)
+    inner = () if layered is None else layered.transformed
+
+    def leaf(index: int, path: Any, like: Any) -> _Leaf:
+        name, normal = tree.path_name(path), _normal(model, index)
+        inside, source = name in inner, "own"
+        if layered is not None and not (inside and normal is None):
+            source = "none" if inside else "layers"
+        return _Leaf(name, like, normal, inside, source)
+
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    return _Fixed(model, [leaf(i, *each) for i, each in enumerate(paths)], structure, layered)
+
+
+def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
+    """``count`` draws of (ε by name of leaf, noise of the layers)."""
+    own = {leaf.name: jnp.zeros(leaf.like.shape, leaf.like.dtype) for leaf in fixed.leaves if leaf.source == "own"}
+    key, layer_key = jax.random.split(key)
+    mine = tree.normal_like(key, own, count) if own else {}
+    theirs = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
+    return mine, theirs
+
+
+def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+    """Of one draw: log likelihood of the batch, and the Monte-Carlo part of log p − log q."""
+    own, theirs = noise
+    means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
+    sds, drawn = [softplus(rho) for rho in rhos], []
+    for leaf, m, s in zip(fixed.leaves, means, sds, strict=True):
+        if leaf.source == "none":
+            drawn.append(m)
+        else:
+            drawn.append(m + s * (own if leaf.source == "own" else theirs.batch)[leaf.name])
+    log_ratio = _log_ratio(fixed, drawn, means, rhos)
+    if batch is None:
+        return jnp.zeros((), means[0].dtype), log_ratio
+    if fixed.layered is None:
+        params = fixed.model.constrain(jax.tree.unflatten(fixed.structure, drawn))
+        terms = fixed.model.log_likelihoods(params, batch.data)
+    else:
+        terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
+    return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+
+
+def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array:
+    """log p(w) − log q(w) of one draw, over the parameters whose cost has no closed form."""
+    model, log_ratio = fixed.model, jnp.zeros((), means[0].dtype)
+    if all(leaf.normal is not None for leaf in fixed.leaves):
+        return log_ratio
+    unconstrained = jax.tree.unflatten(fixed.structure, drawn)
+    params = model.constrain(unconstrained)
+    if model.prior_is_callable:
+        log_ratio = model.log_prior(params) + model.log_jacobian(unconstrained, params)
+        each = [0.0] * len(drawn)
+    else:
+        each = model.log_priors(params, unconstrained)
+    for leaf, value, w, m, rho in zip(fixed.leaves, each, drawn, means, rhos, strict=True):
+        if leaf.normal is None:
+            log_ratio += value - jnp.sum(log_normal(w - m, rho))
+    return log_ratio
+
+
+def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: list, batch: Batch) -> jax.Array:
+    """log p(y_n|·) of every row, (n,), whose examples do not share the noise of the layers."""
+    likelihood: Any = fixed.model.likelihood
+    layered: Any = fixed.layered
+    y, x = batch.data
+    n = batch.mask.shape[0]
+    cut = noise._replace(
+        example=jax.tree.map(lambda a: a[:n], noise.example), signs=jax.tree.map(lambda a: a[:n], noise.signs)
+    )
+    eta = layered.call(cut, mean, jax.tree.unflatten(fixed.structure, sds), x)
+    # What the predictor alone may see is not a number elsewhere.
+    shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
+    seen = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown))
+    return jax.vmap(lambda e, y: _log_prob(likelihood.observe(seen, e), y))(eta, y)
+
+
+@jax.custom_vjp
+def normal_kl(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> jax.Array:
+    """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]; m and s are taken as fixed.
+
+    Its gradient is written out, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ: one pass over memory, where the derivative of every
+    term makes several.
+    """
+    sd = softplus(rho)
+    square = (jnp.square(sd) + jnp.square(mean - centre)) / (2 * jnp.square(scale))
+    return jnp.sum(square - 0.5 - log_softplus(rho) + jnp.log(scale))
+
+
+def _kl_forward(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> tuple[jax.Array, tuple]:
+    return normal_kl(mean, rho, centre, scale), (mean, rho, centre, scale)
+
+
+def _kl_backward(kept: tuple, cotangent: jax.Array) -> tuple:
+    mean, rho, centre, scale = kept
+    sd, rate = softplus(rho), softplus_rate(rho)
+    inverse = 1 / jnp.square(jnp.asarray(scale, rho.dtype))
+    relative = jnp.where(rho < -15, 1.0, rate / jnp.where(rho < -15, 1.0, sd))  # dlog σ/dρ
+    along = cotangent * (mean - centre) * inverse, cotangent * (sd * rate * inverse - relative)
+    return *along, jnp.zeros_like(jnp.asarray(centre)), jnp.zeros_like(jnp.asarray(scale))
+
+
+normal_kl.defvjp(_kl_forward, _kl_backward)
+
+
+def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
+    """Centre and scale of a parameter's normal prior on the reals, shaped for it; None for others."""
+    if model.prior_is_callable:
+        return None
+    prior = jax.tree.leaves(model.prior, is_leaf=is_distribution)[index]
+    while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
+        prior = prior.base_dist
+    return (prior.loc, prior.scale) if type(prior) is dist.Normal else None
+
+
+def _layers(model: Model, noise: str, shapes: PyTree, given: Any) -> WeightNoise:
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Through) or given is None:
+        raise ModelError(
+            f"noise={noise!r} looks inside the network, so it expects a likelihood that goes Through a predictor, as "
+            "that of tr.models.neural_network does, and data with a given. Use noise='shared'."
+        )
+    make = {"local": local_reparameterisation, "flipout": flipout}[noise]
+    return make(lambda u, x: likelihood.predictor(model.constrain(u), x), shapes, given)
+
+
+def _log_prob(distribution: PyTree, y: PyTree) -> jax.Array:
+    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distribution, y, is_leaf=is_distribution))

@@ -1,0 +1,198 @@
+"""The bound of a q over θ by draws of it, and the log joint that points climb."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tractable.beliefs.approximations import Approximation
+from tractable.core import Batch, Model, Objective, log_posterior
+from tractable.tools.counts import is_count
+from tractable.tools.errors import SettingsError
+from tractable.tools.noise import normal
+
+PyTree = Any
+CONTROLS = (None, "running-mean", "leave-one-out", "fitted")
+DECAY = 0.9  # of running statistics, a step
+
+
+def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Objective:
+    """N/n Σ log p(y|θ) (+ log p(θ)): maximum likelihood, or a posteriori with the prior.
+
+    The density is of the *user's* parameters, so the maximum is where they would look for it: it does not move
+    with the parametrisation, and carries no log-determinant.
+    """
+    posterior = log_posterior(model, flat=flat, jacobian=False)
+
+    def value(noise: Any, params: PyTree, batch: Batch | None) -> jax.Array:
+        del noise
+        if prior or batch is None:
+            return posterior(params, batch)
+        theta = model.constrain(model.space.unravel(params) if flat else params)
+        terms = model.log_likelihoods(theta, batch.data)
+        return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
+
+    return Objective(lambda key, count, params: jnp.zeros((count, 0)), value)
+
+
+def elbo(
+    log_joint: Callable,
+    q: Approximation,
+    *,
+    samples: int = 1,
+    gradient: str = "reparameterised",
+    control: str | None = "leave-one-out",
+    temperature: float | jax.Array = 1.0,
+) -> Objective:
+    """The evidence lower bound, E_q[log p(y, z)] + H[q] = log p(y) − KL(q ‖ p(z|y)).
+
+    Args:
+        log_joint: ``(z (d,), batch) -> ()``, in the sum scale (``tr.log_posterior(model, flat=True)``).
+        q: the family; the objective's params are its φ.
+        samples: S ≥ 1 draws of q a step.
+        gradient: how φ's gradient is estimated.
+            "reparameterised": through z = z(φ, ε), the entropy in closed form.
+            "path": without the score of q, which has mean zero; no noise is left where q is the posterior
+            (Roeder, Wu & Duvenaud 2017, eq. 8).
+            "score": E_q[(log p − log q − b) ∇ log q], which asks nothing of log p but its value
+            (Ranganath, Gerrish & Blei 2014, eq. 3).
+        control: b of the score function.
+            None; "running-mean": of earlier steps; "leave-one-out": the mean of the step's other draws (S ≥ 2);
+            "fitted": for each number of φ the coefficient that earlier steps say is best (eq. 10).
+        temperature: T; E_q[log p]/T + H[q] flattens the target while a climb begins.
+
+    Raises:
+        SettingsError: no samples, an unknown estimator, leave-one-out of one sample.
+    """
+    _check(samples, gradient, control)
+
+    def weigh(phi: PyTree, z: jax.Array, batch: Batch | None) -> jax.Array:
+        return jax.vmap(lambda z: log_joint(z, batch) / temperature - q.log_prob(phi, z))(z)  # (S,)
+
+    def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
+        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        if gradient == "reparameterised":
+            return jnp.mean(jax.vmap(lambda z: log_joint(z, batch))(z)) / temperature + q.entropy(phi)
+        return jnp.mean(weigh(jax.lax.stop_gradient(phi), z, batch))
+
+    if gradient != "score":
+        return Objective(_normals(q, samples), value)
+    return Objective(_normals(q, samples), value, _remember(control), _score_slope(weigh, q, control))
+
+
+def _normals(q: Approximation, samples: int) -> Callable:
+    """The ``draw`` of S draws of q a step."""
+
+    def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
+        return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
+
+    return draw
+
+
+def _remember(control: str | None) -> Callable:
+    """What a control variate begins with: sums, and how much weight they hold."""
+
+    def remember(phi: PyTree) -> PyTree:
+        zero = jnp.zeros((), jax.tree.leaves(phi)[0].dtype)
+        if control == "running-mean":
+            return zero, zero
+        if control == "fitted":
+            nothing = jax.tree.map(jnp.zeros_like, phi)
+            return nothing, nothing
+        return ()
+
+    return remember
+
+
+def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Callable:
+    """The ``slope`` of the score function, (1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
+
+    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
+        z = jax.lax.stop_gradient(jax.vmap(lambda eps: q.sample(phi, eps))(noise))
+        signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
+        bound = jnp.mean(signal)
+        if control == "fitted":
+            return bound, *_fitted(q, phi, z, signal, memory)
+        baseline, memory = _baseline(control, signal, bound, memory)
+        centred = signal - baseline
+
+        def surrogate(phi: PyTree) -> jax.Array:
+            return jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z))
+
+        return bound, jax.grad(surrogate)(phi), memory
+
+    return slope
+
+
+def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: PyTree) -> tuple[jax.Array, PyTree]:
+    """b of every draw, and the memory after this step."""
+    if control == "leave-one-out":
+        return (jnp.sum(signal) - signal) / (len(signal) - 1), memory
+    if control == "running-mean":
+        total, weight = memory
+        after = DECAY * total + (1 - DECAY) * bound, DECAY * weight + (1 - DECAY)
+        return total / jnp.where(weight > 0, weight, 1), after
+    return jnp.zeros_like(bound), memory
+
+
+def _fitted(
+    q: Approximation, phi: PyTree, z: jax.Array, signal: jax.Array, memory: PyTree
+) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+    """The gradient with b = E[f h²]/E[h²] of earlier steps for each number of φ, h = ∇ log q; and the memory."""
+    scores = jax.vmap(lambda z: jax.grad(q.log_prob)(phi, z))(z)  # φ-shaped, each (S, ...)
+    cross, square = memory
+    best = jax.tree.map(lambda c, s: c / jnp.where(s > 0, s, 1), cross, square)
+
+    def average(score: jax.Array, b: jax.Array) -> jax.Array:
+        centred = signal.reshape(-1, *[1] * b.ndim) - b
+        return jnp.mean(centred * score, 0)
+
+    def second(weights: jax.Array) -> PyTree:
+        return jax.tree.map(lambda h: jnp.tensordot(weights, jnp.square(h), 1) / len(signal), scores)
+
+    seen = second(signal), second(jnp.ones_like(signal))
+    memory = jax.tree.map(lambda old, new: DECAY * old + (1 - DECAY) * new, memory, seen)
+    return jax.tree.map(average, scores, best), memory
+
+
+def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> Objective:
+    """−KL(p(z|y) ‖ q), climbed by self-normalised importance sampling from q itself.
+
+        ∇ = Σ_s w_s ∇ log q(z_s),   w_s ∝ p(y, z_s) / q(z_s),   Σ w_s = 1
+
+    Its fixed point matches the posterior's moments: a mean field has the marginal variances Σᵢᵢ, where the reverse KL
+    has 1/Λᵢᵢ. Biased by O(1/S) as all self-normalised weights (Bornschein & Bengio 2015, eq. 8). The value reported is
+    the S-sample bound log (1/S) Σ p(y, z_s)/q(z_s).
+    """
+    if samples < 2:
+        raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
+
+    def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        return z, jax.vmap(lambda z: log_joint(z, batch) - q.log_prob(phi, z))(z)
+
+    def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
+        return jax.nn.logsumexp(weights(noise, phi, batch)[1]) - jnp.log(samples)
+
+    def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
+        z, log_weights = jax.lax.stop_gradient(weights(noise, phi, batch))
+        share = jax.nn.softmax(log_weights)
+
+        def surrogate(phi: PyTree) -> jax.Array:
+            return jnp.sum(share * jax.vmap(lambda z: q.log_prob(phi, z))(z))
+
+        return jax.nn.logsumexp(log_weights) - jnp.log(samples), jax.grad(surrogate)(phi), memory
+
+    return Objective(_normals(q, samples), value, slope=slope)
+
+
+def _check(samples: int, gradient: str, control: str | None) -> None:
+    if not is_count(samples):
+        raise SettingsError(f"An ELBO is estimated from draws of q: samples expects a whole number ≥ 1; got {samples}.")
+    if gradient not in ("reparameterised", "path", "score"):
+        raise SettingsError(f"gradient is 'reparameterised', 'path' or 'score'; got {gradient!r}.")
+    if control not in CONTROLS:
+        raise SettingsError(f"control is one of {', '.join(map(repr, CONTROLS))}; got {control!r}.")
+    if gradient == "score" and control == "leave-one-out" and samples < 2:
+        raise SettingsError("control='leave-one-out' needs samples of 2 or more: one draw leaves nothing to average.")

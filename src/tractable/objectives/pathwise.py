@@ -1,0 +1,263 @@
+"""Bounds climbed through the draws themselves: variational autoencoders, and their importance-weighted kin.
+
+For layers whose draws can be differentiated: h = h(φ, ε).
+
+    ELBO      E_q[log p(x | h¹)] − Σ_i E_q[log q(h^i | ·) − log p(h^i | h^{i+1})]
+    K-sample  E_q[log (1/K) Σ_k w_k],    w_k = p(x, h_k) / q(h_k | x)
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from tractable.core import Batch, Objective
+from tractable.models.ladder import Ladder
+from tractable.models.layers import Soft
+from tractable.objectives import relaxed
+from tractable.objectives.bounds import log_weights
+from tractable.tools.counts import is_count
+from tractable.tools.errors import ModelError, SettingsError
+
+PyTree = Any
+GRADIENTS = ("reparameterised", "path")
+IMPORTANCE_GRADIENTS = ("doubly", "reparameterised")
+KL = ("closed", "sampled")
+
+
+def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
+    """The ``draw`` of an objective whose noise is a key a step: how much randomness a layer takes is its own affair."""
+    del params
+    return jax.random.split(key, count)
+
+
+def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> jax.Array:
+    """N/n Σ of a term a row, (n,), and log p(θ)."""
+    return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)) + ladder.log_prior(params["theta"])
+
+
+def autoencoding(
+    ladder: Ladder,
+    *,
+    samples: int = 1,
+    gradient: str = "reparameterised",
+    kl: str = "closed",
+    beta: float = 1.0,
+    free_bits: float = 0.0,
+    warmup: Any = 0,
+    relaxation: float | None = None,
+) -> Objective:
+    """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
+
+    What is climbed is the ELBO, log p(x) − KL(q(h | x) ‖ p(h | x)) of every row, as long as ``beta``, ``free_bits`` and
+    ``warmup`` are left alone. With them it is
+
+        N/n Σ_rows log p(x | h¹)  −  min(1, t/warmup) β N Σ_j max(λ, mean over the batch of KL_j)
+
+    of hidden units j at step t. The value reported is an estimate of the ELBO itself whatever they are.
+
+    Args:
+        samples: S ≥ 1 draws of h a row and step, averaged over.
+        gradient: "reparameterised"; "path" leaves out the score of q, which has mean zero: no noise is left where q is
+            the posterior (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", whose log q it cuts.
+        kl: "closed": what a layer pays is the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where there is one and
+            where it is right: for h^L always, for i < L where h^{i+1} was drawn before h^i. From the bottom up it is
+            drawn after h^i and depends on it, so the KL at that h^{i+1} is no expectation of log q − log p (its
+            gradient is biased), and the draw's own ratio is kept. "sampled": the draw's own ratio everywhere.
+        beta: β > 0 (Higgins et al. 2017). Above 1 a looser bound is climbed, below 1 none.
+        free_bits: λ ≥ 0 nats a unit that cost nothing (Kingma et al. 2016).
+        warmup: steps over which the weight of the KL grows from 0 to β (Sønderby et al. 2016). A number, or traced.
+        relaxation: τ > 0, at which discrete layers are relaxed (``amortised.relaxed``). Then everything here, the
+            reported value too, is of the relaxed model, and biased for the discrete one.
+
+    Raises:
+        SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers without
+            relaxation=, or that have none.
+    """
+    _check(ladder, samples, gradient, GRADIENTS, relaxation)
+    check_costs(gradient, kl, beta, free_bits)
+    closed = closed_layers(ladder) if kl == "closed" else frozenset()
+
+    def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
+        """Means over draws: log p(x | h¹), (n,), and of each layer what its units pay, (n, units)."""
+        look_key, draw_key = jax.random.split(noise)
+        x = ladder.look(look_key, batch.data[0])
+        h, q, p = _drawn(draw_key, ladder, params, x, samples, relaxation)
+        density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
+        above = jax.tree.map(lambda a: a[None], x)
+        layers = zip(q, density, p[1:], h, strict=True)
+        costs = [jnp.mean(unit_costs(*each, i in closed), axis=0) for i, each in enumerate(layers)]
+        return jnp.mean(p[0].log_prob(above), axis=0), costs
+
+    def bound(params: PyTree, likelihood: jax.Array, costs: list[jax.Array], batch: Batch) -> jax.Array:
+        return summed(ladder, params, likelihood - sum(jnp.sum(cost, -1) for cost in costs), batch)
+
+    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
+        return bound(params, *parts(noise, params, batch), batch)
+
+    steady = isinstance(warmup, int | float) and warmup == 0
+    if steady and beta == 1 and free_bits == 0:
+        return Objective(keys, value)
+
+    def slope(noise: jax.Array, params: PyTree, batch: Batch, step: jax.Array) -> tuple:
+        weight = beta if steady else beta * jnp.minimum(1.0, jnp.asarray(step, jnp.result_type(float)) / warmup)
+
+        def climbed(params: PyTree) -> tuple[jax.Array, jax.Array]:
+            likelihood, costs = parts(noise, params, batch)
+            price = sum(_priced(cost, batch, free_bits) for cost in costs)
+            return summed(ladder, params, likelihood, batch) - weight * price, bound(params, likelihood, costs, batch)
+
+        (_, told), slopes = jax.value_and_grad(climbed, has_aux=True)(params)
+        return told, slopes, step + 1
+
+    return Objective(keys, value, lambda params: jnp.zeros((), jnp.int32), slope)
+
+
+def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "doubly") -> Objective:
+    """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k (Burda et al. 2016).
+
+    It rises with K to log p(x), and at K = 1 is the ELBO. What q becomes under it is a proposal, broader than the q of
+    an ELBO; what its single draws say about h is no better.
+
+    Args:
+        samples: K ≥ 1 draws of h a row and step.
+        gradient: of φ. "reparameterised": ∇ of the bound through its draws, whose signal falls with K as 1/√K
+            (Rainforth et al. 2018). "doubly": Σ_k w̃_k² (∂log w_k/∂h_k) (∂h_k/∂φ), w̃ = w/Σw, equal in expectation,
+            and without noise where q is the posterior (Tucker et al. 2019). θ has Σ_k w̃_k ∇ log p(x, h_k) either
+            way; of a recognition that shares θ, θ within q moves as φ does.
+
+    Raises:
+        SettingsError, ModelError: as for ``autoencoding``.
+    """
+    _check(ladder, samples, gradient, IMPORTANCE_GRADIENTS, None)
+
+    def inside(noise: jax.Array, batch: Batch) -> tuple[jax.Array, Any]:
+        look_key, draw_key = jax.random.split(noise)
+        return draw_key, ladder.look(look_key, batch.data[0])
+
+    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
+        key, x = inside(noise, batch)
+        h, q = ladder.drawn(key, params, x, samples, pathwise=True)
+        return summed(ladder, params, k_sample(log_weights(ladder, params, x, h, q)[0]), batch)
+
+    def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
+        key, x = inside(noise, batch)
+
+        def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
+            q = _held(ladder, params, x, h, None)
+            return log_weights(ladder, {"theta": theta}, x, h, q)[0]
+
+        h, back = jax.vjp(lambda params: ladder.drawn(key, params, x, samples, pathwise=True)[0], params)
+        log_w, pull = jax.vjp(weighed, params["theta"], h)
+        told, along = jax.value_and_grad(lambda log_w: summed(ladder, params, k_sample(log_w), batch))(log_w)
+        share = jax.nn.softmax(log_w, axis=0)
+        theta, through = pull(along)  # of draw k and row n: N/n w̃_k ∂log w_k
+        slopes = back(again(share, through))[0]
+        prior = jax.grad(ladder.log_prior)(params["theta"])
+        theta = jax.tree.map(lambda *terms: sum(terms), theta, slopes["theta"], prior)
+        return told, slopes | {"theta": theta}, memory
+
+    return Objective(keys, value, slope=slope if gradient == "doubly" else None)
+
+
+def k_sample(log_w: jax.Array) -> jax.Array:
+    """log (1/K) Σ_k w_k, of leading axis K."""
+    return jax.nn.logsumexp(log_w, axis=0) - math.log(log_w.shape[0])
+
+
+def again(share: jax.Array, slopes: PyTree) -> PyTree:
+    """w̃² ∂log w/∂h, of slopes (K, n, …) that w̃ (K, n) has weighted once."""
+    return jax.tree.map(lambda g: g * share.reshape(share.shape + (1,) * (g.ndim - 2)), slopes)
+
+
+def unit_costs(q: Any, density: Any, p: Any, h: Any, closed: bool) -> jax.Array:
+    """What the units of a layer pay, (draw, row, unit): KL(q ‖ p) of each, or log q − log p of its draw.
+
+    Args:
+        density: q again, as its density is to be differentiated.
+    """
+    independent = all(isinstance(d, dist.Independent) and d.reinterpreted_batch_ndims == 1 for d in (q, density, p))
+    if independent:
+        q, density, p = q.base_dist, density.base_dist, p.base_dist
+    try:
+        cost = dist.kl_divergence(q, p) if closed else None
+    except NotImplementedError:  # no closed form is known
+        cost = None
+    if cost is None:
+        value = h.logits if isinstance(h, Soft) else h
+        cost = density.log_prob(value) - p.log_prob(value)
+    return cost if independent else cost[..., None]
+
+
+def closed_layers(ladder: Ladder) -> frozenset[int]:
+    """The hidden layers, from 0, at whose drawing all that their p depends on has been drawn."""
+    order: list[int] = []
+
+    def walk(key: jax.Array) -> None:
+        params = ladder.initial(key)
+        x, h = ladder.dreamt(key, params["theta"], 1)
+        ladder.infer(params, x, lambda i, q: (order.append(i), h[i])[1])
+
+    jax.eval_shape(walk, jax.random.key(0))
+    top = ladder.depth - 1
+    return frozenset(i for i in order if i == top or order.index(i + 1) < order.index(i))
+
+
+def _drawn(
+    key: jax.Array, ladder: Ladder, params: PyTree, x: Any, draws: int, relaxation: float | None
+) -> tuple[tuple, list, list]:
+    """h, [q(h¹ | ·), …], [p(x | h¹), p(h¹ | h²), …]."""
+    if relaxation is None:
+        h, q = ladder.drawn(key, params, x, draws, pathwise=True)
+        return h, q, ladder.generative(params["theta"], h)
+    h, q = relaxed.drawn(key, ladder, params, x, draws, relaxation)
+    p = ladder.generative(params["theta"], h)
+    return h, q, [p[0], *relaxed.softened(ladder, p[1:], relaxation)]
+
+
+def _held(ladder: Ladder, params: PyTree, x: Any, h: tuple, relaxation: float | None) -> list:
+    """q at h, differentiable in h alone."""
+    fixed = jax.lax.stop_gradient({name: params[name] for name in ("theta", "phi")})
+    q = ladder.infer(fixed, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])[1]
+    return q if relaxation is None else relaxed.softened(ladder, q, relaxation)
+
+
+def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
+    """N Σ_j max(λ, mean of unit j's cost over the rows that count); cost (n, units)."""
+    counted = jnp.where((batch.mask > 0)[:, None], cost, 0.0)
+    if free == 0:
+        return batch.scale * jnp.sum(counted)
+    rows = jnp.maximum(jnp.sum(batch.mask), 1)
+    return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
+
+
+def _check(ladder: Ladder, samples: Any, gradient: str, known: tuple[str, ...], relaxation: float | None) -> None:
+    if not is_count(samples):
+        raise SettingsError(f"samples expects a whole number ≥ 1, draws of h a row; got {samples!r}.")
+    if gradient not in known:
+        raise SettingsError(f"gradient is {' or '.join(map(repr, known))}; got {gradient!r}.")
+    if relaxation is not None:
+        relaxed.check_relaxation(ladder, relaxation)
+    elif ladder.discrete:
+        i = ladder.discrete[0]
+        raise ModelError(
+            f"This bound is climbed through draws of h, and layer {i} is {ladder.layers[i].family.name}, whose draws "
+            "have no derivative."
+        )
+
+
+def check_costs(gradient: str, kl: str, beta: Any, free_bits: Any) -> None:
+    """Sentences about what the layers pay."""
+    if kl not in KL:
+        raise SettingsError(f"kl is 'closed' or 'sampled'; got {kl!r}.")
+    if gradient == "path" and kl == "closed":
+        raise SettingsError(
+            "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not look at: "
+            "use it with kl='sampled'."
+        )
+    if not (isinstance(beta, int | float) and math.isfinite(beta) and beta > 0):
+        raise SettingsError(f"beta, the weight of the KL, is a positive finite number; got {beta!r}.")
+    if not (isinstance(free_bits, int | float) and math.isfinite(free_bits) and free_bits >= 0):
+        raise SettingsError(f"free_bits expects nats a unit, a finite number ≥ 0; got {free_bits!r}.")

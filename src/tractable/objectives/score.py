@@ -1,0 +1,316 @@
+"""Bounds climbed by the score function, which asks nothing of the hidden layers but log p and log q: NVIL and VIMCO.
+
+    ∇_φ E_q[f(h)] = E_q[(f(h) − b) ∇ log q(h | x)],   f = log p(x, h) − log q(h | x),   any b that does not see h
+
+Everything here is (draws) → (signals, (layer, draw, row)) → a surrogate, whose one derivative is the whole estimate: of
+θ by ∇ log p, of φ by a signal times ∇ log q, of the baselines ψ by a signal times ∇ C.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Batch, Objective
+from tractable.models.ladder import Ladder
+from tractable.models.layers import mapped
+from tractable.objectives.pathwise import k_sample, keys, summed
+from tractable.tools.counts import is_count
+from tractable.tools.errors import SettingsError
+
+PyTree = Any
+Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
+BASELINES = ("layers", "input", None)
+
+
+class Switches(NamedTuple):
+    """What is done to the learning signals before they weigh ∇ log q.
+
+    Attributes:
+        centre: take off c_i, the running mean of l_i − C_i.
+        baseline: take off C_i, a perceptron: "layers", of what layer i's inference network sees, x or h^{i−1};
+            "input", of x; None.
+        normalise: divide by max(1, σ̂_i), the running sd of l_i − C_i within batches.
+        local: layer i's signal leaves out the terms that h^i has no part in.
+        leave_one_out: take off the mean over the row's other draws, in place of c_i.
+        decay: of the running statistics, a step.
+    """
+
+    centre: bool = True
+    baseline: str | None = "layers"
+    normalise: bool = True
+    local: bool = True
+    leave_one_out: bool = False
+    decay: float = 0.8
+
+
+class Memory(NamedTuple):
+    """Of l_i − C_i in earlier batches: decaying sums, which are averages once divided by their weight."""
+
+    mean: jax.Array  # (L,)
+    variance: jax.Array  # (L,), about each batch's own mean
+    weight: jax.Array  # (), 0 before the first batch
+
+    def centre(self) -> jax.Array:
+        """c, (L,); 0 before the first batch."""
+        return self.mean / jnp.where(self.weight > 0, self.weight, 1)
+
+    def scale(self) -> jax.Array:
+        """max(1, σ̂), (L,)."""
+        return jnp.sqrt(jnp.maximum(1, self.variance / jnp.where(self.weight > 0, self.weight, 1)))
+
+
+class Signals(NamedTuple):
+    """What weighs the slopes of one step, (L, draw, row); no gradient goes through them."""
+
+    inference: jax.Array  # of ∇ log q(h^i | ·)
+    baseline: jax.Array  # of ∇ C_i
+
+
+def nvil(
+    ladder: Ladder,
+    *,
+    samples: int = 1,
+    centre: bool = True,
+    baseline: str | None = "layers",
+    normalise: bool = True,
+    local: bool = True,
+    leave_one_out: bool = False,
+    decay: float = 0.8,
+) -> Objective:
+    """Neural variational inference and learning, the ELBO climbed by the score function (Mnih & Gregor 2014).
+
+        l_i = Σ_{j≥i−1} log p(h^j | h^{j+1}) − Σ_{j≥i} log q(h^j | h^{j−1}),   h⁰ = x, i = 1…L   (section 2.3, local)
+        θ:  ∇ log p(x, h)
+        φ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ log q(h^i | h^{i−1})
+        ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i,   uphill on −½ (l_i − c_i − C_i)² alone
+
+    in the sum scale. Unbiased for ∇ELBO up to max(1, σ̂_i), which only sets the step of each layer's φ (an inference
+    network that looks at θ goes without). c and σ̂ come from *earlier* batches, averages that begin empty: c = 0 and
+    σ̂ = 1 in the first step. The paper's algorithm 1 lets the batch at hand into them first; of B rows its mean takes
+    1/B of the gradient away, so we deviate.
+
+    Args:
+        samples: S ≥ 1 draws of h a row and step.
+        centre, baseline, normalise, local, leave_one_out, decay: as in ``Switches``; leave_one_out needs S ≥ 2. With
+            local=False every layer's signal is l_1.
+
+    The climb's params hold ``"psi"``, made by ``begin_baselines``, where there is a baseline.
+
+    Raises:
+        SettingsError: an unknown baseline, a decay outside [0, 1), leave-one-out of one draw; local signals or
+            baselines of layers where layers are not inferred from the bottom up.
+    """
+    switches = Switches(centre, baseline, normalise, local, leave_one_out, decay)
+    check(ladder, switches, samples)
+    walked = functools.partial(_walked, ladder, samples)
+
+    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
+        x, walk = walked(noise, batch)
+        log_p, log_q, _ = _terms(ladder, params, x, walk)
+        return summed(ladder, params, jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0), batch)
+
+    def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: Memory) -> tuple:
+        return slope_at(ladder, switches, params, *walked(noise, batch), batch, memory)
+
+    return Objective(keys, value, lambda params: remember(ladder, params), slope)
+
+
+def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
+    """The K-sample bound E log (1/K) Σ_k w_k, climbed by the score function (Mnih & Rezende 2016, eq. 7–10).
+
+        Σ_k (L̂ − L̂^{−k}) ∇ log q(h_k | x) + Σ_k w̃_k ∇ log w_k,   w̃ = w / Σ w
+        L̂ = log (1/K) Σ_k w_k,   L̂^{−k} the same with the geometric mean of the other w in place of w_k
+
+    Unbiased for every K: L̂^{−k} does not see h_k.
+
+    Args:
+        samples: K ≥ 2 draws a row.
+
+    Raises:
+        SettingsError: one draw, which leaves no other.
+    """
+    _whole("samples", samples, 2, "Each draw is held against the others: vimco")
+    walked = functools.partial(_walked, ladder, samples)
+
+    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
+        x, walk = walked(noise, batch)
+        log_p, log_q, _ = _terms(ladder, params, x, walk)
+        return summed(ladder, params, k_sample(jnp.sum(log_p, 0) - jnp.sum(log_q, 0)), batch)
+
+    def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple:
+        return *multisample_slope_at(ladder, params, *walked(noise, batch), batch), memory
+
+    return Objective(keys, value, slope=slope)
+
+
+def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseline: str = "layers") -> PyTree:
+    """ψ to begin from: a perceptron for each hidden layer, of one layer of ``hidden`` tanh units, that answers 0.
+
+    Args:
+        hidden: ≥ 1 units.
+        baseline: what it is that they see, as in ``Switches``.
+    """
+    _whole("hidden", hidden, 1, "A baseline's perceptron")
+    sizes = [layer.seen for layer in ladder.layers[:-1]]
+    if baseline == "input":
+        sizes = sizes[:1] * ladder.depth
+
+    def one(key: jax.Array, size: int) -> dict[str, jax.Array]:
+        weight = jax.random.normal(key, (size, hidden)) / math.sqrt(size)
+        return {"weight": weight, "bias": jnp.zeros(hidden), "out": jnp.zeros(hidden), "answer": jnp.zeros(())}
+
+    each = zip(jax.random.split(key, ladder.depth), sizes, strict=True)
+    return {f"c{i + 1}": one(k, size) for i, (k, size) in enumerate(each)}
+
+
+def remember(ladder: Ladder, params: PyTree) -> Memory:
+    """The memory before any batch."""
+    dtype = jax.tree.leaves(params["phi"])[0].dtype
+    return Memory(jnp.zeros(ladder.depth, dtype), jnp.zeros(ladder.depth, dtype), jnp.zeros((), dtype))
+
+
+def slope_at(
+    ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Walk, batch: Batch, memory: Memory
+) -> tuple[jax.Array, PyTree, Memory]:
+    """NVIL's (ELBO, gradient, memory after the batch), of the draws that ``walk`` makes: sum scale.
+
+    Args:
+        x: (row, …), as looked at.
+        batch: says which rows count, and for how much; x stands for its data.
+    """
+
+    def surrogate(params: PyTree) -> tuple[jax.Array, tuple]:
+        log_p, log_q, h = _terms(ladder, params, x, walk)
+        told = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
+        guess = jnp.zeros_like(told)
+        if switches.baseline is not None:
+            guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), told.shape)
+        weights, after = centred(switches, told - jax.lax.stop_gradient(guess), batch.mask, memory)
+        climbed = jnp.sum(log_p, 0) + jnp.sum(weights.inference * log_q + weights.baseline * guess, 0)
+        bound = jax.lax.stop_gradient(jnp.sum(log_p, 0) - jnp.sum(log_q, 0))
+        values = [summed(ladder, params, jnp.mean(terms, axis=0), batch) for terms in (climbed, bound)]
+        return values[0], (values[1], after)
+
+    (_, (value, after)), gradient = jax.value_and_grad(surrogate, has_aux=True)(params)
+    return value, gradient, after
+
+
+def multisample_slope_at(ladder: Ladder, params: PyTree, x: Any, walk: Walk, batch: Batch) -> tuple[jax.Array, PyTree]:
+    """VIMCO's (K-sample bound, gradient), of the draws that ``walk`` makes: sum scale."""
+
+    def surrogate(params: PyTree) -> tuple[jax.Array, jax.Array]:
+        log_p, log_q, _ = _terms(ladder, params, x, walk)
+        log_w = jnp.sum(log_p, 0) - jnp.sum(log_q, 0)  # (K, row)
+        bound = k_sample(log_w)  # its derivative at given draws is Σ_k w̃_k ∇ log w_k
+        weights = jax.lax.stop_gradient(gains(log_w))
+        climbed = bound + jnp.sum(weights * jnp.sum(log_q, 0), axis=0)
+        return summed(ladder, params, climbed, batch), summed(ladder, params, bound, batch)
+
+    (_, value), gradient = jax.value_and_grad(surrogate, has_aux=True)(params)
+    return value, gradient
+
+
+def signals(log_p: jax.Array, log_q: jax.Array, *, local: bool) -> jax.Array:
+    """l_i of every layer, (L, draw, row), nats: log p(h^{i−1} | h^i) + Σ_{j≥i} [log p(h^j | ·) − log q(h^j | ·)]."""
+    told = log_p[:-1] + jax.lax.cumsum(log_p[1:] - log_q, axis=0, reverse=True)
+    return told if local else jnp.broadcast_to(told[:1], told.shape)
+
+
+def gains(log_w: jax.Array) -> jax.Array:
+    """L̂ − L̂^{−k} of every draw, (K, row) nats: what draw k adds to what the others would have said without it."""
+    count = log_w.shape[0]
+    others = (jnp.sum(log_w, axis=0, keepdims=True) - log_w) / (count - 1)
+    own = jnp.eye(count, dtype=bool)[:, :, None]
+    without = jnp.where(own, others[:, None], log_w[None])  # (k, draw, row)
+    return k_sample(log_w)[None] - jax.vmap(k_sample)(without)
+
+
+def seen_below(ladder: Ladder, params: PyTree, x: Any, h: tuple, baseline: str) -> list[jax.Array]:
+    """What C_1 … C_L see, each (draw or 1, row, …): x about its mean, then h¹ … h^{L−1} or x again. Values only."""
+    features = ladder.visible.features(jax.tree.map(lambda a: a[None], x))
+    first = features - params["phi"]["centre"].reshape((1,) * (features.ndim - 1) + (-1,))
+    if baseline == "input":
+        return [jax.lax.stop_gradient(first)] * ladder.depth
+    below = [layer.features(value) for layer, value in zip(ladder.layers[1:-1], h[:-1], strict=True)]
+    return [jax.lax.stop_gradient(seen) for seen in (first, *below)]
+
+
+def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """C_i of every layer, laid over (L, draw, row)."""
+
+    def answer(psi: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return jnp.dot(jnp.tanh(x @ psi["weight"] + psi["bias"]), psi["out"]) + psi["answer"]
+
+    each = [mapped(answer, psi[f"c{i + 1}"], x) for i, x in enumerate(seen)]
+    return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
+
+
+def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[Signals, Memory]:
+    """Signals made of l_i − C_i, (L, draw, row), and the memory once this batch is past."""
+    counts = (mask > 0)[None, None]
+
+    def mean(terms: jax.Array) -> jax.Array:
+        rows = jnp.sum(jnp.where(counts, terms, 0), axis=2) / jnp.maximum(jnp.sum(mask > 0), 1)  # (L, draw)
+        return jnp.mean(rows, axis=1)
+
+    here = mean(residual)
+    spread = mean(jnp.square(residual - here[:, None, None]))
+    keep, add = switches.decay, 1 - switches.decay
+    after = Memory(
+        keep * memory.mean + add * here, keep * memory.variance + add * spread, keep * memory.weight + add
+    )  # fmt: skip
+    own = residual - memory.centre()[:, None, None] if switches.centre else residual
+    mine = own
+    if switches.leave_one_out:
+        draws = residual.shape[1]
+        mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (draws - 1)
+    if switches.normalise:
+        own, mine = own / memory.scale()[:, None, None], mine / memory.scale()[:, None, None]
+    return Signals(mine, own), after
+
+
+def check(ladder: Ladder, switches: Switches, samples: int) -> None:
+    """The sentences of switches that cannot be, or not on this ladder."""
+    if switches.baseline not in BASELINES:
+        raise SettingsError(f"baseline is one of {', '.join(map(repr, BASELINES))}; got {switches.baseline!r}.")
+    decay = switches.decay
+    if not (isinstance(decay, int | float) and 0 <= decay < 1):
+        raise SettingsError(f"decay of the running statistics is in [0, 1); got {decay!r}.")
+    if switches.leave_one_out:
+        _whole("samples", samples, 2, "leave_one_out holds each draw against the row's others: nvil")
+    _whole("samples", samples, 1, "nvil")
+    if ladder.recognition.upward or ladder.depth == 1:
+        return
+    for name, on, instead in (
+        ("local=True", switches.local, "local=False"),
+        ("baseline='layers'", switches.baseline == "layers", "baseline='input'"),
+    ):
+        if on:
+            raise SettingsError(
+                f"{name} rests on h^i being inferred from h^(i−1) alone, from the bottom up; this ladder's inference "
+                f"network goes another way. Use {instead}."
+            )
+
+
+def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
+    """x of a batch's rows, and how h is drawn for them."""
+    look_key, draw_key = jax.random.split(noise)
+    x = ladder.look(look_key, batch.data[0])
+    return x, lambda params: ladder.drawn(draw_key, params, x, samples)
+
+
+def _terms(ladder: Ladder, params: PyTree, x: Any, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:
+    """log p(x | h¹), … (L + 1, draw, row), log q(h¹ | ·), … (L, draw, row), and h, which no gradient goes through."""
+    h, q = walk(params)
+    h = jax.lax.stop_gradient(h)
+    log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
+    return jnp.stack(log_p), jnp.stack([q_i.log_prob(h_i) for q_i, h_i in zip(q, h, strict=True)]), h
+
+
+def _whole(name: str, value: Any, least: int, why: str) -> None:
+    if not is_count(value, least):
+        raise SettingsError(f"{why} expects {name} to be a whole number ≥ {least}; got {value!r}.")

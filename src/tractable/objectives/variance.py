@@ -1,0 +1,192 @@
+"""How noisy is the score function's slope of an inference network, and what does each remedy take away?"""
+
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Data
+from tractable.models.ladder import Ladder
+from tractable.objectives.score import Memory, Switches, baselines, begin_baselines, centred, check, seen_below, signals
+from tractable.tools.counts import is_count
+from tractable.tools.errors import SettingsError
+
+PyTree = Any
+FIRST = 50  # draws a row from which c, σ̂ and missing baselines are told
+HIDDEN, RIDGE = 100, 1e-3  # of a missing baseline: units, and what is added to their mean squares
+
+
+class Variances(NamedTuple):
+    """Of one batch's slope of φ, in the sum scale; arrays are (setting, L)."""
+
+    names: tuple[str, ...]  # of the settings
+    variance: np.ndarray  # trace of the covariance over draws of h
+    error: np.ndarray  # its standard error
+    signal: np.ndarray  # squared length of the mean slope; unbiased, so it can fall below 0
+    signal_error: np.ndarray  # its standard error
+
+    def __str__(self) -> str:
+        """A table, each variance also as a share of the first setting's."""
+        lines = [f"{'':30} layer      variance     ± error   of first   |mean|²/variance"]
+        for name, i in itertools.product(range(len(self.names)), range(self.variance.shape[1])):
+            spread, error = self.variance[name, i], self.error[name, i]
+            lines.append(
+                f"{self.names[name] if i == 0 else '':30} {'h' + str(i + 1):>5}  {spread:12.5g}  {error:10.2g}"
+                f"  {spread / self.variance[0, i]:9.4f}  {self.signal[name, i] / spread:17.3g}"
+            )
+        return "\n".join(lines)
+
+
+class _Fixed(NamedTuple):
+    """What stays the same over draws, of one setting."""
+
+    psi: PyTree  # () without a baseline
+    memory: Memory
+
+
+def gradient_variance(
+    ladder: Ladder,
+    params: dict[str, PyTree],
+    data: Data,
+    *,
+    key: jax.Array,
+    draws: int = 200,
+    rows: int = 100,
+    switches: dict[str, Switches] | None = None,
+) -> Variances:
+    """Measured variance of NVIL's slope of φ at one batch, layer by layer, under each remedy and all together.
+
+        Var_i = tr Cov_h [ N/n Σ_rows (l_i − c_i − C_i)/max(1, σ̂_i) ∇_φ log q(h^i | h^{i−1}) ]
+
+    All settings weigh the same draws, so that their differences are sharper than their errors. Pairs of draws tell a
+    variance, ½|g − g′|², and |mean|², g·g′, both without bias. Normalising divides the slope as well as its noise, so
+    |mean|²/variance says what a setting is worth. Local signals are unbiased, and are *not* guaranteed to lower the
+    variance: terms left out may have been correlated with those that stay.
+
+    Args:
+        params: {"theta": θ, "phi": φ}; and "psi" where baselines have been learnt. Missing ones are fitted to the
+            batch on a first pass, a ridge regression on random tanh units; c and σ̂ always are told by that pass.
+        data: of which ``rows`` are taken at random.
+        draws: ≥ 4, an even number.
+        rows: n ≥ 1 in the batch; at most all.
+        switches: settings by name; by default none of them, each alone, and heaped up.
+
+    Raises:
+        SettingsError: numbers out of range; switches that do not fit the ladder, or ask for several draws a row.
+    """
+    if not is_count(draws, 4) or draws % 2:
+        raise SettingsError(f"draws are taken in pairs: expected an even number, 4 or more; got {draws!r}.")
+    if not is_count(rows):
+        raise SettingsError(f"rows expects a whole number ≥ 1; got {rows!r}.")
+    chosen = _settings(ladder) if switches is None else switches
+    for setting in chosen.values():
+        check(ladder, setting, 1)
+    pick, look, first, pairs = jax.random.split(key, 4)
+    rows = min(rows, data.size)
+    index = np.sort(np.asarray(jax.random.choice(pick, data.size, (rows,), replace=False)))
+    x = ladder.look(look, jax.tree.map(lambda a: jnp.asarray(a[index]), data.rows[0]))
+    told = _measured(ladder, tuple(chosen.values()), draws // 2, params, x, data.size / rows, first, pairs)
+    halves, crosses = (np.asarray(a, float) for a in told)  # (pair, setting, L)
+    root = math.sqrt(draws // 2)
+    return Variances(
+        tuple(chosen), halves.mean(0), halves.std(0, ddof=1) / root, crosses.mean(0), crosses.std(0, ddof=1) / root
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "chosen", "pairs"))
+def _measured(
+    ladder: Ladder, chosen: tuple, pairs: int, params: PyTree, x: Any, scale: Any, first: jax.Array, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """½|g − g′|² and g·g′ of every pair of draws, (pair, setting, L)."""
+    fixed = [_fixed(ladder, setting, params, x, first) for setting in chosen]
+
+    def log_q(phi: PyTree, h: tuple) -> jax.Array:
+        return jnp.stack(ladder.log_q(params | {"phi": phi}, jax.tree.map(lambda a: a[None], x), h))
+
+    def pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        h, _ = ladder.drawn(key, params, x, 2)
+        weights = jnp.stack([_weights(ladder, s, f, params, x, h) for s, f in zip(chosen, fixed, strict=True)])
+        back = jax.vjp(lambda phi: log_q(phi, h), params["phi"])[1]
+        sign = jnp.asarray([1.0, -1.0], weights.dtype)[None, :, None]
+
+        def square(cotangent: jax.Array) -> jax.Array:
+            return sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(back(cotangent)))  # pyright: ignore
+
+        def of(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+            alone = jnp.eye(ladder.depth)[:, :, None, None] * weights[None]  # one layer at a time
+            apart, together = (jnp.stack([square(w) for w in each]) for each in (alone * sign[None], alone))
+            return apart / 2, (together - apart) / 4
+
+        return jax.lax.map(of, scale * weights)
+
+    return jax.lax.map(pair, jax.random.split(key, pairs))
+
+
+def _weights(ladder: Ladder, setting: Switches, fixed: _Fixed, params: PyTree, x: Any, h: tuple) -> jax.Array:
+    """What weighs ∇ log q(h^i | ·), (L, draw, row)."""
+    residual = _residual(ladder, setting, fixed.psi, params, x, h)
+    return centred(setting, residual, jnp.ones(residual.shape[2]), fixed.memory)[0].inference
+
+
+def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x: Any, h: tuple) -> jax.Array:
+    """l_i − C_i, (L, draw, row)."""
+    rows = jax.tree.map(lambda a: a[None], x)
+    log_p, log_q = jnp.stack(ladder.log_p(params["theta"], rows, h)), jnp.stack(ladder.log_q(params, rows, h))
+    told = signals(log_p, log_q, local=setting.local)
+    if setting.baseline is None or not psi:
+        return told
+    return told - baselines(psi, seen_below(ladder, params, x, h, setting.baseline), told.shape)
+
+
+def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: Any, key: jax.Array) -> _Fixed:
+    """c, σ̂ and C as a first pass over the batch tells them."""
+    draw_key, psi_key = jax.random.split(key)
+    h, _ = ladder.drawn(draw_key, params, x, FIRST)
+    psi = ()
+    if setting.baseline is not None:
+        psi = params.get("psi", ())
+        if not psi:
+            told = _residual(ladder, setting, (), params, x, h)
+            begun = begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
+            seen = seen_below(ladder, params, x, h, setting.baseline)
+            psi = {
+                name: _regressed(begun[name], below, target)
+                for name, below, target in zip(begun, seen, told, strict=True)
+            }
+    residual = _residual(ladder, setting, psi, params, x, h)
+    one = jnp.ones((), residual.dtype)
+    return _Fixed(psi, Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one))
+
+
+def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
+    """A baseline whose hidden units stay as they are, and whose answer is ridge-regressed on them."""
+    units = jnp.tanh(seen @ psi["weight"] + psi["bias"][None, None])
+    units = jnp.broadcast_to(units, (*target.shape, units.shape[-1])).reshape(target.size, -1)
+    mean, level = jnp.mean(units, axis=0), jnp.mean(target)
+    apart = units - mean[None]
+    gram = apart.T @ apart / target.size + RIDGE * jnp.eye(units.shape[1])
+    out = jnp.linalg.solve(gram, apart.T @ (target.reshape(-1) - level) / target.size)
+    return psi | {"out": out, "answer": level - mean @ out}
+
+
+def _settings(ladder: Ladder) -> dict[str, Switches]:
+    """None, each alone, and heaped up, as far as the ladder's inference network allows."""
+    upward = ladder.recognition.upward or ladder.depth == 1
+    sees = "layers" if upward else "input"
+    none = Switches(centre=False, baseline=None, normalise=False, local=False)
+    both = none._replace(centre=True, baseline=sees)
+    found = {
+        "none": none,
+        "centre": none._replace(centre=True),
+        "baseline": none._replace(baseline=sees),
+        "normalise": none._replace(normalise=True),
+        "local": none._replace(local=True),
+        "centre, baseline": both,
+        "centre, baseline, normalise": both._replace(normalise=True),
+        "all": both._replace(normalise=True, local=upward),
+    }
+    return {name: setting for name, setting in found.items() if upward or not setting.local}

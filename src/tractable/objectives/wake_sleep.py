@@ -1,0 +1,135 @@
+"""Wake–sleep and reweighted wake–sleep: two halves, each of which climbs a log density at draws that are held fixed.
+
+    wake:   θ climbs  Σ_k w̃_k log p_θ(x, h_k),     h_k ~ q_φ(h | x),   w̃_k ∝ p_θ(x, h_k) / q_φ(h_k | x)
+            φ climbs  Σ_k w̃_k log q_φ(h_k | x)
+    sleep:  φ climbs  log q_φ(h | x),               (x, h) ~ p_θ, dreamt
+
+No draw is differentiated, so that layers may be discrete; nor is there a learning signal to multiply a score by.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tractable.core import Batch, Objective
+from tractable.models.ladder import Ladder
+from tractable.objectives.pathwise import k_sample, keys, summed
+from tractable.tools import tree
+from tractable.tools.counts import is_count
+from tractable.tools.errors import SettingsError
+
+PyTree = Any
+
+
+def wake_sleep(ladder: Ladder) -> Objective:
+    """Wake–sleep (Hinton, Dayan, Frey & Neal 1995).
+
+        θ: ∇ log p_θ(x, h),  h ~ q_φ(h | x);      φ: ∇ log q_φ(h | x),  (x, h) ~ p_θ
+
+    θ's half is an unbiased gradient of the ELBO, φ's one of −E_p(x) KL(p(h | x) ‖ q(h | x)) over dreams and not over
+    data. Together they are the gradient of no one objective: nothing is promised to rise, the ELBO included. Where q is
+    p(h | x), the wake half is the gradient of log p(x), as in EM.
+
+    Both halves are in the sum scale: beside each of the n rows of a batch a dream is dreamt, and their sum is scaled
+    by N/n like that of the rows, N dreams a pass. The traced value is the ELBO of one draw, in nats.
+    """
+    return _climbed(ladder, 1, 0.0, 1.0)
+
+
+def reweighted_wake_sleep(
+    ladder: Ladder, *, samples: int = 5, wake_phi: float = 1.0, sleep_phi: float = 0.0
+) -> Objective:
+    """Reweighted wake–sleep (Bornschein & Bengio 2015), with K draws of q(h | x) a row.
+
+        θ: Σ_k w̃_k ∇ log p_θ(x, h_k)
+        φ: wake_phi Σ_k w̃_k ∇ log q_φ(h_k | x) + sleep_phi ∇ log q_φ(h | x),  the latter at a dream
+
+    w̃ are weights that sum to 1 and are held fixed. θ's half is an unbiased gradient of the K-sample bound
+    E log (1/K) Σ_k w_k (where q does not depend on θ). Of what they stand for, ∇ log p(x) and, for φ,
+    −∇ KL(p(h | x) ‖ q(h | x)) at data, self-normalised weights make both biased, by O(1/K): at K = 1 θ's is that of the
+    ELBO and φ's mean is 0. As in ``wake_sleep`` there is no one objective that both halves climb, and a dream a row.
+    The traced value is the K-sample bound, in nats.
+
+    Args:
+        samples: K ≥ 1; 2 or more where wake_phi > 0.
+        wake_phi, sleep_phi: ≥ 0, at least one of them > 0. (1, 0) is the paper's wake update, (0, 1) its sleep update;
+            (0, 1) with one sample is ``wake_sleep``.
+
+    Raises:
+        SettingsError: no samples, or one with wake_phi > 0; a weight below 0, or both 0.
+    """
+    check("reweighted_wake_sleep", samples, wake_phi, sleep_phi)
+    return _climbed(ladder, samples, wake_phi, sleep_phi)
+
+
+def check(name: str, samples: Any, wake_phi: Any, sleep_phi: Any) -> None:
+    """Raise the sentence of a setting of reweighted wake–sleep that cannot be."""
+    if not is_count(samples):
+        raise SettingsError(f"{name}(samples=...) expects a whole number ≥ 1; got {samples!r}.")
+    for field, weight in (("wake_phi", wake_phi), ("sleep_phi", sleep_phi)):
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not (number and math.isfinite(weight) and weight >= 0):
+            raise SettingsError(f"{name}({field}=...) expects a finite number ≥ 0; got {weight!r}.")
+    if wake_phi == sleep_phi == 0:
+        raise SettingsError(
+            f"{name}(wake_phi=0, sleep_phi=0) would leave the inference network where it begins; make one of them > 0."
+        )
+    if wake_phi > 0 and samples < 2:
+        raise SettingsError(
+            f"{name}(samples=1, wake_phi={wake_phi}) would move φ by noise alone: a single weight is always 1, and "
+            "∇ log q(h | x) has mean 0 where h ~ q. Take samples=2 or more, or learn φ from dreams (wake_phi=0, "
+            "sleep_phi=1)."
+        )
+
+
+def slope_at(
+    ladder: Ladder,
+    params: dict[str, PyTree],
+    x: Any,
+    h: tuple,
+    dream: tuple[Any, tuple] | None,
+    batch: Batch,
+    *,
+    wake_phi: float = 0.0,
+    sleep_phi: float = 1.0,
+) -> tuple[jax.Array, dict[str, PyTree]]:
+    """The bound and the direction of {θ, φ, …} at given draws; wake–sleep's where K = 1 and the weights are 0 and 1.
+
+    Args:
+        x: (n, …).
+        h: of q(h | x), leading axes (K, n).
+        dream: (x, h) of p, leading axis (n,); None where sleep_phi is 0.
+        batch: its mask and scale; masked rows count for nothing, and neither do the dreams beside them.
+    """
+
+    def halves(params: dict[str, PyTree]) -> tuple[jax.Array, jax.Array]:
+        held = params | {"theta": jax.lax.stop_gradient(params["theta"])}  # an inference network may share θ
+        seen = jax.tree.map(lambda a: a[None], x)
+        log_p = tree.total(ladder.log_p(params["theta"], seen, h))  # (K, n)
+        log_q = tree.total(ladder.log_q(held, seen, h))
+        log_w = jax.lax.stop_gradient(log_p - log_q)
+        climbed = log_p + wake_phi * log_q if wake_phi else log_p
+        terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * climbed, axis=0)  # (n,)
+        if sleep_phi and dream is not None:
+            terms = terms + sleep_phi * tree.total(ladder.log_q(held, *jax.tree.map(lambda a: a[None], dream)))[0]
+        return summed(ladder, params, terms, batch), summed(ladder, params, k_sample(log_w), batch)
+
+    (_, bound), gradient = jax.value_and_grad(halves, has_aux=True)(params)
+    return bound, gradient
+
+
+def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) -> Objective:
+    def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple[jax.Array, PyTree, tuple]:
+        look_key, draw_key, dream_key = jax.random.split(noise, 3)
+        x = ladder.look(look_key, batch.data[0])
+        h, _ = ladder.drawn(draw_key, params, x, samples)
+        dream = ladder.dreamt(dream_key, params["theta"], batch.mask.shape[0]) if sleep_phi else None
+        found = slope_at(ladder, params, x, h, dream, batch, wake_phi=wake_phi, sleep_phi=sleep_phi)
+        return *found, memory
+
+    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
+        return slope(noise, params, batch, ())[0]
+
+    return Objective(keys, value, slope=slope)

@@ -1,0 +1,378 @@
+"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth.
+
+    encode: q(h | x)      generate: p(h^L) … p(x | h¹)      reconstruct: E[x | h], h ~ q(h | x)
+
+What is drawn for row n depends on the seed and n alone, not on the rows beside it.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.beliefs.check import Check
+from tractable.checks import preflight
+from tractable.checks.ladders import held_out_check
+from tractable.core import Data, as_data
+from tractable.models.ladder import Ladder
+from tractable.objectives.bounds import bounds, log_weights, numbers
+from tractable.objectives.moments import coded, draws_needed, moments
+from tractable.tools.counts import is_count
+from tractable.tools.errors import DataError, SettingsError
+
+PyTree = Any
+AVERAGED = 100  # draws that moments are averaged over, of a layer that depends on a drawn one
+HELD_AGAINST = 1000  # rows learnt from that held-out ones are held against
+QUANTILE = 2.3263  # of a normal, 99 % to one side
+
+
+class Encoded(NamedTuple):
+    """h given x under q, a tuple of arrays over the layers h¹ … h^L.
+
+    Of Bernoulli units ``mean`` is the probabilities; of categorical ones those of their levels, (row, n · levels).
+    """
+
+    mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
+    sd: tuple[np.ndarray, ...]  # (row, n)
+    draws: tuple[np.ndarray, ...] | None  # (draw, row, n); None where none were asked for
+    averaged: tuple[int, ...]  # draws of the layers before that mean and sd are averaged over; 0 where they are exact
+
+
+class Generated(NamedTuple):
+    """Rows from the model."""
+
+    x: np.ndarray  # (row, n)
+    mean: np.ndarray  # (row, n) E[x | h¹]; of categorical x the probabilities, (row, n · levels)
+    h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
+
+
+class Sandwich(NamedTuple):
+    """The mean of log p(x) between two bounds, of rows that the model itself made, nats a row."""
+
+    lower: float  # log (1/K) Σ_k w_k, h_k ~ q(h | x)
+    upper: float  # log (1/(K + 1)) (w* + Σ_k w_k), w* of the h that x came from
+    gap: float  # upper − lower
+    error: float  # standard error of the gap, over rows
+    rows: int
+
+
+class RowEvidence(NamedTuple):
+    """Lower bounds of log p(x) row by row, nats."""
+
+    log_evidence: np.ndarray  # (row,) log (1/K) Σ_k w_k, a lower bound in expectation
+    error: np.ndarray  # (row,) its standard error, by the delta method; too small where ``effective`` is near 1
+    elbo: np.ndarray  # (row,) E log w
+    effective: np.ndarray  # (row,) effective number of the K weights
+    exact: np.ndarray | None  # (row,) log p(x), where all h can be summed over
+    mean: float  # of log_evidence over the rows, nats a row
+    mean_error: float  # as an estimate of the mean over all rows that these were drawn from: sd/√n; NaN for one row
+    lower: float  # of the mean over these rows: with 99 % no higher than that of log p(x), as far as ``error`` holds
+    samples: int  # K
+    simulated: Sandwich | None = None  # how far the bound is from log p(x), where rows were asked for to tell
+
+    def __repr__(self) -> str:
+        seen = self.simulated
+        told = "" if seen is None else f", within {seen.gap:.2g} ± {seen.error:.1g} on rows of the model's own"
+        return (
+            f"RowEvidence({self.mean:.4g} ± {self.mean_error:.2g} nats a row over {len(self.log_evidence)} rows, "
+            f"K = {self.samples}{told})"
+        )
+
+
+class Bound(NamedTuple):
+    """How rows that were not learnt from compare, nats a row."""
+
+    learnt: float  # K-sample bound of rows learnt from
+    held_out: float
+    gap: float  # learnt − held_out
+    error: float  # of the gap, over rows
+    rows: int  # held out
+
+
+def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
+    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, draws.
+
+    A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
+    (``averaged``). With redraw=True the pixels are drawn from x once.
+
+    Raises:
+        SettingsError: a posterior without an inference network; draws < 0.
+        DataError: rows of another width, outside the support of x, or with gaps (``impute`` takes them).
+    """
+    ladder, params = network_of(posterior, "encode")
+    check_whole("encode", "draws", draws, 0)
+    rows = rows_of(ladder, params, x, "encode")
+    averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
+    width = rows_together(ladder, max(draws, *averaged, 1))
+    mean, variance, drawn = over_rows(
+        functools.partial(_encoded, ladder, max(averaged) or 1, draws, params, jax.random.key(seed)), rows, width
+    )
+    return Encoded(
+        tuple(mean), tuple(np.sqrt(np.maximum(v, 0)) for v in variance), draws_first(drawn) if draws else None,
+        tuple(averaged),
+    )  # fmt: skip
+
+
+def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
+    """n of x from the top down, h^L first. The first of many are those of few."""
+    ladder, theta = theta_of(posterior, "generate")
+    check_whole("generate", "n", n, 1)
+    made = over_rows(
+        functools.partial(_generated, ladder, theta, jax.random.key(seed)), np.zeros((n, 0)), rows_together(ladder, 1)
+    )
+    return Generated(*made)
+
+
+def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
+    """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
+    ladder, params = network_of(posterior, "reconstruct")
+    check_whole("reconstruct", "draws", draws, 1)
+    rows = rows_of(ladder, params, x, "reconstruct")
+    again = functools.partial(_reconstructed, ladder, draws, params, jax.random.key(seed))
+    return over_rows(again, rows, rows_together(ladder, draws))
+
+
+def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
+    """The mean of log w over ``samples`` draws of q for every row, (row,), nats: no higher than log p(x) on average."""
+    return log_evidence(posterior, data, samples=samples, seed=seed).elbo
+
+
+def log_evidence(
+    posterior: Any, data: Any = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
+) -> RowEvidence:
+    """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
+
+    It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
+    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is
+    log p(x) itself.
+
+    An upper side needs an exact draw of p(h | x), which nobody has of rows from the world, and everybody of rows that
+    the model made: there the h that x came from joins the K, and the bound turns round (Grosse, Ghahramani & Adams
+    2015). ``simulated`` such rows tell how far apart the two are, for q as it was learnt; what lies beside its rows may
+    be farther. Where the layers are normal, ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows
+    anneals both ways, which needs no q.
+
+    Args:
+        data: rows; those learnt from by default.
+        samples: K ≥ 1.
+        simulated: rows to make for the upper side; 0 for none.
+
+    Raises:
+        SettingsError, DataError: as ``encode``.
+    """
+    ladder, params = network_of(posterior, "log_evidence")
+    check_whole("log_evidence", "samples", samples, 1)
+    check_whole("log_evidence", "simulated", simulated, 0)
+    rows = _data(posterior, ladder, params, data)
+    found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
+    count, mean = rows.size, float(found.log_evidence.mean())
+    spread = float(found.log_evidence.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    drawn = math.sqrt(float(np.square(found.error).sum())) / count
+    return RowEvidence(
+        found.log_evidence, found.error, found.elbo, found.ess, _exact(ladder, params, rows), mean, spread,
+        mean - QUANTILE * drawn, found.samples,
+        _sandwich(ladder, params, simulated, int(samples), seed) if simulated else None,
+    )  # fmt: skip
+
+
+def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:
+    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality for the
+    law in which the h that x came from is any one of the K + 1."""
+    make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
+    make = functools.partial(_generated, ladder, params["theta"], make_key)
+    x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
+    found = bounds(ladder, params, Data(x), key, samples)
+    weigh = lambda _, rows: _own_weights(ladder, params, *rows)  # noqa: E731
+    own = over_rows(weigh, (x, h), rows_together(ladder, 1))
+    lower = found.log_evidence
+    upper = np.logaddexp(lower + math.log(samples), own) - math.log(samples + 1)
+    gap = upper - lower
+    error = float(gap.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    return Sandwich(float(lower.mean()), float(upper.mean()), float(gap.mean()), error, count)
+
+
+def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> Bound:
+    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row.
+
+    Raises:
+        DataError: rows that are those learnt from; a posterior that was loaded without its data.
+    """
+    kept = as_data(data)
+    learnt = posterior.data
+    if learnt is None:
+        raise DataError("held_out(data) holds rows against those learnt from: load the posterior with its data.")
+    if kept.fingerprint == learnt.fingerprint:
+        raise DataError("held_out(data) needs rows kept out of the fit; got those that were fitted.")
+    some = learnt.take(np.unique(np.linspace(0, learnt.size - 1, min(HELD_AGAINST, learnt.size)).astype(int)))
+    mine, theirs = (log_evidence(posterior, rows, samples=samples, seed=seed) for rows in (some, kept))
+    error = float(np.hypot(np.nan_to_num(mine.mean_error), np.nan_to_num(theirs.mean_error)))
+    return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, kept.size)
+
+
+def gap_check(posterior: Any, data: Any) -> Check:
+    """``held_out`` as a line of a report."""
+    found = held_out(posterior, data)
+    return held_out_check(found.gap, found.error, found.rows)
+
+
+# What is asked of.
+
+
+def theta_of(posterior: Any, what: str) -> tuple[Ladder, PyTree]:
+    """The ladder and its one θ, or a sentence."""
+    ladder = posterior.model
+    if not isinstance(ladder, Ladder):
+        raise SettingsError(f"{what}(...) is of ladders; this posterior is of a {type(ladder).__name__}.")
+    if posterior.point is None:
+        raise SettingsError(
+            f"{what}(...) takes a ladder at one θ, and {type(posterior.method).__name__} drew many; learn it by MAP or "
+            "a method with an inference network (AutoEncoding, NVIL, WakeSleep)."
+        )
+    return ladder, ladder.space.unravel(jnp.asarray(posterior.point))
+
+
+def network_of(posterior: Any, what: str) -> tuple[Ladder, dict[str, PyTree]]:
+    """The ladder and {θ, φ}, or a sentence."""
+    ladder, theta = theta_of(posterior, what)
+    if posterior.phi is None:
+        raise SettingsError(
+            f"{what}(...) looks through an inference network, and {type(posterior.method).__name__} learnt none; "
+            "AutoEncoding, ImportanceWeighted, NVIL, VIMCO, WakeSleep and ReweightedWakeSleep do."
+        )
+    return ladder, {"theta": theta, "phi": jax.tree.map(jnp.asarray, posterior.phi)}
+
+
+def check_whole(what: str, field: str, value: Any, least: int) -> None:
+    if not is_count(value, least):
+        raise SettingsError(f"{what}({field}=...) expects a whole number ≥ {least}; got {value!r}.")
+
+
+def visible(ladder: Ladder, params: PyTree) -> Any:
+    """Shape (1, n) and type of a row that the ladder draws."""
+    return jax.eval_shape(lambda p: ladder.dreamt(jax.random.key(0), p["theta"], 1)[0], params)
+
+
+def check_width(ladder: Ladder, params: PyTree, x: Any, what: str) -> None:
+    wanted, got = visible(ladder, params).shape[1:], np.shape(x)
+    if got[1:] != wanted or len(got) != 1 + len(wanted):
+        one = f"; one row is x[None], of shape {(1, *wanted)}" if got == wanted else ""
+        raise DataError(f"{what}(x) expects rows of shape (n, {', '.join(map(str, wanted))}); got shape {got}{one}.")
+
+
+def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Any) -> Data:
+    if data is None and posterior.data is None:
+        raise DataError("This posterior was loaded without its data: log_evidence(data).")
+    if data is None:
+        return posterior.data
+    rows = as_data(data)
+    check_width(ladder, params, rows.rows[0], "log_evidence")
+    preflight.check(ladder, rows)
+    return rows
+
+
+def rows_of(ladder: Ladder, params: PyTree, x: Any, what: str) -> np.ndarray:
+    """x as rows that the ladder can have made, or a sentence."""
+    data = as_data(x)
+    check_width(ladder, params, data.rows[0], what)
+    preflight.check(ladder, data)
+    return data.rows[0]
+
+
+def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
+    """log p(x) of every row by summing over h, where that can be done."""
+    if ladder.causes is None:
+        return None
+    count = jax.tree.leaves(ladder.causes)[0].shape[0]
+    summed = functools.partial(_summed_out, ladder, params["theta"])
+    return over_rows(summed, np.asarray(data.rows[0]), rows_together(ladder, count))
+
+
+# Of some rows at a time, all parts of one shape, so that one program serves them all.
+
+
+def rows_together(ladder: Ladder, draws: int) -> int:
+    return max(1, numbers() // (draws * sum(layer.seen for layer in ladder.layers)))
+
+
+def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
+    """``function(index (w,), rows (w, …))`` over all rows, ``width`` at a time."""
+    count, parts = len(jax.tree.leaves(rows)[0]), []
+    width = min(width, count)
+    for start in range(0, count, width):
+        index = np.minimum(np.arange(start, start + width), count - 1)
+        part = function(jnp.asarray(index), jax.tree.map(lambda a, i=index: jnp.asarray(a[i]), rows))
+        real = min(width, count - start)
+        parts.append(jax.tree.map(lambda a, n=real: np.asarray(a)[:n], part))
+    return jax.tree.map(lambda *each: np.concatenate(each), *parts)
+
+
+def draws_first(drawn: Any) -> tuple[np.ndarray, ...]:
+    """(row, draw, n) as (draw, row, n)."""
+    return tuple(np.swapaxes(a, 0, 1) for a in drawn)
+
+
+def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -> Any:
+    """``function(key, row)`` of every row, each with a key of its own."""
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+    return jax.vmap(function)(keys, *rows)
+
+
+def _only(trees: Any) -> Any:
+    """Without the axis of the one row, (draw, 1, n) to (draw, n)."""
+    return jax.tree.map(lambda a: a[:, 0], trees)
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "averaged", "draws"))
+def _encoded(
+    ladder: Ladder, averaged: int, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
+) -> tuple:
+    def one(key: jax.Array, x: jax.Array) -> tuple:
+        look_key, draw_key, moment_key = jax.random.split(key, 3)
+        x = ladder.look(look_key, x[None])
+        told = coded(ladder, params, x, moment_key, averaged)
+        drawn = _only(ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
+        return [mean[0] for mean, _, _ in told], [variance[0] for _, variance, _ in told], drawn
+
+    return each_row(one, key, index, rows)
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.Array:
+    """log w of one given h for every row, (row,)."""
+    h = jax.tree.map(lambda a: a[None], h)
+    _, q = ladder.infer(params, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])
+    return log_weights(ladder, params, x, h, q)[0][0]
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array) -> tuple:
+    del rows
+
+    def one(key: jax.Array) -> tuple:
+        x, h = ladder.dreamt(key, theta, 1)
+        mean = moments(ladder.generative(theta, h)[0])[0]
+        return jax.tree.map(lambda a: a[0], (x, mean, h))
+
+    return each_row(one, key, index)
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "draws"))
+def _reconstructed(
+    ladder: Ladder, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
+) -> jax.Array:
+    def one(key: jax.Array, x: jax.Array) -> jax.Array:
+        look_key, draw_key = jax.random.split(key)
+        h, _ = ladder.drawn(draw_key, params, ladder.look(look_key, x[None]), draws)
+        return jnp.mean(moments(ladder.generative(params["theta"], h)[0])[0], axis=0)[0]
+
+    return each_row(one, key, index, rows)
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _summed_out(ladder: Ladder, theta: PyTree, index: jax.Array, rows: jax.Array) -> jax.Array:
+    del index
+    return ladder.log_likelihoods(theta, (rows, None))

@@ -1,0 +1,171 @@
+"""What is missing of rows, given what is seen of them: p(x_m, h | x_o) of a ladder that was learnt."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from tractable.core import Data
+from tractable.models.ladder import Ladder
+from tractable.objectives.moments import moments
+from tractable.results.encoding import (
+    check_whole,
+    check_width,
+    draws_first,
+    each_row,
+    network_of,
+    over_rows,
+    rows_of,
+    rows_together,
+)
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+DEFENCE = (
+    0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little of what is hidden
+)
+
+
+class Imputed(NamedTuple):
+    """Rows whose missing numbers were filled in."""
+
+    mean: np.ndarray  # (row, n) x where seen, E[x_m | x_o] where missing; of categorical x the likeliest level
+    draws: np.ndarray  # (draw, row, n) x where seen, draws of p(x_m | x_o) where missing
+    h: tuple[np.ndarray, ...]  # (draw, row, n) those that they came from
+    effective: np.ndarray  # (row,) effective number of the weighted draws: few of them where it is small
+
+
+def impute(posterior: Any, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Imputed:
+    """What is missing of x given what is seen of it, p(x_m, h | x_o): NaN stands for a missing number.
+
+        x̃_k completes x,   h_k ~ r_k(h) = 0.8 q(h | x̃_k) + 0.2 p(h),   w_k = p(x_o | h_k) p(h_k) / r_k(h_k)
+
+    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the
+    step before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is
+    unbiased for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step
+    have a bias of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``. Needs p(x | h) to
+    factorise over x's numbers.
+
+    Args:
+        x: (row, n).
+        draws: that are told, resampled by weight.
+        samples: K ≥ 2 weighted draws a row.
+        steps: ≥ 1.
+
+    Raises:
+        SettingsError, DataError: as ``encode``.
+        ModelError: a p(x | h) that does not factorise.
+    """
+    ladder, params = network_of(posterior, "impute")
+    for field, value, least in (("draws", draws, 1), ("samples", samples, 2), ("steps", steps, 1)):
+        check_whole("impute", field, value, least)
+    rows = np.asarray(x.rows[0] if isinstance(x, Data) else x)
+    filled = _filled(ladder, params, rows)
+    rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
+    seen = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
+    complete = functools.partial(_imputed, ladder, (draws, samples, steps), params, jax.random.key(seed))
+    mean, drawn, h, effective = over_rows(complete, (filled, seen), rows_together(ladder, samples))
+    return Imputed(mean, np.swapaxes(drawn, 0, 1), draws_first(h), effective)
+
+
+def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
+    """Rows with some possible number in the place of every missing one."""
+    check_width(ladder, params, rows, "impute")
+    if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
+        raise ModelError("impute(x) leaves single numbers of x out of p(x | h), which needs it to factorise over them.")
+    possible = np.asarray(_possible(ladder, params["theta"]))
+    if rows.dtype.kind != "f":
+        return rows
+    filled = np.where(np.isnan(rows), possible, rows)
+    whole = possible.dtype.kind in "iu" and not ladder.redraw and np.all(filled == np.round(filled))
+    return filled.astype(possible.dtype) if whole else filled  # only NaN made numbers of levels
+
+
+def _factorised(ladder: Ladder, theta: PyTree) -> list[jax.Array]:
+    """Something where p(x | h) is a product over the numbers of x, nothing elsewhere."""
+    h = ladder.dreamt(jax.random.key(0), theta, 1)[1]
+    p = ladder.generative(theta, h)[0]
+    return [jnp.zeros(0)] if isinstance(p, dist.Independent) and p.reinterpreted_batch_ndims == 1 else []
+
+
+@functools.partial(jax.jit, static_argnames="ladder")
+def _possible(ladder: Ladder, theta: PyTree) -> jax.Array:
+    return ladder.dreamt(jax.random.key(0), theta, 1)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("ladder", "counts"))
+def _imputed(
+    ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
+) -> tuple:
+    complete = functools.partial(completed, ladder, counts, params)
+    return each_row(complete, key, index, *rows)
+
+
+def completed(
+    ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, x: jax.Array, seen: jax.Array
+) -> tuple:
+    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights.
+
+    Args:
+        counts: draws told, K, steps.
+    """
+    draws, samples, steps = counts
+    theta = params["theta"]
+    look_key, first_key, step_key, last_key, told_key = jax.random.split(key, 5)
+    first = ladder.dreamt(first_key, theta, samples)[0]
+    x = ladder.look(look_key, x[None]).astype(first.dtype)  # (1, n)
+
+    def keep(made: jax.Array) -> jax.Array:
+        return jnp.where(seen[None], x, made)
+
+    def resampled(key: jax.Array, h: tuple, log_w: jax.Array, count: int) -> tuple[jax.Array, tuple]:
+        pick_key, draw_key = jax.random.split(key)
+        chosen = picked(pick_key, log_w, count)
+        h = jax.tree.map(lambda a: a[:, chosen], h)
+        made = ladder.generative(theta, h)[0].sample(draw_key)[0]
+        return keep(made), h
+
+    def step(filled: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
+        weigh_key, pick_key = jax.random.split(key)
+        h, log_w = weighed(ladder, params, weigh_key, filled, x, seen)
+        return resampled(pick_key, h, log_w, samples)[0], None
+
+    filled, _ = jax.lax.scan(step, keep(first), jax.random.split(step_key, steps)[1:])
+    h, log_w = weighed(ladder, params, last_key, filled, x, seen)
+    weights = jax.nn.softmax(log_w)  # (K,)
+    mean = moments(ladder.generative(theta, h)[0])[0][0]  # (K, n) or (K, n · levels)
+    mean = jnp.sum(weights[:, None] * mean, axis=0, keepdims=True)
+    if mean.shape != x.shape:
+        mean = jnp.argmax(mean.reshape(*x.shape, -1), axis=-1)
+    told, h = resampled(told_key, h, log_w, draws)
+    mean = jnp.where(seen[None], x, mean)[0]
+    return mean, told, jax.tree.map(lambda a: a[0], h), 1 / jnp.sum(jnp.square(weights))
+
+
+def picked(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:
+    """Independent indices, each i with probability ∝ w_i, (count,)."""
+    heights = jnp.cumsum(jnp.exp(log_w - jnp.max(log_w)))
+    u = jax.random.uniform(key, (count,), heights.dtype) * heights[-1]
+    return jnp.minimum(jnp.searchsorted(heights, u, side="right"), len(log_w) - 1)
+
+
+def weighed(
+    ladder: Ladder, params: PyTree, key: jax.Array, filled: jax.Array, x: jax.Array, seen: jax.Array
+) -> tuple[tuple, jax.Array]:
+    """h_k of each completion (K, n), leading axes (1, K), and log w_k, (K,)."""
+    network_key, model_key, choice_key = jax.random.split(key, 3)
+    theta, count = params["theta"], len(filled)
+    coded = ladder.drawn(network_key, params, filled, 1)[0]
+    free = jax.tree.map(lambda a: a[None], ladder.dreamt(model_key, theta, count)[1])
+    freely = jax.random.bernoulli(choice_key, DEFENCE, (1, count))
+    h = jax.tree.map(lambda a, b: jnp.where(freely.reshape(1, count, *[1] * (a.ndim - 2)), a, b), free, coded)
+    p, *above = ladder.generative(theta, h)
+    terms = jnp.where(seen[None, None], p.base_dist.log_prob(x[None]), 0.0)  # (1, K, n)
+    prior = sum(p_i.log_prob(h_i) for p_i, h_i in zip(above, h, strict=True))
+    network = sum(ladder.log_q(params, filled[None], h))
+    proposed = jnp.logaddexp(math.log1p(-DEFENCE) + network, math.log(DEFENCE) + prior)
+    return h, (jnp.sum(terms, axis=-1) + prior - proposed)[0]
