@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
 from tractable.core import Batch
@@ -188,7 +189,7 @@ class Density(DensityMixin, Bayesian):
             *self._examine(theta, self._running.seen),
         ]
         posterior = Posterior(
-            model, None, EM(), None, judged=judged(checks, f"online EM on {len(model.names)} numbers")
+            model, None, EM(), None, Belief(), judged=judged(checks, f"online EM on {len(model.names)} numbers")
         )
         self._conclude(theta, None, posterior, self._centre)
         return self

@@ -123,7 +123,7 @@ class BayesByBackprop(Variational):
         if self.start == "map":
             plan = self.plan(session.data)
             method = MAP(optimizer="adam", batch_size=None if plan is None else plan.batch_size, starts=self.starts)
-            points = jnp.asarray(method.climb_all(session._replace(key=key)), jnp.result_type(float))
+            points = jnp.asarray(method.climb_all(session.alone()._replace(key=key)), jnp.result_type(float))
         else:
             points = starts(model, session.data, key, self.starts)
         return points, jnp.full(points.shape, self.sd, points.dtype)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.belief import Draws
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
@@ -68,16 +69,14 @@ class DeepEnsemble(Method):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
         draws, objectives, evaluations = [], [], 0.0
         for i in range(self.size):
-            inner = session._replace(
-                key=jax.random.fold_in(session.key, i), say=lambda *_: None, save=None, resume=None, keep="draws"
-            )
+            inner = session.inside(f"member-{i}")._replace(key=jax.random.fold_in(session.key, i))
             outcome = member.learn(inner)
             session.say("learning members", i + 1, self.size)
-            if outcome.point is None and outcome.draws is None:
+            belief = outcome.belief
+            if belief.position is None and not belief.count:
                 raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
-            found: Any = outcome.point
-            kept = np.asarray(found, jnp.result_type(float))[None] if outcome.draws is None else outcome.draws[0]
-            draws.append(kept[: self.draws])
+            found: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
+            draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
             evaluations += outcome.found.get("evaluations", np.nan)
             if session.stop():
@@ -85,9 +84,7 @@ class DeepEnsemble(Method):
         found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"evaluations": evaluations}
         seconds = {"learning": time.perf_counter() - began}
         length = min(len(d) for d in draws)
-        return Outcome(
-            np.stack([d[:length] for d in draws]), None, {}, None, None, found, len(draws) < self.size, seconds
-        )
+        return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)
 
     def checks(self, posterior: Any) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)

@@ -26,6 +26,7 @@ from tractable.tools import schedules
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 
 PyTree = Any
+MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 RETRIES = 4  # of a first burn-in that diverged
 LARGE = 10_000  # parameters from which positions are pytrees inside the loop
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
@@ -312,6 +313,20 @@ class SGLD(Drawing):
         if self.cycles:
             return (info["temperature"] > 0.5 * self.temperature).astype(float)
         return info["step_size"] if callable(self.step_size) else None
+
+    def predicted_bias(self, posterior: Any) -> bias.Predicted | None:
+        """Of every marginal sd; H and V are measured anew, averaged over draws of the run."""
+        chains, belief, data = posterior.standing, posterior.belief, posterior.data
+        if data is None or chains is None or belief.positions is None:
+            return None
+        flat = belief.positions.reshape(-1, belief.positions.shape[-1])
+        index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
+        plan = self.plan(data)
+        measured = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
+        step = float(np.average(belief.info["step_size"], weights=belief.weights))
+        injected = chains.tuned.get("noise_scale")
+        injected = None if injected is None else np.asarray(injected, np.float64)
+        return self.predicted(measured, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
 
     def checks(self, posterior: Any) -> list[Check]:
         out = chain_checks(posterior)

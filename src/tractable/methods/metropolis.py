@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.beliefs.belief import Belief, Cost
 from tractable.checks.convergence import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
+from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.kernels.random_walk import random_walk
@@ -68,7 +70,7 @@ class Metropolis(Drawing):
             scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
         step = self.first_step(size)
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": scale}
-        shape = self.shape(session, program, self.thin)
+        shape = self.shape(session._replace(moments=False), program, self.thin)
         rows = None if session.data is None else session.data.arrays()
         states = loop.begin(program, tuned, rows, keys, positions)
         rounds = max(1, self.warmup // shape.group)
@@ -215,6 +217,9 @@ class RandomWalk(Metropolis):
 
     def first_step(self, size: int) -> float:
         return 2.38 / np.sqrt(size)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(0.0, self.steps(belief))
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density = self.density(model, rows)

@@ -10,10 +10,11 @@ import jax
 from tractable.core import whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
+from tractable.methods import points
 from tractable.methods.drawing import chain_keys
 from tractable.methods.maximisation import examined, latent
 from tractable.methods.method import Check, Method, Outcome, Session
-from tractable.methods.monte_carlo_climb import CHAINS, begun_at, climb, stalled
+from tractable.methods.monte_carlo_climb import CHAINS, Way, begun_at, climb, stalled, ways
 from tractable.methods.monte_carlo_ends import checks, concluded
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
@@ -156,16 +157,24 @@ class MonteCarloEM(Method):
         keys = chain_keys(session.key, self.starts)
         thetas = begun_at(self, model, data, session.key)
         begun = time.perf_counter()
-        ends = []
+        ends, before, done, keep = [], ways(self, model, rows, thetas, session.resume), [], session.keeper()
         for start in range(self.starts):
             theta = jax.tree.map(lambda a, i=start: a[i], thetas)
-            ends.append(climb(self, model, rows, theta, keys[start], session, start))
-            if ends[-1].ended == "interrupted":
+            way = before[start] if start < len(before) else None
+
+            def stands(way: Way, at_once: bool = False) -> None:
+                keep(lambda: [*done, way], at_once=at_once)
+
+            way, end = climb(self, model, rows, theta, keys[start], session, start, way, stands)
+            ends.append(end)
+            if end.ended == "interrupted":
                 break
+            done.append(way)
+            keep(lambda: done, at_once=True)
         climbed = time.perf_counter()
         point, info, found = concluded(self, model, data, rows, ends)
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(None, point, info, None, None, found, ends[-1].ended == "interrupted", seconds)
+        return Outcome(points.point(point, info, found), found, seconds, ends[-1].ended == "interrupted")
 
     def checks(self, posterior: Any) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

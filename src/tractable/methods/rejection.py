@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.convergence import chain_checks
 from tractable.core import Kernel, Model
+from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Program, Session
@@ -84,6 +86,9 @@ class Rejection(Drawing):
         tuned = {"log_bound": jnp.asarray(bound, jnp.result_type(float))}
         found = {"log_bound": float(bound), "forecast acceptance": forecast}
         return positions, tuned, found, 1
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(0.0, float(np.sum(belief.info["tries"], dtype=np.float64)))
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         excess = np.asarray(states.excess)

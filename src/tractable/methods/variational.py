@@ -15,13 +15,14 @@ from tractable import objectives
 from tractable import run as loop
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
+from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
-from tractable.methods.method import Check, Fitted, Method, Outcome, Session, plan_batches
+from tractable.methods.method import Check, Method, Outcome, Session, plan_batches
 from tractable.methods.points import laplace_root, maximum
 from tractable.objectives import quadrature
 from tractable.tools.errors import ModelError, SettingsError
@@ -157,10 +158,14 @@ class Variational(Method):
         if weights is not None:
             seen = weigh(weights)
             found |= {"elbo": seen.elbo, "elbo error": seen.error, "bound": seen.bound}
-        draws = drawn(q, phi, draws_key(session.key), self.draws)
+        draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         seconds = {"climbing": ended - began, "weighing": time.perf_counter() - ended}
-        fitted = Fitted(self.kind, jax.tree.map(np.asarray, phi), weights, trace)
-        return Outcome(np.asarray(draws)[None], None, {}, None, None, found, interrupted, seconds, fitted)
+        phi = jax.tree.map(np.asarray, phi)
+        fitted = Fitted(positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, trace=trace)
+        return Outcome(fitted, found, seconds, interrupted)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(found["steps"] * self.share(data) * self.samples * self.starts, 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
         """φ to begin with, a leading axis of starts."""
@@ -211,8 +216,8 @@ class Variational(Method):
                 "nats that the last stage of the climb added; 0 once it has converged",
             )
         )  # fmt: skip
-        if posterior.fitted is not None and posterior.fitted.log_weights is not None:
-            out.append(khat_check(weigh(posterior.fitted.log_weights)))
+        if posterior.belief.log_weights is not None:
+            out.append(khat_check(weigh(posterior.belief.log_weights)))
         else:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
         if self.starts > 1:
@@ -296,18 +301,6 @@ def conditional_sd(root: np.ndarray) -> np.ndarray:
     """1/√Λᵢᵢ of Σ = root rootᵀ."""
     precision_root = np.linalg.inv(root)
     return 1 / np.sqrt(np.square(precision_root).sum(0))
-
-
-def draws_key(seed: jax.Array | int | None) -> jax.Array:
-    """Of the draws that a posterior holds: they are made again when it is loaded."""
-    key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
-    return jax.random.fold_in(key, 2)
-
-
-def drawn(q: Approximation, phi: PyTree, key: jax.Array, count: int) -> jax.Array:
-    """(count, d) independent draws of q."""
-    noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)
-    return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
 
 
 def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, key: jax.Array) -> np.ndarray | None:

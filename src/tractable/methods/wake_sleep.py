@@ -29,7 +29,7 @@ class WakeSleep(Amortised):
 
     def learn(self, session: Session) -> Outcome:
         outcome = super().learn(session)
-        return outcome._replace(found=outcome.found | {"fell": fell(outcome.info["objective"])})
+        return outcome._replace(found=outcome.found | {"fell": fell(outcome.belief.info["objective"])})
 
     def checks(self, posterior: Any) -> list[Check]:
         down = posterior.found["fell"]
