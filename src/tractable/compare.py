@@ -188,8 +188,9 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
     """How far the marginal moments are from the reference's."""
     mean, sd = posterior._moments
-    error = np.abs(mean - reference.mean) / reference.sd
-    ratio = np.asarray(sd, np.float64) / reference.sd
+    with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
+        error = np.abs(mean - reference.mean) / reference.sd
+        ratio = np.asarray(sd, np.float64) / reference.sd
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
         out["sd ratio"] = float(ratio[np.argmax(np.abs(np.log(ratio)))])

@@ -16,6 +16,7 @@ from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.checks.report import Report, judge, with_check
 from tractable.core import Data, Model, as_data
+from tractable.methods.abilities import needs
 from tractable.methods.method import Method, Outcome
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
@@ -342,6 +343,7 @@ class Posterior:
 
     def extend(self, draws: int, *, progress: bool | Callable | None = None) -> "Posterior":
         """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""
+        needs("extend()", self.method)
         if self.standing is None or self.belief.positions is None:
             raise RunError(
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
