@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from tractable.core import Model, whole
 from tractable.data.rows import Data
 from tractable.methods.method import Method, Outcome, Program, Session, Standing
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count, at_least
 
 PyTree = Any
 ATTEMPTS = 20  # at a start of finite density
@@ -30,17 +31,10 @@ class Drawing(Method):
         thin: steps a kept draw.
     """
 
-    chains: int = 4
-    draws: int = 1000
-    warmup: int = 1000
-    thin: int = 1
-
-    def __post_init__(self) -> None:
-        self.check_whole("chains")
-        self.check_whole("draws")
-        self.check_whole("warmup", 0)
-        if self.thin != "auto":
-            self.check_whole("thin")
+    chains: Count = 4
+    draws: Count = 1000
+    warmup: Annotated[int, at_least(0)] = 1000
+    thin: Count = 1
 
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array

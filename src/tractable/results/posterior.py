@@ -28,8 +28,8 @@ from tractable.results import encoding as coding
 from tractable.results import imputing
 from tractable.results import predict as prediction
 from tractable.results.folder import save
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, RunError, SettingsError
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
@@ -395,8 +395,7 @@ class Posterior:
             raise RunError(
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
-        if not is_count(draws):
-            raise SettingsError(f"extend(draws) expects a whole number ≥ 1; got {draws!r}.")
+        expect("extend(draws)", draws, Count)
         count = self.count + draws
         with sitting(self.model, self.data, self.seed, progress, over_devices(None)) as (session, _):
             outcome = self.method.go_on(session, self.standing, count)
