@@ -71,6 +71,7 @@ RANGES: dict[str, tuple[Any, str, list, list]] = {
     "switch": (bool, "True or False", [True, False], [0, 1, "no", None, np.ones(2, bool)]),
     "own words": (EVEN, "an even number", [2, 4], [1, 0, 2.0]),
     "any of a kind": (Annotated[Fraction, "a fraction"], "a fraction", [Fraction(1, 2)], [0.5, None]),
+    "words for choices": (Annotated[Literal["a"], "'a', alone"], "'a', alone", ["a"], ["b", None]),
     "function": (Annotated[Callable, "a function t -> ε"], "a function t -> ε", [abs, lambda t: t], ["abs", 1]),
     "or None": (Count | None, "a whole number ≥ 1, or None", [1, None], [0, "none", False]),
     "choice or None": (Literal["a"] | None, "'a' or None", ["a", None], ["b", 0]),

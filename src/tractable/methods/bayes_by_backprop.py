@@ -1,6 +1,5 @@
 """Bayes by Backprop: a mean field over a network's weights, fitted on minibatches."""
 
-import operator
 import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -56,10 +55,11 @@ class BayesByBackprop(Variational):
     learning_rate: Positive = 0.003
     start: Literal["random", "map"] = "map"
     sd: Positive = 0.02
-    divergence: Annotated[str, Range("'reverse', whose bound this is", lambda name: name == "reverse")] = "reverse"
+    divergence: Annotated[Literal["reverse"], "'reverse', whose bound this is"] = "reverse"
     solver: Literal["stochastic"] = "stochastic"
     tempering: Annotated[
-        tuple[float, ...], Range("() here; the KL weights of a batch are kl_weights", operator.not_)
+        tuple[float, ...],
+        Range("() here; the KL weights of a batch are kl_weights", lambda ts: isinstance(ts, tuple | list) and not ts),
     ] = ()
     draws: Count = 200
 

@@ -108,8 +108,8 @@ def expect_whole(what: str, value: Any, error: type[TractableError] = SettingsEr
 def range_of(hint: Any) -> Range | None:
     """The range that a type states; None where it states none.
 
-    Ranges are stated by ``Annotated[type, Range(...)]``, ``Annotated[type, "words"]`` for any instance of the type,
-    ``Literal[...]``, ``bool``, ``None`` and unions of these.
+    Ranges are stated by ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions of these;
+    ``Annotated[type, "words"]`` gives words of its own to such a type, or to all instances of another.
     """
     ranges = _alternatives(hint)
     if not ranges:
@@ -117,7 +117,7 @@ def range_of(hint: Any) -> Range | None:
     *first, last = (one.expected for one in ranges)
     if not first:
         return ranges[0]
-    comma = "," if last == "None" and not first[-1].startswith("'") else ""
+    comma = "," if last == "None" and " " in first[-1] else ""
     return Range(f"{', '.join(first)}{comma} or {last}", lambda value: any(one.holds(value) for one in ranges))
 
 
@@ -128,7 +128,9 @@ def _alternatives(hint: Any) -> list[Range]:
         of, note = members[:2]
         if isinstance(note, Range):
             return [note]
-        return [Range(note, lambda value: isinstance(value, of))] if isinstance(note, str) else []
+        inner = range_of(of)
+        holds = inner.holds if inner else lambda value: isinstance(value, of)
+        return [Range(note, holds)] if isinstance(note, str) else []
     if kind is Literal:
         return [_only(value) for value in members]
     if kind in (Union, types.UnionType):
