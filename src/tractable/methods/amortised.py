@@ -3,7 +3,7 @@
 import functools
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,12 @@ from tractable.data.rows import Data, Plan, place, window
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import stretched
 from tractable.models.ladder import Ladder
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 FIRST = 10_000  # rows that biases are begun from
@@ -58,17 +59,10 @@ class Amortised(Method):
     point: ClassVar[bool] = True
     minibatch: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
-    epochs: int = 100
-    batch_size: int = 100
-    optimizer: Any = "adam"
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        self.check_whole("epochs")
-        self.check_whole("batch_size")
-        good = self.optimizer == "adam" or isinstance(self.optimizer, optax.GradientTransformation)
-        self.check(good, "optimizer", "'adam' or an optax optimiser")
-        self.check_positive("learning_rate")
+    epochs: Count = 100
+    batch_size: Count = 100
+    optimizer: Literal["adam"] | Optimiser = "adam"
+    learning_rate: Positive = 1e-3
 
     def plan(self, data: Data | None) -> Plan | None:
         return plan_batches(self, data, self.batch_size)

@@ -24,6 +24,7 @@ from tractable.models.latent import LatentModel
 from tractable.models.variational import ConjugateModel
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count
 
 PyTree = Any
 DRAWN = 4000
@@ -54,16 +55,9 @@ class CoordinateAscent(EM):
     label: ClassVar[str] = "cavi"
     point: ClassVar[bool] = False
     independent: ClassVar[bool] = True
-    batch_size: int | None = None
-    epochs: int = 20
-    draws: int = DRAWN
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("draws", "epochs"):
-            self.check_whole(field)
-        if self.batch_size is not None:
-            self.check_whole("batch_size")
+    batch_size: Count | None = None
+    epochs: Count = 20
+    draws: Count = DRAWN
 
     @property
     def minibatch(self) -> bool:

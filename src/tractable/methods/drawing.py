@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from tractable.methods.method import Method, Outcome, Program, Session
 from tractable.methods.session import PARTS
 from tractable.tools.errors import ModelError
 from tractable.tools.leaves import beneath, nested, restored
+from tractable.tools.settings import Count, at_least
 
 PyTree = Any
 POSITION = "position"  # as a trace is called that holds draws
@@ -49,17 +50,10 @@ class Drawing(Method):
     """
 
     chained: ClassVar[bool] = True
-    chains: int = 4
-    draws: int = 1000
-    warmup: int = 1000
-    thin: int = 1
-
-    def __post_init__(self) -> None:
-        self.check_whole("chains")
-        self.check_whole("draws")
-        self.check_whole("warmup", 0)
-        if self.thin != "auto":
-            self.check_whole("thin")
+    chains: Count = 4
+    draws: Count = 1000
+    warmup: Annotated[int, at_least(0)] = 1000
+    thin: Count = 1
 
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array

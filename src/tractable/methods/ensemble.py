@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
 from tractable.tools.errors import RunError
+from tractable.tools.settings import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +33,15 @@ class DeepEnsemble(Method):
 
     label: ClassVar[str] = "ensemble"
     independent: ClassVar[bool] = True
-    member: Any = dataclasses.field(default_factory=MAP)
-    size: int = 5
+    member: Annotated[Method, "a method, such as MAP() or BayesByBackprop()"] = dataclasses.field(default_factory=MAP)
+    size: Annotated[int, at_least(2)] = 5
 
     def __post_init__(self) -> None:
         if isinstance(self.member, dict | str):
             member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
             object.__setattr__(self, "member", member)
-        good = isinstance(self.member, Method) and not isinstance(self.member, DeepEnsemble)
-        self.check(good, "member", "a method, such as MAP() or BayesByBackprop()")
-        self.check_whole("size", 2)
+        super().__post_init__()
+        self.check(not isinstance(self.member, DeepEnsemble), "member", "a method that is no ensemble itself")
 
     @property
     def draws(self) -> int:

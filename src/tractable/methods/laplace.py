@@ -5,7 +5,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from tractable.methods.points import MAP
 from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.settings import Count
 
 PyTree = Any
 DENSE = 5000  # numbers up to which a covariance is formed
@@ -47,18 +48,9 @@ class Laplace(MAP):
     """
 
     label: ClassVar[str] = "laplace"
-    structure: str = "full"
-    curvature: str = "auto"
-    draws: int = 4000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            self.structure in ("full", "diagonal", "last-layer"), "structure", "'full', 'diagonal', 'last-layer'"
-        )
-        good = self.curvature in ("auto", "hessian", "gauss-newton")
-        self.check(good, "curvature", "'auto', 'hessian' or 'gauss-newton'")
-        self.check_whole("draws")
+    structure: Literal["full", "diagonal", "last-layer"] = "full"
+    curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
+    draws: Count = 4000
 
     def objective(self, model: Model) -> Objective:
         target = log_posterior(model, flat=True)

@@ -1,24 +1,25 @@
 """What every method is: a frozen dataclass of settings that knows the kernel to build and how to be judged."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import Settings
 
 __all__ = ["Check", "Method", "Outcome", "Program", "Session", "plan_batches"]
 
 PyTree = Any
+Optimiser = Annotated[optax.GradientTransformation, "an optax optimiser, such as optax.adam(0.05)"]
 
 
 class Outcome(NamedTuple):
@@ -68,7 +69,7 @@ ALIASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Settings):
     """Settings of a way to learn; validated when made, printable, and equal when alike.
 
     ``settings()`` and ``from_settings`` carry the fields to and from a configuration file.
@@ -139,23 +140,6 @@ class Method:
     def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
         """Weights of draws, where they do not count alike."""
         return None
-
-    def check(self, good: Any, field: str, expected: str) -> None:
-        """Raise the sentence of a field that is out of range."""
-        if not good:
-            raise SettingsError(f"{type(self).__name__}({field}=...) expects {expected}; got {getattr(self, field)!r}.")
-
-    def check_whole(self, field: str, least: int = 1) -> None:
-        self.check(is_count(getattr(self, field), least), field, f"a whole number ≥ {least}")
-
-    def check_positive(self, field: str) -> None:
-        value = getattr(self, field)
-        good = isinstance(value, int | float) and math.isfinite(value) and value > 0
-        self.check(good, field, "a positive finite number")
-
-    def check_between(self, field: str, low: float | int, high: float | int) -> None:
-        value = getattr(self, field)
-        self.check(isinstance(value, int | float) and low < value < high, field, f"a number in ({low}, {high})")
 
 
 def _plain(value: Any) -> Any:

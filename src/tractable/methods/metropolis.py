@@ -1,7 +1,7 @@
 """Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from tractable.kernels.random_walk import random_walk
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Program, Session
 from tractable.methods.points import laplace_root, modes
+from tractable.tools.settings import Share
 
 PyTree = Any
 MANY = 10_000  # rows from which float32 ratios are formed from differences of summands
@@ -28,18 +29,8 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """What the two share: the acceptance rate aimed at, and the covariance measured on the way."""
 
-    preconditioner: str | None = "auto"
-    target: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            self.preconditioner in (None, "auto", "diagonal", "dense"),
-            "preconditioner",
-            "None, 'auto', 'diagonal' or 'dense'",
-        )
-        if self.target is not None:
-            self.check_between("target", 0, 1)
+    preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
+    target: Share | None = None
 
     def aim(self, size: int) -> float:
         """The acceptance rate aimed at (Roberts & Rosenthal 1998)."""
@@ -210,7 +201,7 @@ class RandomWalk(Metropolis):
     """
 
     label: ClassVar[str] = "random-walk"
-    proposal: Proposal | None = None
+    proposal: Annotated[Proposal, "a kernels.Proposal"] | None = None
 
     def aim(self, size: int) -> float:
         return self.target or (0.44 if size == 1 else 0.35 if size == 2 else 0.234)

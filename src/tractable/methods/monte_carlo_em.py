@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
@@ -18,6 +18,7 @@ from tractable.methods.monte_carlo_climb import CHAINS, Way, begun_at, climb, st
 from tractable.methods.monte_carlo_ends import checks, concluded
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import Count, Positive, Range, at_least, between, is_whole
 
 __all__ = ["MonteCarloEM", "stalled"]
 
@@ -65,34 +66,27 @@ class MonteCarloEM(Method):
 
     label: ClassVar[str] = "monte-carlo-em"
     point: ClassVar[bool] = True
-    kernel: Any = "mala"  # pyright: ignore[reportIncompatibleMethodOverride]
-    draws: int = 8
-    most: int = 1024
-    warmup: int = 200
-    burn: int = 5
-    steps: int = 200
-    tolerance: float = 1e-2
-    level: float = 0.95
-    starts: int = 2
-    inner: int = 10
+    kernel: (  # pyright: ignore[reportIncompatibleMethodOverride]
+        Literal["mala", "random-walk", "hmc", "nuts", "rejection"]
+        | Annotated[Callable, "a function log_density -> Kernel"]
+    ) = "mala"
+    draws: Annotated[
+        int, Range(f"a multiple of {CHAINS}, the chains of a datum", lambda s: is_whole(s) and s % CHAINS == 0)
+    ] = 8
+    most: Count = 1024
+    warmup: Annotated[int, at_least(0)] = 200
+    burn: Annotated[int, at_least(0)] = 5
+    steps: Count = 200
+    tolerance: Positive = 1e-2
+    level: Annotated[float, between(0.5, 1)] = 0.95
+    starts: Count = 2
+    inner: Count = 10
     prior: bool = True
-    bound: Callable | None = None
+    bound: Annotated[Callable, "a function (params, datum) -> log M"] | None = None
 
     def __post_init__(self) -> None:
-        known = isinstance(self.kernel, str) and self.kernel in drawn.KERNELS
-        names = ", ".join(repr(name) for name in drawn.KERNELS)
-        self.check(known or callable(self.kernel), "kernel", f"one of {names}, or a function log_density -> Kernel")
-        self.check_whole("draws", CHAINS)
-        self.check(self.draws % CHAINS == 0, "draws", f"a multiple of {CHAINS}, the chains of a datum")
-        self.check_whole("most", self.draws)
-        self.check_whole("warmup", 0)
-        self.check_whole("burn", 0)
-        for field in ("steps", "starts", "inner"):
-            self.check_whole(field)
-        self.check_positive("tolerance")
-        self.check_between("level", 0.5, 1)
-        self.check(isinstance(self.prior, bool), "prior", "True or False")
-        self.check(self.bound is None or callable(self.bound), "bound", "a function (params, datum) -> log M, or None")
+        super().__post_init__()
+        self.check(self.most >= self.draws, "most", f"a whole number ≥ {self.draws}")
         if self.kernel == "rejection" and self.bound is None:
             raise SettingsError(
                 "MonteCarloEM(kernel='rejection') needs bound=, a function (params, datum) -> log M with "

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from tractable.methods.stretches import stretched
 from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError
+from tractable.tools.settings import Count, between
 
 PyTree = Any
 
@@ -55,22 +56,14 @@ class OnlineEM(Method):
     label: ClassVar[str] = "online-em"
     point: ClassVar[bool] = True
     minibatch: ClassVar[bool] = True
-    batch_size: int = 100
-    epochs: int = 10
-    step_exponent: float = 0.6
-    patience: int = 5
+    batch_size: Count = 100
+    epochs: Count = 10
+    step_exponent: Annotated[float, between(0.5, 1, closed=True)] = 0.6
+    patience: Count = 5
     average: bool = True
-    starts: int = 1
-    chunk: int = CHUNK
+    starts: Count = 1
+    chunk: Count = CHUNK
     prior: bool = True
-
-    def __post_init__(self) -> None:
-        for field in ("batch_size", "epochs", "patience", "starts", "chunk"):
-            self.check_whole(field)
-        good = isinstance(self.step_exponent, float | int) and 0.5 < self.step_exponent <= 1
-        self.check(good, "step_exponent", "a number in (0.5, 1]")
-        for field in ("average", "prior"):
-            self.check(isinstance(getattr(self, field), bool), field, "True or False")
 
     def plan(self, data: Data | None) -> Plan | None:
         return plan_batches(self, data, self.batch_size)

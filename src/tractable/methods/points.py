@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,11 @@ from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.em import Expected, accumulate
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import Journal, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError, TractableWarning
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
@@ -60,25 +61,16 @@ class MAP(Method):
     label: ClassVar[str] = "map"
     point: ClassVar[bool] = True
     prior: ClassVar[bool] = True
-    optimizer: Any = "lbfgs"
-    steps: int = 2000
-    batch_size: int | None = None
-    tolerance: float = 1e-6
-    starts: int = 1
+    optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
+    steps: Count = 2000
+    batch_size: Count | None = None
+    tolerance: Positive = 1e-6
+    starts: Count = 1
 
     def __post_init__(self) -> None:
-        self.check_whole("steps")
-        self.check_whole("starts")
-        self.check_positive("tolerance")
-        named = self.optimizer in ("lbfgs", "adam") if isinstance(self.optimizer, str) else False
-        self.check(
-            named or isinstance(self.optimizer, optax.GradientTransformation),
-            "optimizer",
-            "'lbfgs', 'adam' or an optax optimiser",
-        )
-        if self.batch_size is not None:
-            self.check_whole("batch_size")
-            self.check(self.optimizer != "lbfgs", "batch_size", "None with 'lbfgs', whose line search needs all rows")
+        super().__post_init__()
+        good = self.batch_size is None or self.optimizer != "lbfgs"
+        self.check(good, "batch_size", "None with 'lbfgs', whose line search needs all rows")
 
     @property
     def minibatch(self) -> bool:
@@ -96,9 +88,9 @@ class MAP(Method):
         if self.batch_size is None:
             value, batch = objective.value, None if rows is None else whole(rows)
             objective = objective._replace(value=lambda noise, params, _: value(noise, params, batch))
-        optimizer = (
-            optax.adam(optax.cosine_decay_schedule(0.05, self.steps)) if self.optimizer == "adam" else self.optimizer
-        )
+        optimizer = self.optimizer
+        if isinstance(optimizer, str):
+            optimizer = optax.adam(optax.cosine_decay_schedule(0.05, self.steps))
         return ascend(objective, optimizer)
 
     def learn(self, session: Session) -> Outcome:

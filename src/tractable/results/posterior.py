@@ -26,8 +26,8 @@ from tractable.results import imputing
 from tractable.results import predict as prediction
 from tractable.results.folder import model_fingerprint, write
 from tractable.tools import tree
-from tractable.tools.counts import is_count
 from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
 
@@ -348,8 +348,7 @@ class Posterior:
             raise RunError(
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
-        if not is_count(draws):
-            raise SettingsError(f"extend(draws) expects a whole number ≥ 1; got {draws!r}.")
+        expect("extend(draws)", draws, Count)
         with sitting(self.model, self.data, self.seed, progress) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
         return Posterior.of(self.model, self.data, self.method, self.seed, outcome)
