@@ -128,8 +128,9 @@ class Posterior:
         return self.standing.thin if self.standing else self.found.get("thin", 1)
 
     @property
-    def rows(self) -> int:
-        return 0 if self.data is None else self.data.size
+    def rows(self) -> int | float:
+        """How many rows the data count as."""
+        return 0 if self.data is None else self.data.total
 
     @property
     def settings(self) -> dict[str, Any]:
