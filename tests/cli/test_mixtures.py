@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,22 @@ from scipy import stats
 from typer.testing import Result
 
 from tractable import EM, load
-from tractable.beliefs.check import Check
-from tractable.checks.report import Report
 from tractable.cli import mixture_selection, mixtures
 from tractable.cli.columns import Column
-from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
-from tractable.cli.mixtures import CHOICES, Asked, components_of
+from tractable.cli.mixture_selection import told
+from tractable.cli.mixtures import Asked, components_of
 from tractable.cli.problem import read_run, split
+from tractable.core import Data
+from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, spoken, telling
+from tractable.select import CRITERIA, bounded
 from tractable.tools.errors import SettingsError
 
 MIXED = ["--model", "gaussian-mixture"]
 # The same shapes throughout, so that a second run compiles nothing.
 LIGHT = [*MIXED, "--covariance", "spherical", "--set", "starts=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "components.csv", "criterion.csv", "report.html"}
-BEST, OTHER = 0.1, 100.0  # scores of laws, of which 1 is the most that holds
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +268,7 @@ def test_what_is_asked_for():
     assert spoken([2, 3, 4]) == "2 to 4" and spoken([2, 3]) == "2, 3" and spoken([1, 3, 4]) == "1, 3, 4"
     with pytest.raises(SettingsError, match="such as 2,3,5"):
         components_of("")
-    assert set(CHOICES) >= {"bic", "held-out"}
+    assert set(CRITERIA) >= {"bic", "held-out"}
 
 
 # Laws, each of an implementation: scores of at most 1 where it holds.
@@ -309,47 +308,6 @@ def test_densities_are_in_the_tables_units(monkeypatch):
         assert told_law(wrong)["mass"] > 1, wrong.__name__
 
 
-def choice_law(implementation) -> dict[str, float]:
-    """The best of those that are sound; of equal ones the fewest components; of the rejected where all are."""
-
-    def table(bic: list[float], verdicts: list[str], held: list[float] | None = None) -> pd.DataFrame:
-        return pd.DataFrame({"BIC": bic, "held-out": held or [0.0] * len(bic), "verdict": verdicts})
-
-    fine, nan = ["trust", "caution", "trust"], float("nan")
-    cases = {
-        "least BIC": (table([3.0, 1.0, 2.0], fine), "bic", 1),
-        "most held-out": (table([1.0, 2.0, 3.0], fine, [-3.0, -2.0, -1.0]), "held-out", 2),
-        "ties": (table([2.0, 1.0, 1.0], fine), "bic", 1),
-        "rejected": (table([2.0, 3.0, 1.0], ["trust", "trust", "reject"]), "bic", 0),
-        "failed": (table([nan, 3.0, 4.0], ["failed", "caution", "trust"], [nan, -1.0, -2.0]), "held-out", 1),
-        "all rejected": (table([nan, 3.0, 1.0], ["failed", "reject", "reject"]), "bic", 2),
-    }
-    return {name: BEST if implementation(frame, by) == best else OTHER for name, (frame, by, best) in cases.items()}
-
-
-def test_the_choice():
-    assert max(choice_law(chosen).values()) <= 1, choice_law(chosen)
-    wrong = {
-        "rejected": lambda frame, by: int(np.nanargmax(CHOICES[by].sign * frame[CHOICES[by].column])),
-        "least BIC": lambda frame, by: int(np.nanargmax(frame[CHOICES[by].column])),
-        "most held-out": lambda frame, by: int(np.nanargmin(frame[CHOICES[by].column])),
-        "ties": lambda frame, by: len(frame) - 1 - int(np.nanargmin(frame["BIC"].to_numpy()[::-1])),
-    }
-    for name, implementation in wrong.items():
-        assert choice_law(implementation)[name] > 1, name
-
-
-def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate], pd.DataFrame]:
-    """Candidates of 1, 2, … components, and their table."""
-    checks = (Check("smallest component", 0.5, "reject", "rows"),)
-    posterior = SimpleNamespace(report=lambda: Report("reject", checks, ""), found={"starts that agree": 1})
-    out = [
-        Candidate(k + 1, None if word == "failed" else posterior, -b / 2, k, b, b, -b, 0.1, word, "it broke.")  # pyright: ignore[reportArgumentType]
-        for k, (b, word) in enumerate(zip(bic, verdicts, strict=True))
-    ]
-    return out, mixture_selection.criteria(out, EM())
-
-
 def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     """Ten times the units is a density a tenth as high a column and row; and two clusters have more of it than one."""
     frame = pd.read_csv(folder / "people.csv")[["height", "weight"]]
@@ -357,29 +315,13 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
         (units * frame).to_csv(tmp_path / name, index=False)
     asked = Asked("1..2", choose="evidence")
     plain, scaled = (mixtures.from_table(tmp_path / name, asked) for name in ("plain.csv", "scaled.csv"))
-    found = [mixture_selection.evidence(p, 2, 2, 0, lambda *_: None) for p in (plain, scaled)]
-    units = plain.rows.size * np.log(10)
-    assert abs(found[0] - found[1] - units) < 1e-2
-    assert found[0] > mixture_selection.evidence(plain, 1, 2, 0, lambda *_: None) + 10
+    one, two = mixture_selection.learn(plain, EM(starts=2), 0, lambda *_: None).table["evidence"]
+    bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), Data(scaled.rows), 2, EM(starts=2))
+    units = mixture_selection.scales(scaled.rows, scaled.columns).sum()
+    assert abs(two - (bound - units) - plain.rows.size * np.log(10)) < 1e-2
+    assert two > one + 10
     with pytest.raises(SettingsError, match="knows no gaps"):
         Asked("2", choose="evidence", missing="exact")
-
-
-def test_what_is_remarked_of_a_choice():
-    def remarks(bic: list[float], verdicts: list[str], components: str, stopped: bool = False) -> str:
-        candidates, table = candidates_of(bic, verdicts)
-        return " ".join(remarked(candidates, table, chosen(table, "bic"), Asked(components), stopped))
-
-    assert remarks([30, 10, 20], ["trust"] * 3, "1..3") == ""
-    assert "best at 3 components, the most that were tried: try more" in remarks([30, 20, 10], ["trust"] * 3, "1..3")
-    assert "within 2 at 3: the rows hardly tell" in remarks([30, 10, 11.5], ["trust"] * 3, "1..3")
-    assert "not chosen: smallest component 0.5, rows." in remarks([30, 20, 10], ["trust", "trust", "reject"], "1..3")
-    assert "smallest" not in remarks([10, 20, 30], ["trust", "trust", "reject"], "1..3")
-    assert "3 components could not be fitted: it broke." in remarks(
-        [30, 10, float("nan")], ["trust", "trust", "failed"], "1..3"
-    )
-    stopped = remarks([30, 20], ["trust"] * 2, "1..3", True)
-    assert "more than 2 components were not tried" in stopped and "try more" not in stopped
 
 
 def test_the_columns_drawn_are_those_in_which_components_differ():

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.cli.columns import is_number, values_of
-from tractable.cli.speech import counted, listing, tell
 from tractable.data import tables
 from tractable.tools.errors import DataError
+from tractable.tools.words import counted, listing, tell
 
 ARRAYS = (".npz", ".npy")
 USUAL = ("x_train", "x", "data")  # arrays that are meant where nothing is said

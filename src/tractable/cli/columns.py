@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tractable.cli.speech import tell
 from tractable.tools.errors import DataError
+from tractable.tools.words import tell
 
 
 def is_number(values: Any) -> bool:

@@ -16,7 +16,6 @@ from tractable.cli import arrays, show
 from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
 from tractable.cli.models import BELIEF, VAE
 from tractable.cli.problem import split
-from tractable.cli.speech import counted, tell
 from tractable.core import Data
 from tractable.methods import Method
 from tractable.methods.amortised import Amortised
@@ -28,6 +27,7 @@ from tractable.results.encoding import Encoded, held_out
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted, tell
 
 DEFAULT_METHOD = {VAE: "autoencoding", BELIEF: "nvil"}
 METHODS = "autoencoding, importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep"

@@ -13,6 +13,7 @@ from tractable.cli.models import MIXTURE
 from tractable.cli.problem import write_run
 from tractable.cli.settings import method_of
 from tractable.cli.speech import end, say
+from tractable.select import Selection
 from tractable.tools.errors import CheckpointError, DataError
 from tractable.tools.progress import progress_of
 
@@ -40,12 +41,12 @@ def fit(table: Path | None, asked: Mapping[str, Any], how: How) -> None:
         say(f"mixtures of normals on {problem.label}, into {folder}")
     with left_only_with_results(folder), progress_of(how.progress) as bar:
         found = mixture_selection.learn(problem, em, seed, bar.say)
-    write_run(folder, about | {"problem": problem.spec(found.chosen.components)})
+    write_run(folder, about | {"problem": problem.spec(found.components)})
     mixture_results.write(found, problem, folder)
     conclude(found, problem, folder, how.quiet)
 
 
-def conclude(found: mixture_selection.Found, problem: mixtures.Problem, folder: Path, quiet: bool) -> None:
+def conclude(found: Selection, problem: mixtures.Problem, folder: Path, quiet: bool) -> None:
     """Tables and exit code of a fit."""
     report = found.posterior.report()
     for remark in found.remarks:

@@ -9,14 +9,15 @@ from rich.table import Table
 
 from tractable.cli import show
 from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, values_of
-from tractable.cli.mixture_selection import Found, model_of, told
-from tractable.cli.mixtures import CHOICES, Problem
-from tractable.cli.speech import counted, listing, tell
+from tractable.cli.mixture_selection import model_of, told
+from tractable.cli.mixtures import Problem
 from tractable.data import tables
 from tractable.pages.mixtures import MORE, Components, write_mixture_page
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
+from tractable.select import CRITERIA, Selection
 from tractable.tools.errors import DataError
+from tractable.tools.words import counted, listing, tell
 
 SHOWN = 8  # components on a terminal
 
@@ -36,7 +37,7 @@ def components(posterior: Posterior, problem: Problem) -> Components:
     return Components(problem.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
-def write(found: Found, problem: Problem, folder: Path) -> None:
+def write(found: Selection, problem: Problem, folder: Path) -> None:
     """Posterior, tables and page of the mixture chosen."""
     posterior = found.posterior
     posterior.save(folder)
@@ -49,7 +50,7 @@ def write(found: Found, problem: Problem, folder: Path) -> None:
     write_mixture_page(
         folder, posterior,
         title=f"{problem.name} by a mixture of {counted(len(shown.weights), 'normal')}",
-        table=found.table, best=found.best, by=CHOICES[problem.asked.choose].column, remarks=found.remarks,
+        table=found.table, best=found.best, by=CRITERIA[problem.asked.choose].column, remarks=found.remarks,
         components=shown, rows=problem.rows * sd + mean, likeliest=share.argmax(1), covariance=problem.asked.covariance,
         held_out=len(problem.held_out),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,29 +11,15 @@ import pandas as pd
 from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, standardised, values_of
 from tractable.cli.models import MIXTURE
 from tractable.cli.problem import split
-from tractable.cli.speech import counted, listing, tell
 from tractable.data import tables
 from tractable.models import mixture
+from tractable.select import CRITERIA
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted, listing, tell
 
 USUAL = "1..10"  # components tried
 MOST = 1000  # components
 MISSING = ("raise", "drop", "exact")
-
-
-class Choice(NamedTuple):
-    """What K is chosen by."""
-
-    column: str  # of the table of all K
-    sign: int  # 1 where more is better, −1 where less is
-    said: str  # as a sentence begins
-
-
-CHOICES = {
-    "bic": Choice("BIC", -1, "BIC"),
-    "held-out": Choice("held-out", 1, "The held-out log likelihood"),
-    "evidence": Choice("evidence", 1, "The bound on the log evidence"),
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +29,7 @@ class Asked:
     Attributes:
         components: "3", "2,3,5", "2..10" or several of these with commas between.
         covariance: "full", "tied", "diagonal" or "spherical".
-        choose: a name of ``CHOICES``.
+        choose: a name of ``CRITERIA``.
         held_out: share of the rows, in [0, 1).
         missing: "raise", "drop" leaves rows with gaps out, "exact" takes the numbers there are.
 
@@ -61,8 +47,8 @@ class Asked:
         components_of(self.components)
         if self.covariance not in mixture.COVARIANCES:
             raise SettingsError(f"--covariance is {', '.join(mixture.COVARIANCES)}; got {self.covariance!r}.")
-        if self.choose not in CHOICES:
-            raise SettingsError(f"--choose is {', '.join(CHOICES)}; got {self.choose!r}.")
+        if self.choose not in CRITERIA:
+            raise SettingsError(f"--choose is {', '.join(CRITERIA)}; got {self.choose!r}.")
         if not 0 <= self.held_out < 1:
             raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
         if self.choose == "held-out" and self.held_out == 0:

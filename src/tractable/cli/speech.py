@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import typer
 
@@ -28,13 +28,6 @@ def notes() -> Iterator[None]:
         yield
 
 
-def tell(sentence: str) -> None:
-    """A note to the user."""
-    from tractable.tools.errors import TractableWarning
-
-    warnings.warn(sentence, TractableWarning, stacklevel=3)
-
-
 def say(text: str, style: str = "") -> None:
     """A line on stderr."""
     from rich.console import Console
@@ -50,14 +43,3 @@ def end(interrupted: bool, verdict: str) -> None:
         raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
     if verdict == "reject":
         raise typer.Exit(REJECTED)
-
-
-def counted(count: int, noun: str) -> str:
-    """One row, or 1,234 rows."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def listing(names: Sequence[str]) -> str:
-    """Names in quotes, the first twelve."""
-    quoted = [repr(name) for name in names]
-    return ", ".join(quoted if len(quoted) <= 12 else [*quoted[:11], f"and {len(quoted) - 11} more"])
