@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fault, run
+from commands import fault, run, task_of
 from sklearn.datasets import load_digits
 from typer.testing import Result
 
 import tractable as tr
-from tractable.cli import arrays, ladder_fit, ladders
+from tractable.cli import arrays, ladders
 from tractable.cli.arrays import Encoding, Source
-from tractable.cli.problem import read_run, split
+from tractable.cli.folders import read_run
+from tractable.cli.task import split
 from tractable.results.encoding import Encoded
 from tractable.results.folder import ClimbSaver
 from tractable.tools.errors import CheckpointError
@@ -167,7 +168,7 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
 @pytest.fixture
 def without_page(monkeypatch) -> None:
     """Pages cost compilations, and one is looked at."""
-    monkeypatch.setattr(ladder_fit, "write_page", lambda *_, **__: None)
+    monkeypatch.setattr(ladders, "write_page", lambda *_, **__: None)
 
 
 def test_a_table_is_told_in_its_own_units(folder, tmp_path, without_page):
@@ -282,20 +283,22 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_rows_with_gaps_can_be_left_out(folder):
-    problem = ladders.from_file(folder / "holes.npz", ladders.Asked("vae", (2,), missing="drop", held_out=0.0))
-    assert len(problem.rows) == ROWS - 1 and len(problem.held_out) == 0
-    assert ladders.asked_before(json.loads(json.dumps(problem.spec()))) == problem.asked
-    assert Encoding.from_dict(json.loads(json.dumps(problem.spec()))["encoding"]) == problem.encoding
+    given = {"table": folder / "holes.npz", "model": "vae", "latent": "2", "missing": "drop", "held_out": 0.0}
+    task = task_of(given)
+    assert task.data.size == ROWS - 1 and task.held_out is None
+    again = task_of(json.loads(json.dumps(task.spec)))
+    assert again.asked == task.asked and again.spec == task.spec and again.model is task.model
+    assert Encoding.from_dict(json.loads(json.dumps(task.spec))["encoding"]) == task.encoder
 
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_columns_are_standardised_by_the_rows_fitted(folder):
-    problem = ladders.from_file(folder / "table.csv", ladders.Asked("vae", (1,), held_out=0.25))
-    assert problem.asked.hidden == (100,) and len(problem.held_out) == 20
-    np.testing.assert_allclose(problem.rows.mean(0), 0, atol=1e-12)
-    np.testing.assert_allclose(problem.rows.std(0), 1, rtol=1e-12)
+    task = task_of({"table": folder / "table.csv", "model": "vae", "latent": "1", "held_out": 0.25})
+    assert task.asked["hidden"] == [100] and task.held_out is not None and task.held_out.size == 20
+    np.testing.assert_allclose(task.data.y.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(task.data.y.std(0), 1, rtol=1e-12)
     kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", "normal", 0.25)
-    np.testing.assert_allclose(problem.held_out, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
+    np.testing.assert_allclose(task.held_out.y, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
 
 
 # Laws, each of an implementation: scores of at most 1 where it holds.
@@ -354,13 +357,13 @@ def test_models_of_several_layers_and_of_levels(monkeypatch):
             return small
 
         monkeypatch.setattr(ladders, name, made)
-    ladders.model_of(ladders.Asked("vae", (3, 2), (5,)), Encoding("normal", False, 9))
+    ladders.model_of({"latent": [3, 2], "hidden": [5]}, Encoding("normal", False, 9))
     assert called["hierarchical"][0] == (9, (3, 2))
     settings = {"hidden": [(5,), (5,)], "family": "normal", "noise": "shared", "redraw": False}
     assert called["hierarchical"][1] == settings
-    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("categorical", False, 9, levels=4))
+    ladders.model_of({"latent": [2], "hidden": [5]}, Encoding("categorical", False, 9, levels=4))
     assert called["latent_gaussian"][1]["family"] is tr.models.categorical(4)
-    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("bernoulli", True, 9))
+    ladders.model_of({"latent": [2], "hidden": [5]}, Encoding("bernoulli", True, 9))
     assert called["latent_gaussian"][1]["redraw"] is True and called["latent_gaussian"][1]["noise"] is None
 
 

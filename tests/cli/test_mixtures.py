@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fault, run
+from commands import fault, run, task_of
 from scipy import stats
 from typer.testing import Result
 
 from tractable import EM, load
-from tractable.cli import mixture_selection, mixtures
+from tractable.cli import mixtures
 from tractable.cli.columns import Column
-from tractable.cli.mixture_selection import told
-from tractable.cli.mixtures import Asked, components_of
-from tractable.cli.problem import read_run, split
-from tractable.core import Data
+from tractable.cli.folders import read_run
+from tractable.cli.mixtures import components_of, told
+from tractable.cli.task import split
 from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, spoken, telling
@@ -200,8 +199,9 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
     for name in ("height", "weight"):  # independent columns: each has the maximum of its own numbers
         np.testing.assert_allclose(one[f"mean of {name}"], values[name].mean(), rtol=1e-7)
         np.testing.assert_allclose(one[f"sd of {name}"], values[name].std(ddof=0), rtol=1e-5)
-    dropped = mixtures.from_table(folder / "holes.csv", Asked("1", missing="drop", held_out=0.0))
-    assert len(dropped.rows) == 56 and not dropped.gaps
+    given = {"table": folder / "holes.csv", "components": "1", "missing": "drop", "held_out": 0.0}
+    dropped = task_of(given | {"model": "gaussian-mixture"})
+    assert dropped.data.size == 56 and not np.isnan(dropped.data.y).any()
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def with_the_wrong_sign(model, theta, rows, columns):
 
 
 def test_densities_are_in_the_tables_units(monkeypatch):
-    monkeypatch.setattr(mixture_selection, "CHUNK", 256)  # several parts, the last one padded
+    monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
     scores = told_law(told)
     assert max(scores.values()) <= 1, scores
     for wrong in (of_standardised, with_the_wrong_sign):
@@ -313,15 +313,17 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     frame = pd.read_csv(folder / "people.csv")[["height", "weight"]]
     for name, units in (("plain.csv", 1), ("scaled.csv", 10)):
         (units * frame).to_csv(tmp_path / name, index=False)
-    asked = Asked("1..2", choose="evidence")
-    plain, scaled = (mixtures.from_table(tmp_path / name, asked) for name in ("plain.csv", "scaled.csv"))
-    one, two = mixture_selection.learn(plain, EM(starts=2), 0, lambda *_: None).table["evidence"]
-    bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), Data(scaled.rows), 2, EM(starts=2))
-    units = mixture_selection.scales(scaled.rows, scaled.columns).sum()
-    assert abs(two - (bound - units) - plain.rows.size * np.log(10)) < 1e-2
+    asked = {"model": "gaussian-mixture", "components": "1..2", "choose": "evidence"}
+    plain, scaled = (task_of({"table": tmp_path / name, **asked}) for name in ("plain.csv", "scaled.csv"))
+    found = mixtures.learn(plain, EM(starts=2), 0, tmp_path / "plain", False).selection
+    assert found is not None
+    one, two = found.table["evidence"]
+    bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
+    units = mixtures.scales(scaled.data.y, scaled.encoder).sum()
+    assert abs(two - (bound - units) - plain.data.y.size * np.log(10)) < 1e-2
     assert two > one + 10
     with pytest.raises(SettingsError, match="knows no gaps"):
-        Asked("2", choose="evidence", missing="exact")
+        task_of({"table": tmp_path / "plain.csv", **asked, "missing": "exact"})
 
 
 def test_the_columns_drawn_are_those_in_which_components_differ():

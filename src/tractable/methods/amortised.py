@@ -55,6 +55,7 @@ class Amortised(Method):
 
     point: ClassVar[bool] = True
     minibatch: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
     epochs: int = 100
     batch_size: int = 100

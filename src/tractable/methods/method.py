@@ -105,6 +105,7 @@ class Method:
     minibatch: ClassVar[bool] = False
     point: ClassVar[bool] = False  # learns one θ
     independent: ClassVar[bool] = False  # its draws have no order
+    resumable: ClassVar[bool] = False  # saved as it goes, and gone on with where it was stopped
 
     def __init_subclass__(cls) -> None:
         """A method with a label of its own can be named from then on."""

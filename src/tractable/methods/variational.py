@@ -56,6 +56,7 @@ class Variational(Method):
     """
 
     kind: ClassVar[str] = ""  # of ``approximations.of``
+    resumable: ClassVar[bool] = True
     divergence: str = "reverse"
     gradient: str = "reparameterised"
     control: str | None = "leave-one-out"
