@@ -18,7 +18,7 @@ from tractable.cli import kinds, settings
 from tractable.cli.explained import as_rows, model_in, model_of
 from tractable.cli.folders import read_run
 from tractable.cli.task import split
-from tractable.data.tables import Encoder
+from tractable.data.encoder import Encoder
 from tractable.models.gallery import EXAMPLES
 from tractable.pages.page import named
 from tractable.tools.errors import SettingsError

@@ -1,6 +1,7 @@
 """Mixtures from the command line: what is fitted, which is chosen, what is left, and how it fails."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from typer.testing import Result
 
 from tractable import EM, load
 from tractable.cli import mixtures
-from tractable.cli.columns import Column
-from tractable.cli.folders import read_run
+from tractable.cli.folders import read_run, write_run
 from tractable.cli.mixtures import components_of, told
 from tractable.cli.task import split
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
 from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, spoken, telling
@@ -168,6 +170,20 @@ def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_pat
     assert "a mixture gives none" in fault("predict", out, folder / "new.csv", *words)
 
 
+def test_a_run_of_version_0_1_is_read(people, folder, tmp_path):
+    """It kept the columns by themselves."""
+    out, old = people[0], tmp_path / "old"
+    shutil.copytree(out, old)
+    entries = read_run(old)
+    encoder = Encoder.from_dict(entries["problem"].pop("encoder"))
+    entries["problem"]["columns"] = [{"name": c.name, "mean": c.mean, "sd": c.sd} for c in encoder.columns]
+    write_run(old, entries)
+    for path in (out, old):
+        result = run("predict", path, folder / "people.csv", "--out", tmp_path / f"{path.name}.csv")
+        assert result.exit_code == 0 and run("report", path).exit_code == 0, result.output
+    assert (tmp_path / "people.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
+
+
 def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
     out = tmp_path / "twins"
     result = run("fit", folder / "twins.csv", *LIGHT, "--components", "1,2", "--out", out, "--quiet")
@@ -277,10 +293,10 @@ def test_what_is_asked_for():
 def told_law(implementation) -> dict[str, float]:
     """Densities of rows in the table's units integrate to one, and do not depend on how rows were padded."""
     theta = Gaussians(np.array([0.7, 0.3]), np.array([[-0.5], [1.0]]), np.array([0.3, 1.2]))
-    model, columns = gaussian_mixture(2, 1, "spherical"), [Column("x", 3.0, 4.0)]
+    model, encoder = gaussian_mixture(2, 1, "spherical"), Encoder((Column("x", "number", 3.0, 4.0),))
     x = np.linspace(-40, 50, 2001)
-    density, share = implementation(model, theta, (x[:, None] - 3) / 4, columns)
-    few, _ = implementation(model, theta, (x[:3, None] - 3) / 4, columns)
+    density, share = implementation(model, theta, (x[:, None] - 3) / 4, encoder)
+    few, _ = implementation(model, theta, (x[:3, None] - 3) / 4, encoder)
     exact = 0.7 * stats.norm.pdf(x, 1, 4 * np.sqrt(0.3)) + 0.3 * stats.norm.pdf(x, 7, 4 * np.sqrt(1.2))
     return {
         "mass": abs(np.trapezoid(np.exp(density), x) - 1) / 1e-8,
@@ -290,14 +306,14 @@ def told_law(implementation) -> dict[str, float]:
     }
 
 
-def of_standardised(model, theta, rows, columns):
-    density, share = told(model, theta, rows, columns)
-    return density + np.log(columns[0].sd), share
+def of_standardised(model, theta, rows, encoder):
+    density, share = told(model, theta, rows, encoder)
+    return density + np.log(encoder.columns[0].sd), share
 
 
-def with_the_wrong_sign(model, theta, rows, columns):
-    density, share = told(model, theta, rows, columns)
-    return density + 2 * np.log(columns[0].sd), share
+def with_the_wrong_sign(model, theta, rows, encoder):
+    density, share = told(model, theta, rows, encoder)
+    return density + 2 * np.log(encoder.columns[0].sd), share
 
 
 def test_densities_are_in_the_tables_units(monkeypatch):
@@ -319,7 +335,7 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     assert found is not None
     one, two = found.table["evidence"]
     bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
-    units = mixtures.scales(scaled.data.y, scaled.encoder).sum()
+    units = scaled.encoded_by.log_scales(scaled.data.y).sum()
     assert abs(two - (bound - units) - plain.data.y.size * np.log(10)) < 1e-2
     assert two > one + 10
     with pytest.raises(SettingsError, match="knows no gaps"):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tractable.cli import options as o
-from tractable.cli.speech import FAULT, notes, say
+from tractable.cli.speech import FAULT, notes, say, typed
 
 app = typer.Typer(
     name="tractable",
@@ -30,7 +30,7 @@ def command(function: Callable) -> Callable:
             with notes():
                 function(*args, **kwargs)
         except TractableError as error:
-            say(str(error), "red")
+            say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
 
     return app.command()(spoken)

@@ -15,7 +15,8 @@ import pandas as pd
 from tractable.cli import folders, show
 from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, one_of, share, sizes, split
 from tractable.core import Data, Model
-from tractable.data import tables
+from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
+from tractable.data.files import read_table
 from tractable.infer import infer
 from tractable.methods import Method
 from tractable.models import gallery, linear, network
@@ -41,7 +42,7 @@ def weights_prior(value: str | float) -> str | float:
 
 OPTIONS = {
     "held_out": Option(share, 0.2),
-    "missing": Option(one_of(tables.MISSING, "--missing is"), "raise"),
+    "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
@@ -71,22 +72,21 @@ def of_example(kind: Kind, name: str, asked: Mapping[str, Any]) -> Task:
 
 def of_table(kind: Kind, path: Any, target: str | None, asked: dict[str, Any]) -> Task:
     """A table's target, and the other columns that are to explain it."""
-    frame = tables.read_table(path)
+    frame = read_table(path)
     if target is None:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = asked["missing"], asked["shifted"]
-    with typed():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said again by the second fit
-            family = tables.fit_encoder(frame, target, missing, asked["family"]).target.family
-        if missing != "raise":
-            needed = list(frame.columns) if missing == "drop" else [target]
-            frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-        kept, rest = split(frame, target, family, asked["held_out"])
-        encoder = tables.fit_encoder(kept, target, missing, family)
-        held_out = as_rows(encoder, rest) if len(rest) else None
-        data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said again by the second fit
+        family = fit_encoder(frame, target, missing, asked["family"]).target.family
+    if missing != "raise":
+        needed = list(frame.columns) if missing == "drop" else [target]
+        frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
+    kept, rest = split(frame, target, family, asked["held_out"])
+    encoder = fit_encoder(kept, target, missing, family)
+    held_out = as_rows(encoder, rest) if len(rest) else None
+    data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted))
     asked = asked | {"family": family}
     spec = {"table": str(path.resolve()), "target": target, "model": kind.name, **asked, "encoder": encoder.to_dict()}
     name, model = path.name.split(".")[0] or "table", model_of(encoder, asked)
@@ -99,17 +99,7 @@ def label(name: str, data: Data, model: Model) -> str:
     return f"{name} ({data.size:,} rows, {count} parameter{'s' * (count > 1)})"
 
 
-@contextlib.contextmanager
-def typed() -> Iterator[None]:
-    """Within, the remedies that sentences about tables name are those of a command line."""
-    try:
-        yield
-    except DataError as error:
-        text = str(error).replace("missing='drop' when fitting", "--drop-missing")
-        raise DataError(text.replace("missing='impute' when fitting", "--missing impute")) from None
-
-
-def model_of(encoder: tables.Encoder, asked: Mapping[str, Any]) -> Model:
+def model_of(encoder: Encoder, asked: Mapping[str, Any]) -> Model:
     """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
     family, features = encoder.target.family, len(encoder.features)
     classes = len(encoder.target.classes) if family == "categorical" else None
@@ -119,21 +109,20 @@ def model_of(encoder: tables.Encoder, asked: Mapping[str, Any]) -> Model:
     return network.neural_network(mlp, family, prior=asked.get("prior") or PRIORS[0])
 
 
-def model_in(spec: Mapping[str, Any]) -> tuple[Model, tables.Encoder]:
+def model_in(spec: Mapping[str, Any]) -> tuple[Model, Encoder]:
     """The model and the encoder of a run that was fitted to a table, without reading the table."""
-    encoder = tables.Encoder.from_dict(spec["encoder"])
+    encoder = Encoder.from_dict(spec["encoder"])
     return model_of(encoder, spec), encoder
 
 
-def inputs(encoder: tables.Encoder, path: Path) -> np.ndarray:
+def inputs(encoder: Encoder, path: Path) -> np.ndarray:
     """X of a table's every row, whether or not it holds the target."""
-    with typed():
-        return tables.encode(encoder, tables.read_table(path).drop(columns=encoder.target.name, errors="ignore")).x
+    return encode(encoder, read_table(path).drop(columns=encoder.target.name, errors="ignore")).x
 
 
-def as_rows(encoder: tables.Encoder, frame: pd.DataFrame) -> Data:
+def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
     """The rows of a table as Data."""
-    x, y = tables.encode(encoder, frame)
+    x, y = encode(encoder, frame)
     return Data(y, x)
 
 
@@ -185,20 +174,19 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd
     model, encoder = model_in(spec)
     posterior, x, kept_out = load(run, model), inputs(encoder, new), None
     if wanted.calibrate is not None:
-        frame, target = tables.read_table(wanted.calibrate), encoder.target.name
+        frame, target = read_table(wanted.calibrate), encoder.target.name
         if target not in frame:
             raise DataError(f"--calibrate needs rows with the target {target!r}; {wanted.calibrate} lacks it.")
-        with typed():
-            kept_out = as_rows(encoder, frame)
+        kept_out = as_rows(encoder, frame)
     return predictions(encoder, posterior.predict(x, wanted.level, calibrate=kept_out))
 
 
-def predictions(encoder: tables.Encoder, prediction: Prediction) -> pd.DataFrame:
+def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
     """A row for each row predicted, in the table's own terms."""
     if prediction.probabilities is None:
         units: dict[str, Callable] = {
-            "mean": tables.decode, "sd": tables.decode_sd, "aleatoric": tables.decode_sd,
-            "epistemic": tables.decode_sd, "lower": tables.decode, "upper": tables.decode,
+            "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
+            "epistemic": decode_sd, "lower": decode, "upper": decode,
         }  # fmt: skip
         return pd.DataFrame({name: of(encoder, getattr(prediction, name)) for name, of in units.items()})
     chances = np.asarray(prediction.probabilities, np.float64)
@@ -207,7 +195,7 @@ def predictions(encoder: tables.Encoder, prediction: Prediction) -> pd.DataFrame
     epistemic = prediction.epistemic
     if epistemic.ndim == 2:
         epistemic = np.take_along_axis(epistemic, likeliest[:, None], 1)[:, 0]
-    columns = {encoder.target.name: tables.decode(encoder, likeliest)}
+    columns = {encoder.target.name: decode(encoder, likeliest)}
     columns |= {f"p({label})": chances[:, i] for i, label in enumerate(encoder.target.classes)}
     return pd.DataFrame(columns | {"epistemic": epistemic})
 

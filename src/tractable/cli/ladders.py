@@ -5,16 +5,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from rich.table import Table
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli import arrays, explained, show
-from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, one_of, refusals, share, sizes, split
+from tractable.cli import explained, show
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, encoder_in, held_back, one_of, refusals, share, sizes
 from tractable.core import Data
+from tractable.data import support
+from tractable.data.columns import Column, standardised
+from tractable.data.encoder import Encoder
+from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
@@ -26,7 +30,7 @@ from tractable.results.folder import describe
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.words import counted, tell
+from tractable.tools.words import counted, listing, tell
 
 METHODS = ("autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep")
 NARROW, FEW, MANY = 100, [100], [400]  # rows of fewer numbers than that, and a vae's hidden widths
@@ -92,44 +96,100 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
         raise SettingsError(f"--model {kind.name} expects --latent, such as --latent {EXAMPLES[kind.name]}.")
     if asked["redraw"] and asked["family"] not in (None, "bernoulli"):
         raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked['family']}.")
-    source = arrays.read(path, asked["array"])
-    if asked["missing"] == "drop" and (gone := arrays.gaps(source.values)).any():
+    source = read_rows(path, asked["array"])
+    if asked["missing"] == "drop" and (gone := source.gaps).any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} of {len(gone):,}, with numbers missing or not finite.")
         source = source._replace(values=source.values[~gone])
-    arrays.refuse_gaps(source, GAPS + IMPUTE)
-    n = len(source.values)
+    source.refuse_gaps(GAPS + IMPUTE)
+    n, binary = len(source.values), "hidden" not in kind.options
     if n < 2:
         raise DataError(f"A {kind.name} is learnt from rows that differ: expected two or more; got {n}.")
-    binary = "hidden" not in kind.options
-    family, redraw, divisor = arrays.family_told(source, asked["family"], asked["redraw"], binary)
-    kept = np.zeros(n, bool)
-    kept[split(pd.DataFrame(index=range(n)), "", "normal", asked["held_out"])[0].index] = True
-    encoding, source = arrays.encoding_of(source, kept, family, redraw, divisor)
-    rows = encoding.encode(source)
-    asked["array"] = source.array
+    family, redraw, divisor = support.family_told(source, asked["family"], asked["redraw"], binary)
+    back = held_back(n, asked["held_out"])
+    encoder, source = encoder_of(source, ~back, 0.0 if family == "normal" else divisor)
+    asked |= {"family": family, "redraw": redraw, "array": source.array}
     if not binary and asked["hidden"] is None:
-        asked["hidden"] = FEW if encoding.size < NARROW else MANY
-    name, model = path.name.split(".")[0] or "rows", model_of(asked, encoding)
-    label = f"{name} ({counted(int(kept.sum()), 'row')} of {counted(encoding.size, 'number')}; {model})"
-    spec = {
-        "file": str(path.resolve()), "model": kind.name, **asked, "shape": list(source.shape),
-        "encoding": encoding.to_dict(),
-    }  # fmt: skip
-    rest = None if kept.all() else Data(rows[~kept])
-    return Task(kind, name, label, asked, spec, Data(rows[kept]), rest, model, encoding, shape=source.shape)
+        asked["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
+    levels = support.levels_of(source) if family == "categorical" else 0
+    shape = {"shape": list(source.shape), "levels": levels}
+    spec = {"file": str(path.resolve()), "model": kind.name, **asked, **shape, "encoder": encoder.to_dict()}
+    rows, model = encoded(spec, encoder, source), model_of(spec, encoder)
+    name, d = path.name.split(".")[0] or "rows", len(encoder.columns)
+    label = f"{name} ({counted(int(np.sum(~back)), 'row')} of {counted(d, 'number')}; {model})"
+    return Task(
+        kind, name, label, asked, spec, Data(rows[~back]), Data(rows[back]) if back.any() else None, model, encoder
+    )
 
 
-def model_of(asked: Mapping[str, Any], encoding: Encoding) -> Ladder:
+def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
+    """Columns by the mean and sd of the rows ``kept``, where these are normal, else by a divisor of all numbers.
+
+    Args:
+        divisor: 0 of normal rows. Of a table columns that are alike in all rows kept are then left out.
+    """
+    table = source.names is not None
+    names, shape = source.names or places(source.shape), None if table else source.shape
+    if divisor:
+        return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
+    values = np.asarray(source.values[kept], np.float64)
+    differs = values.min(0) != values.max(0)
+    if not differs.any():
+        raise DataError("No number differs between the rows fitted, so there is nothing to learn from.")
+    if table and not differs.all():
+        tell(f"Left out, being the same in every row that is fitted: {listing(np.array(names, object)[~differs])}.")
+        values, names = values[:, differs], np.array(names, object)[differs].tolist()
+        source = Source(source.values[:, differs], (len(names),), None, names)
+    tell("Columns are standardised by the mean and sd of the rows fitted.")
+    each = zip(names, values.T, strict=True)
+    columns = (standardised(name, column) or Column(name, "number", float(column[0])) for name, column in each)
+    return Encoder(tuple(columns), shape=shape), source
+
+
+def encoded(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:
+    """(n, d) rows of the model.
+
+    Raises:
+        DataError: rows of another width, or numbers that the family does not have.
+    """
+    width, family = source.values.shape[1], spec["family"]
+    if width != len(encoder.columns):
+        raise DataError(
+            f"Rows here have {counted(width, 'number')}; those the run was fitted to have {len(encoder.columns):,}."
+        )
+    rows = encoder.standardise(source.values)
+    support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
+    return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
+
+
+def current(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved spec, of which version 0.1 kept what the rows were taken for with the encoder."""
+    return {**spec, **{name: spec["encoding"][name] for name in ("family", "redraw", "levels") if "encoding" in spec}}
+
+
+def log_scale(spec: Mapping[str, Any], encoder: Encoder) -> float:
+    """By how much log densities are lower in the file's units; those of pixels are of numbers in [0, 1]."""
+    return float(np.log(encoder.scale[1]).sum()) if spec["family"] == "normal" else 0.0
+
+
+def units(spec: Mapping[str, Any], encoder: Encoder) -> str:
+    """What densities are of."""
+    if spec["family"] in ("bernoulli", "categorical", "poisson"):
+        return "log probabilities of rows"
+    divided = spec["family"] != "normal" and encoder.columns[0].sd != 1
+    return "log densities of pixels in [0, 1]" if divided else "log densities in the file's units"
+
+
+def model_of(spec: Mapping[str, Any], encoder: Encoder) -> Ladder:
     """The ladder of encoded rows: of binary units, or with widths of deterministic layers between, of normal ones."""
-    latent = tuple(asked["latent"])
-    if asked.get("hidden") is None:
-        return sigmoid_belief_network(encoding.size, latent, redraw=encoding.redraw)
-    family = categorical(encoding.levels) if encoding.levels else encoding.family.replace("-", " ")
-    noise, widths = "shared" if family == "normal" else None, tuple(asked["hidden"])
-    common: dict[str, Any] = {"family": family, "noise": noise, "redraw": encoding.redraw}
+    latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
+    if spec.get("hidden") is None:
+        return sigmoid_belief_network(size, latent, redraw=spec["redraw"])
+    noise, widths = "shared" if family == "normal" else None, tuple(spec["hidden"])
+    family = categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
+    common: dict[str, Any] = {"family": family, "noise": noise, "redraw": spec["redraw"]}
     if len(latent) == 1:
-        return latent_gaussian(encoding.size, latent[0], hidden=widths, **common)
-    return hierarchical(encoding.size, latent, hidden=[widths] * len(latent), **common)
+        return latent_gaussian(size, latent[0], hidden=widths, **common)
+    return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
 
 
 def suits(task: Task, method: Any, sized: bool) -> Method:
@@ -168,20 +228,20 @@ def scored(posterior: Posterior, rows: Data) -> None:
 def page(folder: Path, task: Task, learnt: Learnt) -> None:
     """The report."""
     title = f"{task.name} by {type(learnt.posterior.method).__name__}"
-    write_page(folder, learnt.posterior, title=title, shape=arrays.picture(task.shape))
+    write_page(folder, learnt.posterior, title=title, shape=support.picture(task.spec["shape"]))
 
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
     """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
-    encoding = Encoding.from_dict(spec["encoding"])
+    spec, encoder = current(spec), encoder_in(spec)
     first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
-    source = arrays.read(new, wanted.array, first, encoding.names or ())
-    arrays.refuse_gaps(source, IMPUTE)
-    rows = encoding.encode(source)
-    posterior = load(run, model_of(spec, encoding))
+    source = read_rows(new, wanted.array, first, encoder.names if encoder.shape is None else ())
+    source.refuse_gaps(IMPUTE)
+    rows, lower = encoded(spec, encoder, source), log_scale(spec, encoder)
+    posterior = load(run, model_of(spec, encoder))
     evidence: Any = posterior.log_evidence
     found = evidence(Data(rows), samples=DRAWS)
-    bounds = {"elbo": found.elbo - encoding.log_scale, "log_evidence": found.log_evidence - encoding.log_scale}
+    bounds = {"elbo": found.elbo - lower, "log_evidence": found.log_evidence - lower}
     return pd.DataFrame(code_columns(spec["model"], posterior.encode(rows)) | bounds)
 
 
@@ -219,22 +279,22 @@ def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
 
 def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
     """Lower bounds of log p(x), on a terminal."""
-    encoding = Encoding.from_dict(spec["encoding"])
+    spec, encoder = current(spec), encoder_in(spec)
     out = show.table("Lower bounds of log p(x), nats a row", "", "value", "", numbers=1)
     named = {
-        "ELBO": ("elbo", f"of rows learnt from; {encoding.units}"),
+        "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),
         "bound": ("bound", f"the same, by {found['samples']} draws, which is tighter"),
         "held-out bound": ("held-out bound", f"of {found.get('held-out rows', 0):,} rows kept back, by as many draws"),
     }
     for name, (key, meaning) in named.items():
         if key in found:
-            out.add_row(name, f"{found[key] - encoding.log_scale:.2f}", meaning)
+            out.add_row(name, f"{found[key] - log_scale(spec, encoder):.2f}", meaning)
     return out
 
 
 VAE = Kind(
     "vae", "autoencoding",
-    options_of("vae", Option(one_of(FAMILIES, "--family of a vae's rows is")))
+    options_of("vae", Option(one_of(support.FAMILIES, "--family of a vae's rows is")))
     | {"hidden": Option(sizes("hidden", "20 or 100,50"))},
     refusals("vae", NOT_OF_LADDERS),
     read, learn, page, shown, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,

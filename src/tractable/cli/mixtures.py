@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +13,11 @@ import pandas as pd
 from rich.table import Table
 
 from tractable.cli import show
-from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, standardised, values_of
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, one_of, refusals, share, split
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, encoder_in, held_back, one_of, refusals, share
 from tractable.core import Data
-from tractable.data import tables
+from tractable.data.columns import Column, gap, standardised
+from tractable.data.encoder import Encoder
+from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
@@ -89,60 +90,63 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
         raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
     if asked["choose"] == "evidence" and asked["missing"] == "exact":
         raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
-    frame = tables.read_table(path)
-    frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
-    numbers = [name for name in frame.columns if is_number(frame[name])]
-    text = [name for name in frame.columns if name not in numbers]
-    if not numbers:
-        raise DataError(f"{path} has no column of numbers, which a mixture of normals is of; got {listing(text)}.")
-    if text:
-        tell(f"Left out, as they hold no numbers: {listing(text)}.")
-    empty = [name for name in numbers if not np.isfinite(values_of(frame, [name])).any()]
-    if empty:
-        tell(f"Left out, as they hold no value at all: {listing(empty)}.")
-    numbers = [name for name in numbers if name not in empty]
-    frame = with_values(frame, numbers, asked["missing"])
-    kept, rest = split(frame, "", "normal", asked["held_out"])
-    columns = tuple(column for name in numbers if (column := standardised(kept, name)) is not None)
-    if not columns:
+    source = without_gaps(numbers_of(path), asked["missing"])
+    back = held_back(len(source.values), asked["held_out"])
+    columns = [fitted(*each) for each in zip(source.names or (), source.values[~back].T, strict=True)]
+    used = [column is not None for column in columns]
+    if not any(used):
         raise DataError(f"No column of numbers in {path} differs between rows, so there is nothing to learn from.")
-    asks, n = components_of(asked["components"])[-1], len(kept)
+    asks, n = components_of(asked["components"])[-1], int(np.sum(~back))
     if asks > n:
         raise DataError(
             f"--components asks for up to {asks}, of {counted(n, 'row')} to fit: each needs a row at least. Ask for "
-            f"fewer{', or set --held-out 0' if len(rest) else ''}."
+            f"fewer{', or set --held-out 0' if back.any() else ''}."
         )
-    rows, others = encoded(columns, kept), encoded(columns, rest)
-    gaps = "keep" if np.isnan(rows).any() or np.isnan(others).any() else "raise"
-    held_out = Data(others, missing=gaps) if len(rest) else None
+    encoder = Encoder(tuple(column for column in columns if column is not None), missing=asked["missing"])
+    rows = encoder.standardise(source.values[:, used])
+    gaps = "keep" if np.isnan(rows).any() else "raise"
+    data, held_out = Data(rows[~back], missing=gaps), Data(rows[back], missing=gaps) if back.any() else None
     name = path.name.split(".")[0] or "table"
-    label = f"{name} ({n:,} rows of {counted(len(columns), 'number')})"
-    spec = {"table": str(path.resolve()), "model": NAME, **asked, "columns": [column._asdict() for column in columns]}
-    data = Data(rows, missing=gaps)
-    return Task(kind, name, label, asked, spec | {"chosen": None}, data, held_out, encoder=columns)
+    label = f"{name} ({n:,} rows of {counted(sum(used), 'number')})"
+    spec = {"table": str(path.resolve()), "model": NAME, **asked, "encoder": encoder.to_dict(), "chosen": None}
+    return Task(kind, name, label, asked, spec, data, held_out, encoder=encoder)
 
 
-def with_values(frame: pd.DataFrame, names: list[str], missing: str) -> pd.DataFrame:
+def numbers_of(path: Path) -> Source:
+    """The columns of a table that hold numbers."""
+    source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
+    some, names = np.isfinite(source.values).any(0), np.array(source.names, object)
+    if not some.all():
+        tell(f"Left out, as they hold no value at all: {listing(names[~some])}.")
+    return source._replace(values=source.values[:, some], names=names[some].tolist())
+
+
+def without_gaps(source: Source, missing: str) -> Source:
     """The rows that are learnt from, or a sentence about the first gap."""
-    values = values_of(frame, names)
-    absent = np.isnan(values) if missing == "exact" else ~np.isfinite(values)
-    refuse_infinite(values, names, missing == "exact")
+    values, exact = source.values, missing == "exact"
+    if exact:
+        source.refuse_infinite()
+    absent = np.isnan(values) if exact else ~np.isfinite(values)
     if missing == "raise" and absent.any():
-        column = int(np.argmax(absent.any(0)))
-        count, more = int(absent[:, column].sum()), int(absent.any(0).sum()) - 1
         raise DataError(
-            f"Column {names[column]!r} has {counted(count, 'value')} missing or not finite, the first in row "
-            f"{int(np.argmax(absent[:, column]))} (the top row is 0)"
-            + (f"; {counted(more, 'more column')} likewise" if more else "")
-            + ". Use --missing exact, which learns from the numbers there are and imputes nothing, or leave out such "
-            "rows (--missing drop) or the column."
+            f"{gap(dict(zip(source.names or (), absent.T, strict=True)))} Use --missing exact, which learns from the "
+            "numbers there are and imputes nothing, or leave out such rows (--missing drop) or the column."
         )
-    gone = absent.all(1) if missing == "exact" else absent.any(1)
+    gone = absent.all(1) if exact else absent.any(1)
     if gone.all():
         raise DataError("No row is left once those with missing values are left out. Use --missing exact.")
-    if missing == "exact" and gone.any():
+    if exact and gone.any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} without any number.")
-    return frame.loc[~gone]
+    return source._replace(values=values[~gone])
+
+
+def fitted(name: str, values: np.ndarray) -> Column | None:
+    """A column by the rows fitted; None, and a note, where it is the same in all of them."""
+    column, present = standardised(name, values), values[~np.isnan(values)]
+    if column is None:
+        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
+        tell(f"Column {name!r} {same} that is fitted; it is left out.")
+    return column
 
 
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
@@ -152,9 +156,8 @@ def model_of(components: int, features: int, covariance: str, gaps: bool = False
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
     """A fit for each K, and the one that is chosen; its table in the table's units."""
-    asked, columns, rows = task.asked, task.encoder, task.data.y
-    rest = np.zeros((0, len(columns))) if task.held_out is None else task.held_out.y
-    gaps, d = task.data.missing == "keep", len(columns)
+    asked, encoder, rows = task.asked, task.encoded_by, task.data.y
+    gaps, d = task.data.missing == "keep", len(encoder.columns)
     found = select(
         lambda k: model_of(k, d, asked["covariance"], gaps), task.data, components_of(asked["components"]), method,
         by=asked["choose"], held_out=task.held_out,
@@ -162,9 +165,10 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
         seed=seed, progress=progress,
     )  # fmt: skip
     # log |d standardised / d x| is the same for every K, so the choice and what is said of it do not change.
-    units, others = scales(rows, columns).sum(), scales(rest, columns)
+    units = encoder.log_scales(rows).sum()
     changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
-    changes |= {"held-out": -others.mean()} if len(others) else {}
+    if task.held_out is not None:
+        changes["held-out"] = -encoder.log_scales(task.held_out.y).mean()
     table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
     found.posterior.save(folder)
     components(found.posterior, task).frame(len(rows)).to_csv(folder / "components.csv", index=False)
@@ -174,76 +178,61 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     return Learnt(found.posterior, seconds, dataclasses.replace(found, table=table))
 
 
-def scales(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
-    """log |dx / d standardised| of the numbers there are in each row, (n,)."""
-    return np.where(np.isnan(rows), 0, np.log([column.sd for column in columns])).sum(1)
-
-
 @functools.partial(jax.jit, static_argnames="model")
 def _told(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
-def told(model: LatentModel, theta: Any, rows: np.ndarray, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray]:
+def told(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
     """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
     n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
     parts = [_told(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)]
     density, share = (np.concatenate([np.asarray(p[j], np.float64) for p in parts])[:n] for j in (0, 1))
-    return density - scales(rows, columns), share
+    return density - encoder.log_scales(rows), share
 
 
 def components(posterior: Posterior, task: Task) -> Components:
     """θ in the table's units, and standard errors of the weights."""
     theta, errors = posterior.mean(), posterior.sd()
-    mean, sd = (np.array([getattr(c, field) for c in task.encoder]) for field in ("mean", "sd"))
+    _, sd = task.encoded_by.scale
     k, d = theta.means.shape
     spread = np.asarray(theta.covariances, np.float64)
     if task.asked["covariance"] in ("full", "tied"):
         spread = np.broadcast_to(spread, (k, d, d))
     else:
         spread = spread.reshape(k, -1, 1) * np.eye(d)
-    means = np.asarray(theta.means, np.float64) * sd + mean
+    means = task.encoded_by.restore(np.asarray(theta.means, np.float64))
     weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
-    return Components([c.name for c in task.encoder], weights, uncertain, means, spread * np.outer(sd, sd))
+    return Components(task.encoded_by.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
 def page(folder: Path, task: Task, learnt: Learnt) -> None:
     """The report of the mixture chosen."""
     posterior, rows = learnt.posterior, task.data.y
     found, model = cast(Selection, learnt.selection), cast(LatentModel, posterior.model)
-    _, share = told(model, posterior.mean(), rows, task.encoder)
-    sd, mean = (np.array([getattr(c, field) for c in task.encoder]) for field in ("sd", "mean"))
+    _, share = told(model, posterior.mean(), rows, task.encoded_by)
     write_mixture_page(
         folder, posterior,
         title=f"{task.name} by a mixture of {counted(found.components, 'normal')}",
         table=found.table, best=found.best, by=CRITERIA[found.by].column, remarks=found.remarks,
-        components=components(posterior, task), rows=rows * sd + mean, likeliest=share.argmax(1),
+        components=components(posterior, task), rows=task.encoded_by.restore(rows), likeliest=share.argmax(1),
         covariance=task.asked["covariance"], held_out=0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
 
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
     """For each row of a table its log density, its likeliest component and the probability of each."""
-    columns = [Column(**column) for column in spec["columns"]]
-    names = [column.name for column in columns]
-    frame = tables.read_table(new)
-    frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
-    absent = [name for name in names if name not in frame]
-    if absent:
-        raise DataError(f"The table lacks {listing(absent)}; expected the columns {listing(names)}.")
-    text = [name for name in names if not is_number(frame[name])]
-    if text:
-        raise DataError(f"Column {text[0]!r} held numbers when the mixture was fitted, and does not here.")
-    values = values_of(frame, names)
-    refuse_infinite(values, names)
-    rows = encoded(columns, frame)
+    encoder = encoder_in(spec)
+    source = of_table(read_table(new), new, encoder.names)
+    source.refuse_infinite()
+    rows = encoder.standardise(source.values)
     gaps = np.isnan(rows).any(1)
     if gaps.any():
         tell(f"{counted(int(gaps.sum()), 'row')} with missing values: told by the numbers there are.")
-    plain, gapped = (model_of(spec["chosen"], len(columns), spec["covariance"], each) for each in (False, True))
-    density, share = told(gapped if gaps.any() else plain, load(run, plain).mean(), rows, columns)
+    plain, gapped = (model_of(spec["chosen"], len(encoder.columns), spec["covariance"], each) for each in (False, True))
+    density, share = told(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
     told_of = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
     return pd.DataFrame({"component": share.argmax(1) + 1, **told_of, "log density": density})
 

@@ -7,6 +7,23 @@ from collections.abc import Iterator
 import typer
 
 FAULT, REJECTED = 2, 3  # exit codes
+TYPED = {  # what sentences of the library tell to do, as it is typed
+    "missing='drop' when fitting": "--drop-missing",
+    "missing='impute' when fitting": "--missing impute",
+    "array= is of": "--array is of",
+    "array='NAME'": "--array NAME",
+    "choose another family=": "choose another --family",
+    "family= says": "--family says",
+    "family='continuous-bernoulli'": "--family continuous-bernoulli",
+    "redraw=True": "--redraw",
+}
+
+
+def typed(sentence: str) -> str:
+    """A sentence of the library in the words of a command line."""
+    for told, words in TYPED.items():
+        sentence = sentence.replace(told, words)
+    return sentence
 
 
 @contextlib.contextmanager
@@ -19,7 +36,7 @@ def notes() -> Iterator[None]:
     def note(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in said:
             said.add(str(message))
-            say(f"Note: {message}", "yellow")
+            say(f"Note: {typed(str(message))}", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tractable.core import Data, Model
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
+from tractable.data.files import places
 from tractable.methods import Method
 from tractable.results.posterior import Posterior
 from tractable.select import Selection
@@ -88,7 +91,6 @@ class Task:
         model: None where it is chosen among several.
         encoder: from rows of the file to those of the model; None of an example.
         shifted: inputs of rows from elsewhere, which predictions should be less sure of.
-        shape: of one row in the file.
     """
 
     kind: "Kind"
@@ -99,9 +101,15 @@ class Task:
     data: Data
     held_out: Data | None
     model: Model | None = None
-    encoder: Any = None
+    encoder: Encoder | None = None
     shifted: np.ndarray | None = None
-    shape: tuple[int, ...] = ()
+
+    @property
+    def encoded_by(self) -> Encoder:
+        """The encoder of a task of a file's rows."""
+        if self.encoder is None:
+            raise DataError(f"{self.name} is a built-in example, whose rows are of no file.")
+        return self.encoder
 
 
 class Learnt(NamedTuple):
@@ -187,11 +195,29 @@ class Wanted(NamedTuple):
     array: str | None
 
 
+def held_back(count: int, share: float) -> np.ndarray:
+    """(count,) which rows are held out, at random; two at least are not."""
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
+    return chosen
+
+
+def encoder_in(spec: Mapping[str, Any]) -> Encoder:
+    """The encoder of a saved task; version 0.1 wrote those of columns of numbers in two forms of their own."""
+    if "encoder" in spec:
+        return Encoder.from_dict(spec["encoder"])
+    if "columns" in spec:
+        return Encoder(tuple(Column(c["name"], "number", c["mean"], c["sd"]) for c in spec["columns"]))
+    old = spec["encoding"]
+    shape = None if old["names"] else tuple(spec["shape"])
+    names, count = old["names"] or places(spec["shape"]), old["size"]
+    scales = zip(names, old["mean"] or [0.0] * count, old["sd"] or [old["divisor"]] * count, strict=True)
+    return Encoder(tuple(Column(name, "number", mean, sd) for name, mean, sd in scales), shape=shape)
+
+
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows to fit, rows held out). Of every class at least one row is fitted."""
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(frame))
-    chosen = np.zeros(len(frame), bool)
-    chosen[order[: min(round(share * len(frame)), len(frame) - 2)]] = True
+    chosen = held_back(len(frame), share)
     if family != "normal":
         labels = frame[target].astype(str).to_numpy()
         unseen = ~np.isin(labels, labels[~chosen])

@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
 from tractable.core import Batch
+from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
 from tractable.estimators.density_model import as_doubles, as_floats, compiled, finite, moved, weighted
 from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
-from tractable.estimators.files import blocks, framed, on_file, opened
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
