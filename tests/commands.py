@@ -6,6 +6,7 @@ from typer.testing import CliRunner, Result
 
 from tractable.cli import kinds
 from tractable.cli.app import app
+from tractable.cli.folders import upgraded
 from tractable.cli.task import Task
 
 
@@ -24,5 +25,5 @@ def fault(*words: object) -> str:
 
 def task_of(spec: dict[str, Any]) -> Task:
     """The task of a saved run, or of options as they are typed."""
-    kind = kinds.of_spec(spec)
-    return kind.read(kind, kinds.spec_given(spec))
+    spec = upgraded(spec)
+    return kinds.named(spec["model"]).read(kinds.named(spec["model"]), spec)

@@ -52,7 +52,6 @@ def test_criteria_and_choice():
     ("words", "sentence"),
     [
         ({"method": tr.NUTS()}, "expects a method that finds one, such as EM\\(\\); got nuts"),
-        ({"method": "em"}, "got 'em'"),
         ({"candidates": []}, "numbers of components, each 1 or more"),
         ({"candidates": [0, 1]}, "got \\[0, 1\\]"),
         ({"by": "aic"}, "by is 'bic', 'held-out', 'evidence'; got 'aic'"),

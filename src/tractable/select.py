@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tractable.checks.report import Report, number
-from tractable.core import Data, as_data
+from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import standard_errors
@@ -103,7 +102,7 @@ def select(
     *,
     by: str = "bic",
     held_out: Any = None,
-    bound_of: Callable[[int], Any] | None = None,
+    bound_of: Callable[[int], Model] | None = None,
     seed: int = 0,
     progress: bool | Callable | None = None,
 ) -> Selection:
@@ -169,7 +168,7 @@ def select(
 
 
 def _check(method: Any, tried: list, by: str, held_out: Any, bound_of: Any) -> None:
-    if not isinstance(method, Method) or not method.point:
+    if not getattr(method, "point", False):
         got = getattr(method, "label", None) or repr(method)
         raise SettingsError(f"select compares maxima, and expects a method that finds one, such as EM(); got {got}.")
     if not tried or not all(is_count(k) for k in tried):
@@ -188,7 +187,7 @@ def _candidate(
     components: int,
     method: Method,
     held_out: Data | None,
-    bound_of: Callable[[int], Any] | None,
+    bound_of: Callable[[int], Model] | None,
     seed: int,
     say: Callable[[str, int, int], None],
 ) -> Candidate:
@@ -210,7 +209,7 @@ def _candidate(
 
 
 def bounded(
-    model: Any, data: Data, components: int, method: Method, seed: int = 0, progress: bool | Callable | None = False
+    model: Model, data: Data, components: int, method: Method, seed: int = 0, progress: bool | Callable | None = False
 ) -> float:
     """ELBO + log K!, a lower bound on log p(data), nats, by variational Bayes (Bishop 2006, section 10.2.4)."""
     ascent = CoordinateAscent(starts=getattr(method, "starts", 1), draws=1)
@@ -236,8 +235,10 @@ def _doubts(report: Report) -> str:
     return "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust")
 
 
-def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> pd.DataFrame:
-    """A row for each K."""
+def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> Any:
+    """A row for each K, a DataFrame."""
+    import pandas as pd  # here, for those who need it: it takes a while
+
     lines = [
         {
             "components": c.components, "parameters": c.parameters, "log likelihood": c.log_likelihood,
@@ -251,7 +252,7 @@ def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> pd.D
     return pd.DataFrame(lines)
 
 
-def chosen(table: pd.DataFrame, by: str) -> int:
+def chosen(table: Any, by: str) -> int:
     """The row with the best criterion of those not rejected, of equal ones the first; of the rejected where all are."""
     score = CRITERIA[by].sign * table[CRITERIA[by].column].to_numpy(np.float64)
     score = np.where(np.isfinite(score), score, -np.inf)
@@ -259,9 +260,7 @@ def chosen(table: pd.DataFrame, by: str) -> int:
     return int(np.argmax(np.where(sound, score, -np.inf) if sound.any() else score))
 
 
-def remarks(
-    candidates: Sequence[Candidate], table: pd.DataFrame, best: int, by: str, asked: int, stopped: bool
-) -> list[str]:
+def remarks(candidates: Sequence[Candidate], table: Any, best: int, by: str, asked: int, stopped: bool) -> list[str]:
     """What there is to say about the choice; ``asked`` numbers of components were to be tried."""
     _, sign, name = CRITERIA[by]
     column, out = CRITERIA[by].column, []

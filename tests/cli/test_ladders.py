@@ -13,8 +13,8 @@ from typer.testing import Result
 
 import tractable as tr
 from tractable.cli import ladders
-from tractable.cli.folders import read_run, write_run
-from tractable.cli.task import encoder_in, split
+from tractable.cli.folders import read_run, upgraded, write_run
+from tractable.cli.task import split
 from tractable.data import support
 from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
@@ -181,7 +181,7 @@ def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
         "levels": problem.pop("levels"), "names": None, "mean": None, "sd": None,
     }  # fmt: skip
     del problem["encoder"]
-    problem["family"] = None
+    problem["file"], problem["family"] = problem.pop("table"), None
     write_run(old, entries)
     for path in (out, old):
         assert run("predict", path, folder / "digits.npz", "--out", tmp_path / f"{path.name}.csv").exit_code == 0
@@ -189,7 +189,9 @@ def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
     assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
     assert task_of(problem).spec == read_run(out)["problem"]
     table = {"names": ["a"], "size": 1, "divisor": 1.0, "mean": [2.0], "sd": [3.0]}
-    assert encoder_in({"shape": [1], "encoding": table}) == Encoder((Column("a", "number", 2.0, 3.0),))
+    table |= {"family": "normal", "redraw": False, "levels": 0}
+    found = Encoder.from_dict(upgraded({"shape": [1], "encoding": table})["encoder"])
+    assert found == Encoder((Column("a", "number", 2.0, 3.0),))
 
 
 @pytest.fixture

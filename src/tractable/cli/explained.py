@@ -59,7 +59,9 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
     if (table is None) == (example is None):
         got = "neither" if table is None else "both"
         raise DataError(f"Expected either a table with --target, or --example; got {got}.")
-    return of_table(kind, table, given.get("target"), asked) if example is None else of_example(kind, example, asked)
+    if example is not None:
+        return of_example(kind, example, asked)
+    return of_table(kind, Path(str(table)), given.get("target"), asked)
 
 
 def of_example(kind: Kind, name: str, asked: Mapping[str, Any]) -> Task:
@@ -70,7 +72,7 @@ def of_example(kind: Kind, name: str, asked: Mapping[str, Any]) -> Task:
     return Task(kind, name, label(name, data, model), asked, {"example": name}, data, held_out, model)
 
 
-def of_table(kind: Kind, path: Any, target: str | None, asked: dict[str, Any]) -> Task:
+def of_table(kind: Kind, path: Path, target: str | None, asked: dict[str, Any]) -> Task:
     """A table's target, and the other columns that are to explain it."""
     frame = read_table(path)
     if target is None:

@@ -32,7 +32,7 @@ def fit(model: str, given: Mapping[str, Any], how: How) -> None:
         own = [name for name in kind.options if name not in ("held_out", "missing") and given[name]]
         if own:
             raise SettingsError(f"--resume goes on with the run as it was: leave --{own[0]} out.")
-        given = kinds.spec_given(saved["problem"])
+        given = saved["problem"]
     task = kind.read(kind, given)
     method, seed = method_and_seed(how, saved, kind.method)
     method = kind.suited(task, method, how.sized)
@@ -76,7 +76,7 @@ def report(folder: Path) -> None:
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:
-        for each in kinds.of_spec(entries["problem"]).kept(folder, entries["problem"], about):
+        for each in kinds.named(entries["problem"]["model"]).kept(folder, entries["problem"], about):
             console.print(each)
         console.print(show.verdict(about["verdict"], about["checks"]))
         console.print(f"{show.seconds(about['seconds'])}.")
@@ -91,7 +91,7 @@ def report(folder: Path) -> None:
 def predict(folder: Path, new: Path, out: Path, wanted: Wanted) -> None:
     """A table of predictions of new rows, by the run in a folder."""
     spec = read_run(folder)["problem"]
-    kind = kinds.of_spec(spec)
+    kind = kinds.named(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
     if wanted.array is not None and "array" not in kind.options:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
+from tractable.data.files import places
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
 
@@ -48,15 +51,34 @@ def write_run(folder: Path, entries: dict[str, Any]) -> None:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What ``write_run`` wrote."""
+    """What ``write_run`` wrote, here or in version 0.1."""
     try:
-        return json.loads((folder / RUN).read_text(encoding="utf-8"))
+        entries = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        return entries | {"problem": upgraded(entries["problem"])}
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{folder} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
         ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
+
+
+def upgraded(spec: dict[str, Any]) -> dict[str, Any]:
+    """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
+    spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}
+    if "file" in spec:
+        spec["table"] = spec.pop("file")
+    if "columns" in spec:  # of a mixture
+        columns = [Column(c["name"], "number", c["mean"], c["sd"]) for c in spec.pop("columns")]
+        spec["encoder"] = Encoder(tuple(columns), missing=spec["missing"]).to_dict()
+    if "encoding" in spec:  # of a ladder
+        old = spec.pop("encoding")
+        names, count = old["names"] or places(spec["shape"]), old["size"]
+        scales = zip(names, old["mean"] or [0.0] * count, old["sd"] or [old["divisor"]] * count, strict=True)
+        columns = (Column(name, "number", mean, sd) for name, mean, sd in scales)
+        spec |= {name: old[name] for name in ("family", "redraw", "levels")}
+        spec["encoder"] = Encoder(tuple(columns), shape=None if old["names"] else tuple(spec["shape"])).to_dict()
+    return spec
 
 
 def described(folder: Path) -> dict[str, Any] | None:

@@ -28,11 +28,6 @@ def unknown(name: str) -> SettingsError:
     )
 
 
-def of_spec(spec: Mapping[str, Any]) -> Kind:
-    """The kind of a saved task; the first version wrote none of the one it had."""
-    return named(spec.get("model", DEFAULT))
-
-
 def check_options(kind: Kind, given: Mapping[str, Any]) -> None:
     """A sentence about the first option that was given and that the kind does not take."""
     said = [option for option, value in given.items() if value not in (None, False)]
@@ -48,16 +43,9 @@ def kind_gone_on_with(folder: Path | None, saved: Mapping[str, Any], name: str) 
     """The kind of a saved run that is to be gone on with; ``name`` is what was typed, or the default."""
     if "method" not in saved:
         raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
-    kept = of_spec(saved["problem"])
+    kept = named(saved["problem"]["model"])
     if not kept.resumable:
         raise CheckpointError(f"{folder} is a {kept.name}: {kept.refused['resume'].partition(': ')[2]}")
     if name not in (kept.name, DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")
     return kept
-
-
-def spec_given(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved spec as what was typed; where an older version wrote less, what that version did."""
-    table = spec.get("table", spec.get("file"))
-    missing = spec.get("missing", "drop" if spec.get("drop") else None)
-    return {**spec, "table": None if table is None else Path(table), "missing": missing}

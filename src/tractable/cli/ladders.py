@@ -13,7 +13,7 @@ from rich.table import Table
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
 from tractable.cli import explained, show
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, encoder_in, held_back, one_of, refusals, share, sizes
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share, sizes
 from tractable.core import Data
 from tractable.data import support
 from tractable.data.columns import Column, standardised
@@ -52,17 +52,6 @@ NOT_OF_LADDERS = {
 }
 
 
-def whether_missing(name: str) -> Option:
-    """--missing."""
-
-    def read(value: str) -> str:
-        if value not in ("raise", "drop"):
-            raise SettingsError(f"--missing of a {name} is raise or drop; got {value!r}. {IMPUTE}")
-        return value
-
-    return Option(read, "raise")
-
-
 def of_binary_rows(value: str) -> str:
     """--family of a belief network."""
     if value != "bernoulli":
@@ -74,7 +63,7 @@ def options_of(name: str, family: Option) -> dict[str, Option]:
     """Those of both kinds."""
     return {
         "held_out": Option(share, 0.2),
-        "missing": whether_missing(name),
+        "missing": Option(one_of(("raise", "drop"), f"--missing of a {name} is", f" {IMPUTE}"), "raise"),
         "family": family,
         "latent": Option(sizes("latent", "20 or 100,50")),
         "array": Option(),
@@ -88,10 +77,9 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
     Raises:
         DataError: no rows of numbers, gaps that nothing was said of, numbers that the family does not have.
     """
-    path = given.get("table")
-    if path is None:
+    if given.get("table") is None:
         raise DataError(f"--model {kind.name} expects a file: tractable fit FILE --model {kind.name} --latent 20.")
-    asked = kind.ask(given)
+    path, asked = Path(given["table"]), kind.ask(given)
     if asked["latent"] is None:
         raise SettingsError(f"--model {kind.name} expects --latent, such as --latent {EXAMPLES[kind.name]}.")
     if asked["redraw"] and asked["family"] not in (None, "bernoulli"):
@@ -112,7 +100,7 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
         asked["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
     levels = support.levels_of(source) if family == "categorical" else 0
     shape = {"shape": list(source.shape), "levels": levels}
-    spec = {"file": str(path.resolve()), "model": kind.name, **asked, **shape, "encoder": encoder.to_dict()}
+    spec = {"table": str(path.resolve()), "model": kind.name, **asked, **shape, "encoder": encoder.to_dict()}
     rows, model = encoded(spec, encoder, source), model_of(spec, encoder)
     name, d = path.name.split(".")[0] or "rows", len(encoder.columns)
     label = f"{name} ({counted(int(np.sum(~back)), 'row')} of {counted(d, 'number')}; {model})"
@@ -159,11 +147,6 @@ def encoded(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.nda
     rows = encoder.standardise(source.values)
     support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
     return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
-
-
-def current(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved spec, of which version 0.1 kept what the rows were taken for with the encoder."""
-    return {**spec, **{name: spec["encoding"][name] for name in ("family", "redraw", "levels") if "encoding" in spec}}
 
 
 def log_scale(spec: Mapping[str, Any], encoder: Encoder) -> float:
@@ -233,7 +216,7 @@ def page(folder: Path, task: Task, learnt: Learnt) -> None:
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
     """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
-    spec, encoder = current(spec), encoder_in(spec)
+    encoder = Encoder.from_dict(spec["encoder"])
     first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
     source = read_rows(new, wanted.array, first, encoder.names if encoder.shape is None else ())
     source.refuse_gaps(IMPUTE)
@@ -279,7 +262,7 @@ def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
 
 def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
     """Lower bounds of log p(x), on a terminal."""
-    spec, encoder = current(spec), encoder_in(spec)
+    encoder = Encoder.from_dict(spec["encoder"])
     out = show.table("Lower bounds of log p(x), nats a row", "", "value", "", numbers=1)
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),

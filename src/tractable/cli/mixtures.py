@@ -13,7 +13,7 @@ import pandas as pd
 from rich.table import Table
 
 from tractable.cli import show
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, encoder_in, held_back, one_of, refusals, share
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share
 from tractable.core import Data
 from tractable.data.columns import Column, gap, standardised
 from tractable.data.encoder import Encoder
@@ -82,10 +82,9 @@ def read(kind: Kind, given: Mapping[str, Any]) -> Task:
     Raises:
         DataError: no numbers, gaps that nothing was said of, more components than rows.
     """
-    path = given.get("table")
-    if path is None:
+    if given.get("table") is None:
         raise DataError(f"--model {NAME} expects a table: tractable fit TABLE --model {NAME}.")
-    asked = kind.ask(given)
+    path, asked = Path(given["table"]), kind.ask(given)
     if asked["choose"] == "held-out" and asked["held_out"] == 0:
         raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
     if asked["choose"] == "evidence" and asked["missing"] == "exact":
@@ -224,7 +223,7 @@ def page(folder: Path, task: Task, learnt: Learnt) -> None:
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
     """For each row of a table its log density, its likeliest component and the probability of each."""
-    encoder = encoder_in(spec)
+    encoder = Encoder.from_dict(spec["encoder"])
     source = of_table(read_table(new), new, encoder.names)
     source.refuse_infinite()
     rows = encoder.standardise(source.values)

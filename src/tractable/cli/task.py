@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.core import Data, Model
-from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
-from tractable.data.files import places
 from tractable.methods import Method
 from tractable.results.posterior import Posterior
 from tractable.select import Selection
@@ -38,13 +36,14 @@ def share(value: float) -> float:
     return value
 
 
-def one_of(names: Iterable[str], words: str) -> Callable[[Any], Any]:
-    """Reads one of some names; ``words`` begin the sentence about another."""
+def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any], Any]:
+    """Reads one of some names; ``words`` begin the sentence about another, ``remedy`` ends it."""
     names = tuple(names)
 
     def read(value: str) -> str:
         if value not in names:
-            raise SettingsError(f"{words} {', '.join(names)}; got {value!r}.")
+            expected = ", ".join(names) if names[2:] else " or ".join(names)
+            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}")
         return value
 
     return read
@@ -200,19 +199,6 @@ def held_back(count: int, share: float) -> np.ndarray:
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
     return chosen
-
-
-def encoder_in(spec: Mapping[str, Any]) -> Encoder:
-    """The encoder of a saved task; version 0.1 wrote those of columns of numbers in two forms of their own."""
-    if "encoder" in spec:
-        return Encoder.from_dict(spec["encoder"])
-    if "columns" in spec:
-        return Encoder(tuple(Column(c["name"], "number", c["mean"], c["sd"]) for c in spec["columns"]))
-    old = spec["encoding"]
-    shape = None if old["names"] else tuple(spec["shape"])
-    names, count = old["names"] or places(spec["shape"]), old["size"]
-    scales = zip(names, old["mean"] or [0.0] * count, old["sd"] or [old["divisor"]] * count, strict=True)
-    return Encoder(tuple(Column(name, "number", mean, sd) for name, mean, sd in scales), shape=shape)
 
 
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:

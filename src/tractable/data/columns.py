@@ -45,7 +45,7 @@ class Column:
         return plain.get(self.kind, [self.name]) + [f"{self.name} is missing"] * self.indicator
 
 
-def missing(values: Values) -> np.ndarray:
+def lacks(values: Values) -> np.ndarray:
     """Absent, or a number that is not finite."""
     absent = values.isna().to_numpy(bool)
     if values.dtype.kind == "f":
@@ -86,7 +86,7 @@ def kind_of(values: Values) -> str:
 
 def fit_column(values: Values, impute: bool) -> Column | None:
     """What a training column's kind is and how it is scaled; None, and a warning, where it is the same in every row."""
-    name, gone = str(values.name), missing(values)
+    name, gone = str(values.name), lacks(values)
     values = values[~gone]  # all of them, unless missing ones are filled in
     kind = kind_of(values) if len(values) else ""
     if values.nunique() < 2:
@@ -162,7 +162,7 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
     """(n, columns of X that it makes)."""
-    gone = missing(values)
+    gone = lacks(values)
     blocks = [] if column.kind == "presence" else [_encode_present(column, values, gone)]
     return np.concatenate([*blocks, *([gone[:, None]] * column.indicator)], axis=1).astype(np.float64)
 

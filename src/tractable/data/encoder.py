@@ -27,11 +27,9 @@ from tractable.data.columns import (
     fit_column,
     gap,
     kind_of,
+    lacks,
     moments,
     text_of,
-)
-from tractable.data.columns import (
-    missing as absent_from,
 )
 from tractable.data.files import Frame, distinct
 from tractable.tools.errors import DataError
@@ -85,17 +83,17 @@ class Encoder:
         """Names of the D columns of X."""
         return [name for column in self.columns for name in column.features]
 
-    # Of columns that are all numbers.
-
     @property
     def names(self) -> list[str]:
-        """Of the d columns."""
+        """Of the d columns used."""
         return [column.name for column in self.columns]
 
     @functools.cached_property
     def scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and sd of each column, (d,)."""
         return np.array([c.mean for c in self.columns]), np.array([c.sd for c in self.columns])
+
+    # Of columns that are all numbers.
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
         """(value − mean) / sd of rows (n, d); NaN stays."""
@@ -214,7 +212,7 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
     frame = _named(frame)
     needed = _needed(_wanted(encoder, frame), encoder.target.name, encoder.missing)
-    return ~np.any([np.zeros(len(frame), bool), *(absent_from(frame[name]) for name in needed)], axis=0)
+    return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
 
 
 def decode(encoder: Encoder, y: Any) -> np.ndarray:
@@ -273,7 +271,7 @@ def _needed(names: list[str], target: str, missing: str) -> list[str]:
 
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:
     """The rows with a value in every named column, or a sentence about the first that lacks one."""
-    absent = {name: absent_from(frame[name]) for name in names}
+    absent = {name: lacks(frame[name]) for name in names}
     gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
     if not gone.any():
         return frame
