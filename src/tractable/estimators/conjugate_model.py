@@ -45,9 +45,7 @@ def counted(base: ConjugateModel, first: Callable) -> Counted:
         x, weight = rows
         return weight * base.summed_out(theta, x)
 
-    made: Any = Counted.from_steps(None, None, log_prob, base.position, support=base.support, prior=base.prior)
-    made._set(conjugate=counting(base.conjugate), first=first)
-    return made
+    return Counted.of(counting(base.conjugate), log_prob, base.position, base.support, base.prior, first)
 
 
 @functools.lru_cache(maxsize=128)

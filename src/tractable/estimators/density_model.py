@@ -41,17 +41,15 @@ def weighted(base: LatentModel) -> Weighted:
         x, weight = rows
         return weight * base.summed_out(theta, x)
 
-    made = Weighted.from_steps(
+    return Weighted.from_steps(
         weigh, base.m_step, log_prob, base.position,
         support=base.support, sample=base.sampler, parameters=base.parameters,
     )  # fmt: skip
-    return made  # pyright: ignore[reportReturnType]
 
 
 def moved(model: LatentModel, theta: PyTree, offset: np.ndarray) -> PyTree:
     """θ of rows to which ``offset`` is added."""
-    shift: Any = model.shift
-    return shift(theta, offset)
+    return model.shifted(theta, offset)
 
 
 def finite(theta: PyTree) -> bool:

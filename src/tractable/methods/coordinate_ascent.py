@@ -21,7 +21,7 @@ from tractable.methods.online_em import OnlineEM, followed
 from tractable.methods.variational import draws_key
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.latent import LatentModel
-from tractable.models.variational import ConjugateModel
+from tractable.models.variational import ConjugateModel, conjugate_model
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
@@ -73,8 +73,9 @@ class CoordinateAscent(EM):
         return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
 
     def needed(self, model: Model) -> Any:
-        if isinstance(model, ConjugateModel):
-            return model
+        found = conjugate_model(model)
+        if found is not None:
+            return found
         raise ModelError(
             f"{type(self).__name__} needs closed forms of q(θ), which this model lacks: use MeanField, or "
             "models.bayesian_gaussian_mixture, models.bayesian_linear_regression, models.normal_gamma."

@@ -170,7 +170,7 @@ def _noticed(told: drawn.Told) -> None:
 
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
     """θ to begin with, a leading axis of starts: as for EM; where z cannot be summed out, from the joint density."""
-    if model.begin is not None or model.log_prob is not None:
+    if model.steps.begin is not None or model.sums is not None:
         return beginnings(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
     rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)

@@ -20,6 +20,7 @@ from numpyro.distributions import constraints
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.models.columns import about, check_sizes, origin_of
 from tractable.models.conjugate import LOG_2PI, Real
 from tractable.models.latent import LatentModel
 from tractable.tools.counts import is_count
@@ -132,16 +133,12 @@ class Setting(NamedTuple):
 
 
 def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
-    if not is_count(features):
-        raise ModelError(f"features is a whole number, 1 or more; got {features}.")
+    check_sizes(features=features)
     if not is_count(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
-    origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
-    if origin.shape != (features,) or not np.isfinite(origin).all():
-        raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
-    return _factors(Setting(int(features), int(rank), float(floor), tuple(origin.tolist()), isotropic))
+    return _factors(Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic))
 
 
 @functools.lru_cache(maxsize=128)
@@ -159,16 +156,6 @@ def _factors(setting: Setting) -> LatentModel:
         parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
         shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
     )  # fmt: skip
-
-
-def clean(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
-    """Rows about the centre."""
-    x, features = jnp.asarray(x), setting.features
-    if x.ndim != 2 or x.shape[1] != features:
-        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {x.shape}.")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        x = x.astype(theta.mean.dtype)
-    return (x - setting.centre.astype(x.dtype)).astype(theta.mean.dtype)
 
 
 def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -189,7 +176,7 @@ def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, j
 
 
 def e_step(setting: Setting, theta: Loadings, batch: Batch) -> Expected:
-    x, rank = clean(setting, theta, observed(batch)), setting.rank
+    x, rank = about(setting.centre, observed(batch), theta.mean.dtype), setting.rank
     weights = jnp.asarray(batch.mask, x.dtype)
     x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
     means, covariance, log_probs = coded(setting, theta, x)
@@ -214,12 +201,12 @@ def m_step(setting: Setting, statistics: Regression) -> Loadings:
 
 
 def log_prob(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
-    return coded(setting, theta, clean(setting, theta, x))[2]
+    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[2]
 
 
 def encode(setting: Setting, theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
     """Mean and covariance of z given x."""
-    return coded(setting, theta, clean(setting, theta, x))[:2]
+    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[:2]
 
 
 def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:

@@ -1,13 +1,16 @@
 """A mixture of normals on rows with gaps: conditional moments of what is not seen, and the E-step of them."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.models.columns import about
 from tractable.models.conjugate import LOG_2PI
-from tractable.models.gaussians import Gaussians, Setting, centred
+from tractable.models.gaussians import Gaussians, Setting
 from tractable.models.linear_mixture import Moments, normalised
 from tractable.models.normal_wishart import is_matrix
 from tractable.tools.small import inverse_root
@@ -30,7 +33,7 @@ def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.A
 def conditionals(setting: Setting, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """log π_k N(x_o; μ_k, Σ_k) (n, K), E[x | x_o, k] (n, K, d) and E[xxᵀ | x_o, k] (n, K, d, d), about the centre."""
     components, features, covariance, *_ = setting
-    x = centred(setting, x, theta.means.dtype)
+    x = about(setting.centre, x, theta.means.dtype)
     means, given = theta.means - setting.centre.astype(theta.means.dtype), theta.covariances
     if is_matrix(covariance):
         matrices = jnp.broadcast_to(given, (components, features, features))
@@ -39,6 +42,11 @@ def conditionals(setting: Setting, theta: Gaussians, x: jax.Array) -> tuple[jax.
     every = jax.vmap(jax.vmap(conditional, (None, 0, 0)), (0, None, None))
     log_probs, filled, second = every(x, means, matrices)
     return log_probs + jnp.log(theta.weights)[None, :], filled, second
+
+
+def shares(setting: Setting, theta: Gaussians, x: Any) -> tuple[jax.Array, jax.Array]:
+    """Responsibilities (n, K) and log densities (n,) of rows with gaps."""
+    return normalised(conditionals(setting, theta, jnp.asarray(x))[0])
 
 
 def e_step(setting: Setting, theta: Gaussians, batch: Batch) -> Expected:

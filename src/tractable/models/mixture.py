@@ -16,21 +16,25 @@ import numpy as np
 from numpyro.distributions import constraints
 
 from tractable.models import gaussians, missing
+from tractable.models.columns import check_sizes, rows_of
 from tractable.models.conjugate import Real
 from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
+    Linear,
     Moments,
     by_weight,
-    check_sizes,
     clustered,
     counts_check,
+    drawn_components,
     linear_mixture,
-    normalised,
     permuted,
-    rows_of,
 )
 from tractable.tools.errors import ModelError
+
+__all__ = [
+    "COVARIANCES", "Bernoullis", "Gaussians", "Moments", "bernoulli_mixture", "gaussian_mixture", "with_missing"
+]  # fmt: skip
 
 
 class Bernoullis(NamedTuple):
@@ -73,19 +77,7 @@ def gaussian_mixture(
     >>> gaussian_mixture(3, 2).parameters
     17
     """
-    return _gaussian_mixture(_checked(components, features, covariance, floor, centre))
-
-
-def _checked(components: int, features: int, covariance: str, floor: Real, centre: Any) -> Setting:
-    check_sizes(components, features)
-    if covariance not in COVARIANCES:
-        raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
-    if not 0 <= floor < math.inf:
-        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
-    origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
-    if origin.shape != (features,) or not np.isfinite(origin).all():
-        raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
-    return Setting(components, features, covariance, float(floor), tuple(origin.tolist()))
+    return _gaussian_mixture(gaussians.checked(components, features, covariance, floor, centre))
 
 
 @functools.lru_cache(maxsize=128)
@@ -97,10 +89,8 @@ def _gaussian_mixture(setting: Setting) -> LatentModel:
         return functools.partial(function, setting)
 
     return linear_mixture(
-        of(gaussians.centred), functools.partial(gaussians.expand, setting.covariance), of(gaussians.coefficients),
-        of(gaussians.moments), of(gaussians.m_step),
-        position=position, support=support, sample=of(gaussians.sample), begin=of(gaussians.begin),
-        examine=of(gaussians.examine), parameters=gaussians.free_numbers(setting),
+        gaussians.family(setting), of(gaussians.m_step), position,
+        support=support, sample=of(gaussians.sample), begin=of(gaussians.begin), examine=of(gaussians.examine),
         shift=lambda theta, offset: theta._replace(means=theta.means + offset),
         canonical=functools.partial(by_weight, tied=tied), permute=functools.partial(permuted, tied=tied),
     )  # fmt: skip
@@ -119,18 +109,15 @@ def with_missing(
 
     Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it has.
     """
-    return _with_missing(_checked(components, features, covariance, floor, centre))
+    return _with_missing(gaussians.checked(components, features, covariance, floor, centre))
 
 
 @functools.lru_cache(maxsize=128)
 def _with_missing(setting: Setting) -> LatentModel:
-    def shares(theta: Gaussians, x: Any) -> tuple[jax.Array, jax.Array]:
-        return normalised(missing.conditionals(setting, theta, jnp.asarray(x))[0])
-
     return _gaussian_mixture(setting).with_steps(
         e_step=functools.partial(missing.e_step, setting),
-        log_prob=lambda theta, x: shares(theta, x)[1],
-        responsibilities=lambda theta, x: shares(theta, x)[0],
+        log_prob=lambda theta, x: missing.shares(setting, theta, x)[1],
+        responsibilities=lambda theta, x: missing.shares(setting, theta, x)[0],
     )
 
 
@@ -157,7 +144,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     >>> bernoulli_mixture(2, 5).parameters
     11
     """
-    check_sizes(components, features)
+    check_sizes(components=components, features=features)
     if not 0 < prior_counts < math.inf:
         raise ModelError(f"prior_counts is positive and finite; got {prior_counts}.")
     return _bernoulli_mixture(components, features, float(prior_counts))
@@ -184,7 +171,7 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
 
     def sample(key: jax.Array, theta: Bernoullis, n: int) -> tuple[jax.Array, jax.Array]:
         key_component, key_x = jax.random.split(key)
-        k = jax.random.categorical(key_component, jnp.log(theta.weights)[None, :], shape=(n,))
+        k = drawn_components(key_component, theta.weights, n)
         return jax.random.bernoulli(key_x, theta.means[k]).astype(theta.means.dtype), k
 
     def log_prior(theta: Bernoullis) -> jax.Array:
@@ -195,7 +182,6 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
     def moments(sums: jax.Array) -> Moments:
         return Moments(sums[:, 0], sums[:, 1:], ())
 
-    free = components - 1 + components * features
     position = Bernoullis(np.full(components, 1 / components), np.full((components, features), 0.5))
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
@@ -206,8 +192,7 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
         return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
 
     return linear_mixture(
-        clean, expand, coefficients, moments, m_step,
-        position=position, support=support, prior=log_prior, sample=sample, begin=begin,
+        Linear(clean, expand, coefficients, moments), m_step, position,
+        support=support, prior=log_prior, sample=sample, begin=begin,
         examine=functools.partial(counts_check, least=1), canonical=by_weight, permute=permuted,
-        parameters=free,
     )  # fmt: skip
