@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from tractable.models.architecture import ACTIVATIONS, mlp
 from tractable.models.ladder import Choose, Recognition
-from tractable.models.layers import Layer, mapped, normal
-from tractable.models.network import ACTIVATIONS, mlp
+from tractable.models.layers import Layer, mapped, normal, started
 from tractable.tools.errors import ModelError
 
 PyTree = Any
@@ -59,7 +59,7 @@ def top_down(
     def init(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, (len(above), 2))
         return {
-            f"h{i + 1}": {"up": {} if step is None else _start(step, keys[i, 0]), "head": _start(head, keys[i, 1])}
+            f"h{i + 1}": {"up": {} if step is None else started(step, keys[i, 0]), "head": started(head, keys[i, 1])}
             for i, (step, head) in enumerate(zip(steps, heads, strict=True))
         }
 
@@ -88,7 +88,3 @@ def product(one: Any, other: Any) -> Any:
     total = jnp.square(first.scale) + jnp.square(second.scale)
     mean = second.loc + (first.loc - second.loc) * jnp.square(second.scale) / total
     return dist.Normal(mean, first.scale * second.scale * jax.lax.rsqrt(total), validate_args=False).to_event(1)
-
-
-def _start(net: Any, key: jax.Array) -> PyTree:
-    return net.params if net.start is None else net.start(key)
