@@ -13,9 +13,8 @@ import numpy as np
 from tractable.core import Model
 from tractable.data.rows import Data, Plan
 from tractable.kernels.em import expected
-from tractable.methods.drawing import chain_keys
 from tractable.methods.em_climb import Reached
-from tractable.methods.maximisation import EM, LOOKED_AT, chosen
+from tractable.methods.maximisation import EM, chosen, starting_points
 from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.methods.online_em import OnlineEM, followed
 from tractable.methods.variational import draws_key
@@ -91,12 +90,7 @@ class CoordinateAscent(EM):
         return _minus(model.conjugate.divergence)
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
-        seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-        rows = jax.tree.map(np.asarray, seen.rows)
-        rows = rows[0] if rows[1] is None else rows
-        found = [model.first(k, rows) for k in chain_keys(key, self.starts)]
-        dtype = jnp.result_type(float)
-        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+        return starting_points(model.first, data, key, self.starts)
 
     def learn(self, session: Session) -> Outcome:
         model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)

@@ -252,11 +252,15 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
             return jax.vmap(lambda u: model.constrain(model.space.unravel(u)))(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
         return jax.vmap(model.sample_prior)(chain_keys(key, count))
-    # Of data on file evenly spaced rows stand for all.
+    return starting_points(model.steps.begin, data, key, count)
+
+
+def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
+    """``begin`` of several keys, a leading axis of starts; of data on file evenly spaced rows stand for all."""
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
     rows = jax.tree.map(np.asarray, seen.rows)
     rows = rows[0] if rows[1] is None else rows
-    found = [model.steps.begin(k, rows) for k in chain_keys(key, count)]
+    found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
 

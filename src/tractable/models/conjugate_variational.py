@@ -13,7 +13,6 @@ exact posterior beside it. q is too narrow where the posterior's parts depend on
 how much in all, not where.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.models.conjugate import LOG_2PI, Real, positive
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.shared import shared
 
 NODES = 257  # of the trapezium rule over a log precision
 
@@ -133,6 +133,7 @@ class Sums(NamedTuple):
     second: Any  # ()
 
 
+@shared
 def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate: Real = 1.0) -> Conjugate:
     """One normal sample with unknown mean and precision, by mean field: the smallest example of what that costs.
 
@@ -168,11 +169,8 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     positive(strength=strength, shape=shape, rate=rate)
     if not math.isfinite(mean):
         raise ModelError(f"mean needs to be finite; got {mean}.")
-    return _normal_gamma(float(mean), float(strength), float(shape), float(rate))
+    mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
 
-
-@functools.lru_cache(maxsize=128)
-def _normal_gamma(mean: float, strength: float, shape: float, rate: float) -> Conjugate:
     def rows(x: Any, dtype: Any) -> jax.Array:
         if jnp.ndim(x) != 1:
             raise DataError(f"Expected one number a row, shape (n,); got shape {jnp.shape(x)}.")

@@ -17,7 +17,8 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.kernels.em import enumerated
-from tractable.models.latent import MOST_VALUES, LatentModel, flat
+from tractable.models.causes import MOST_VALUES
+from tractable.models.latent import LatentModel, flat
 from tractable.models.layers import Layer, continuous_bernoulli
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
@@ -155,8 +156,8 @@ class Ladder(LatentModel):
         """[p(x | h¹), …, p(h^L)], distributions."""
         above = [layer.features(value) for layer, value in zip(self.layers[1:], h, strict=True)]
         return [
-            layer.distribution(theta[name], seen)
-            for layer, name, seen in zip(self.layers, self.layer_names, [*above, None], strict=True)
+            layer.distribution(theta[name], features)
+            for layer, name, features in zip(self.layers, self.layer_names, [*above, None], strict=True)
         ]
 
     @property
@@ -172,9 +173,9 @@ class Ladder(LatentModel):
             taken[i] = choose(i, q)
             return taken[i]
 
-        seen = self.visible.features(x)
-        seen = seen - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (seen.ndim - 1) + (-1,))
-        found = self.recognition.walk(params["theta"], phi["layers"], seen, take)
+        features = self.visible.features(x)
+        features = features - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (features.ndim - 1) + (-1,))
+        found = self.recognition.walk(params["theta"], phi["layers"], features, take)
         return tuple(taken), found
 
     def drawn(
@@ -279,8 +280,8 @@ class Ladder(LatentModel):
         bias, size = params[last]["bias"], self.visible.size
         if mean.shape != (size,) or bias.shape[0] < size:
             return theta
-        kept = jnp.clip(mean, EDGE, 1 - EDGE)
-        begun = jnp.log(kept) - jnp.log1p(-kept) if pixels else mean  # a normal unit's sd comes after the means
+        inside = jnp.clip(mean, EDGE, 1 - EDGE)
+        begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # a normal unit's sd comes after the means
         bias = bias.at[:size].set(begun.astype(bias.dtype))
         return theta | {"x": params | {last: params[last] | {"bias": bias}}}
 

@@ -16,11 +16,11 @@ from numpyro.distributions import Distribution, constraints
 from tractable.beliefs.check import Check
 from tractable.core import Model, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
+from tractable.models.causes import log_prob_of, sample_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-MOST_VALUES = 10_000  # of z that are summed over
 
 
 class Steps(NamedTuple):
@@ -124,7 +124,7 @@ class LatentModel(Model):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
         self.latent, self.conditional = latent, likelihood
         self.steps = Steps(m_step, statistics, begin, examine)
-        values = _values(latent, self.example) if causes is None else causes
+        values = values_of(latent, self.example) if causes is None else causes
         if values is not None:
             self.sums = enumerated(self.log_joint, values, statistics)
 
@@ -239,7 +239,7 @@ class LatentModel(Model):
         y, x = datum if isinstance(datum, tuple) and len(datum) == 2 else (datum, None)
         latent, conditional = self.densities
         inputs = () if x is None else (x,)
-        return [_log_prob(conditional(params, z, *inputs), y), _log_prob(latent(params, *inputs), z)]
+        return [log_prob_of(conditional(params, z, *inputs), y), log_prob_of(latent(params, *inputs), z)]
 
     @property
     def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
@@ -267,8 +267,8 @@ class LatentModel(Model):
         def one(key: jax.Array, x: PyTree) -> tuple[PyTree, PyTree]:
             inputs = () if x is None else (x,)
             above, below = jax.random.split(key)
-            z = _sample(latent(params, *inputs), above)
-            return _sample(conditional(params, z, *inputs), below), z
+            z = sample_of(latent(params, *inputs), above)
+            return sample_of(conditional(params, z, *inputs), below), z
 
         return jax.vmap(one)(jax.random.split(key, n), given)
 
@@ -303,7 +303,7 @@ class LatentModel(Model):
     def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
         if self.causes is not None:
             return jax.tree.map(lambda v: v[0], self.causes)
-        return _sample(self.densities[0](params, *inputs), jax.random.key(0))
+        return sample_of(self.densities[0](params, *inputs), jax.random.key(0))
 
     def _marginal(self, params: PyTree, x: PyTree = None) -> "Marginal":
         return Marginal(self, params, x)
@@ -344,7 +344,7 @@ class Marginal(Distribution):
             given = conditional(self.params, z, *inputs)
             if not is_distribution(given):
                 raise NotImplementedError
-            return _log_prob(latent(self.params, *inputs), z), given.mean, given.variance
+            return log_prob_of(latent(self.params, *inputs), z), given.mean, given.variance
 
         log_shares, means, variances = jax.vmap(one)(self.model.causes)
         return jax.nn.softmax(log_shares), means, variances
@@ -363,47 +363,6 @@ class Marginal(Distribution):
 def flat(params: PyTree) -> jax.Array:
     """log p(θ) = 0: no preference, and no density either."""
     return jnp.zeros((), jnp.result_type(float, *jax.tree.leaves(params)))
-
-
-def _log_prob(distributions: PyTree, value: PyTree) -> jax.Array:
-    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
-
-
-def _sample(distributions: PyTree, key: jax.Array) -> PyTree:
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
-
-
-def _values(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
-    """Every value of z, leading axis m; None where z is continuous or infinitely many."""
-    try:
-        found = latent(example(jax.random.key(0)))
-    except TypeError as error:
-        raise ModelError(
-            f"latent(params) could not be called: {error}. Where it looks at inputs, give causes=, those of z."
-        ) from error
-    leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
-    for leaf in leaves:
-        if not is_distribution(leaf):
-            raise ModelError(f"latent(params) should return the distribution of z; got {type(leaf).__name__}.")
-    if not leaves or not all(d.support.is_discrete and d.has_enumerate_support for d in leaves):
-        return None
-    each = [np.asarray(_values_of(d)) for d in leaves]
-    count = int(np.prod([len(v) for v in each]))
-    if count > MOST_VALUES:
-        raise ModelError(f"z takes {count} values; at most {MOST_VALUES} are summed over. Sum part of it out by hand.")
-    index = np.indices([len(v) for v in each]).reshape(len(each), -1)
-    return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(each, index, strict=True)])
-
-
-def _values_of(d: Distribution) -> Any:
-    """The values of a scalar distribution."""
-    if d.batch_shape or d.event_shape:
-        raise ModelError(
-            f"z's {type(d).__name__} has shape {d.shape()}: give causes=, or a pytree of scalar distributions."
-        )
-    return d.enumerate_support(expand=False)
 
 
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:

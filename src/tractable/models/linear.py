@@ -4,9 +4,6 @@ Inputs are expected standardised, so that one scale suits every weight. Each fac
 the same ``Model``: a second fit of the same shape finds its compilation done.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +14,7 @@ import numpyro.distributions as dist
 from tractable.core import Model, Through
 from tractable.models.conjugate import Real, positive
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 FAMILIES = ("normal", "bernoulli", "categorical")
 
@@ -28,24 +26,6 @@ class BernoulliLogits(dist.BernoulliLogits):
         # Pixels of an unsigned type have no −1.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
-
-
-def shared(factory: Callable[..., Model]) -> Callable[..., Model]:
-    """``factory``, which gives the same arguments, however they are passed, the same Model."""
-    signature = inspect.signature(factory)
-
-    @functools.lru_cache(maxsize=128)
-    def made(precision: jnp.dtype, *arguments: object) -> Model:
-        return factory(*arguments)
-
-    @functools.wraps(factory)
-    def lookup(*args: object, **kwargs: object) -> Model:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        # A Model holds arrays, so it belongs to the precision in force when it was made.
-        return made(jnp.result_type(float), *bound.args)
-
-    return lookup
 
 
 @shared

@@ -18,15 +18,15 @@ from tractable.tools.small import inverse_root
 
 def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """log N(x_o), E[x | x_o] and E[xxᵀ | x_o] of one row (d,) and component."""
-    seen = ~jnp.isnan(x)
-    inner = jnp.where(seen[:, None] & seen[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
+    present = ~jnp.isnan(x)
+    inner = jnp.where(present[:, None] & present[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
     root = inverse_root(inner)
-    off = jnp.where(seen, x - mean, 0)
+    off = jnp.where(present, x - mean, 0)
     white = jnp.matmul(root, off, precision="highest")
-    cross = jnp.matmul(root, jnp.where(seen[:, None], matrix, 0), precision="highest")
-    log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(seen) * LOG_2PI
-    filled = jnp.where(seen, x, mean + white @ cross)
-    left = jnp.where(seen[:, None] | seen[None, :], 0, matrix - cross.T @ cross)
+    cross = jnp.matmul(root, jnp.where(present[:, None], matrix, 0), precision="highest")
+    log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(present) * LOG_2PI
+    filled = jnp.where(present, x, mean + white @ cross)
+    left = jnp.where(present[:, None] | present[None, :], 0, matrix - cross.T @ cross)
     return log_prob, filled, filled[:, None] * filled[None, :] + left
 
 

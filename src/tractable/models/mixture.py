@@ -31,6 +31,7 @@ from tractable.models.linear_mixture import (
     permuted,
 )
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 __all__ = [
     "COVARIANCES", "Bernoullis", "Gaussians", "Moments", "bernoulli_mixture", "gaussian_mixture", "with_missing"
@@ -121,6 +122,7 @@ def _with_missing(setting: Setting) -> LatentModel:
     )
 
 
+@shared
 def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) -> LatentModel:
     """A mixture of independent Bernoullis: what binary columns have in common.
 
@@ -147,11 +149,8 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     check_sizes(components=components, features=features)
     if not 0 < prior_counts < math.inf:
         raise ModelError(f"prior_counts is positive and finite; got {prior_counts}.")
-    return _bernoulli_mixture(components, features, float(prior_counts))
+    prior_counts = float(prior_counts)
 
-
-@functools.lru_cache(maxsize=128)
-def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> LatentModel:
     def clean(x: jax.Array, dtype: Any) -> jax.Array:
         return rows_of(x, features).astype(dtype)
 

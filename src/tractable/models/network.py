@@ -254,47 +254,42 @@ def _check_output(likelihood: str, output: Any) -> None:
 
 def _priors(prior: Any, network: Network) -> PyTree:
     """A distribution for every leaf of the weights."""
-    params = network.params
+    one = _prior_of_each(prior, network)
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
+    return jax.tree.unflatten(treedef, [_shaped(name_of(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+
+
+def _prior_of_each(prior: Any, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
+    """``(path, shape) -> distribution`` of a leaf, or a sentence."""
     if isinstance(prior, str):
         if prior not in PRIORS:
             raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return dist.Normal(0.0, float(1 / np.sqrt(fan_in(shape, network.output_axis))))
-    elif is_distribution(prior):
+        return lambda path, shape: dist.Normal(0.0, float(1 / np.sqrt(fan_in(shape, network.output_axis))))
+    if is_distribution(prior):
         if prior.shape() != ():
             raise ModelError(
                 f"A prior for all weights is of one number; got {type(prior).__name__} of shape {prior.shape()}. For "
                 "others give (path, shape) -> distribution."
             )
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return prior
-    elif isinstance(prior, float | int | np.number):
+        return lambda path, shape: prior
+    if isinstance(prior, float | int | np.number):
         positive(prior=float(prior))
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return dist.Normal(0.0, float(prior))
-    elif _all_distributions(prior):
-        if jax.tree.structure(prior, is_leaf=is_distribution) != jax.tree.structure(params):
+        return lambda path, shape: dist.Normal(0.0, float(prior))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
+    if leaves and all(is_distribution(leaf) for _, leaf in leaves):
+        if structure != jax.tree.structure(network.params):
             raise ModelError(
                 "A pytree of priors has the structure of the weights, "
-                f"{jax.tree.structure(params)}; got {jax.tree.structure(prior, is_leaf=is_distribution)}."
+                f"{jax.tree.structure(network.params)}; got {structure}."
             )
-        leaves = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]
-        named = {name_of(path): d for path, d in leaves}
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return named[path]
-    elif callable(prior):
-        one = prior
-    else:
-        raise ModelError(
-            "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
-            f"distributions; got {type(prior).__name__}."
-        )
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
-    return jax.tree.unflatten(treedef, [_shaped(name_of(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+        named = {name_of(path): leaf for path, leaf in leaves}
+        return lambda path, shape: named[path]
+    if callable(prior):
+        return prior
+    raise ModelError(
+        "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
+        f"distributions; got {type(prior).__name__}."
+    )
 
 
 def _is_relevance(prior: Any) -> bool:
@@ -326,11 +321,6 @@ def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distributi
             f"The prior of the weight {path!r} has shape {found.shape()}; expected {shape}, or () for each number."
         )
     return found if found.shape() == shape else found.expand(shape)
-
-
-def _all_distributions(prior: Any) -> bool:
-    leaves = jax.tree.leaves(prior, is_leaf=is_distribution)
-    return bool(leaves) and all(map(is_distribution, leaves))
 
 
 def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:

@@ -50,11 +50,11 @@ def top_down(
     if isinstance(activation, str) and activation not in ACTIVATIONS:
         raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
     squash = ACTIVATIONS[activation][0] if isinstance(activation, str) else activation
-    steps, heads, seen = [], [], below.seen
+    steps, heads, width = [], [], below.seen
     for layer, widths in zip(above, hidden, strict=True):
-        steps.append(mlp(seen, widths[:-1], widths[-1], activation) if widths else None)
-        seen = widths[-1] if widths else seen
-        heads.append(mlp(seen, (), 2 * layer.size, activation))
+        steps.append(mlp(width, widths[:-1], widths[-1], activation) if widths else None)
+        width = widths[-1] if widths else width
+        heads.append(mlp(width, (), 2 * layer.size, activation))
 
     def init(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, (len(above), 2))
@@ -69,11 +69,11 @@ def top_down(
             d = d if step is None else squash(mapped(step.apply, phi[f"h{i + 1}"]["up"], d))
             climbed.append(normal.distribution(mapped(head.apply, phi[f"h{i + 1}"]["head"], d)))
         found: list = [None] * len(above)
-        seen = None
+        features = None
         for i in reversed(range(len(above))):
             q = climbed[i]
-            found[i] = q if seen is None else product(q, above[i].distribution(theta[f"h{i + 1}"], seen))
-            seen = above[i].features(choose(i, found[i]))
+            found[i] = q if features is None else product(q, above[i].distribution(theta[f"h{i + 1}"], features))
+            features = above[i].features(choose(i, found[i]))
         return found
 
     return Recognition(init, walk, upward=False)

@@ -25,6 +25,7 @@ from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, clustered, gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.models.variational_regression import Regression
+from tractable.tools.shared import shared
 from tractable.tools.small import inverse_root
 
 
@@ -56,6 +57,7 @@ class ConjugateModel(LatentModel):
         return self
 
 
+@shared
 def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, rate: float = 1.0) -> ConjugateModel:
     """One normal sample with unknown mean and precision.
 
@@ -66,11 +68,7 @@ def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, r
     >>> normal_gamma().names
     ['mean', 'precision']
     """
-    return _normal_gamma(float(mean), float(strength), float(shape), float(rate))
-
-
-@functools.lru_cache(maxsize=128)
-def _normal_gamma(mean: float, strength: float, shape: float, rate: float) -> ConjugateModel:
+    mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
     conjugate = pair(mean, strength, shape, rate)
 
     def log_prior(theta: Normal) -> jax.Array:

@@ -205,12 +205,12 @@ def precisions(
     elif covariance == "spherical":
         squares = squares / features
     here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
-    seen = jnp.sum(count) if tied else count
-    like, ones = jnp.shape(seen) + (1,) * c0.ndim, (1,) * jnp.ndim(seen)
+    size = jnp.sum(count) if tied else count
+    like, ones = jnp.shape(size) + (1,) * c0.ndim, (1,) * jnp.ndim(size)
     lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
     scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
-    scale = scale + seen.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
-    nu = beliefs.freedom + seen
+    scale = scale + size.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
+    nu = beliefs.freedom + size
     return nu, scale / nu.reshape(like)
 
 
