@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.models.columns import about, check_sizes, origin_of
-from tractable.models.conjugate import LOG_2PI, Real
+from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.latent import LatentModel
 from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
@@ -44,7 +45,7 @@ class Regression(NamedTuple):
     square: Any  # (d,), x²
 
 
-def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
+def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Factor analysis: every column has noise of its own.
 
         p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
@@ -69,7 +70,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any =
     return _checked(features, rank, floor, centre, isotropic=False)
 
 
-def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
+def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Probabilistic principal components: the same noise in every column.
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
@@ -87,7 +88,7 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any
     return _checked(features, rank, floor, centre, isotropic=True)
 
 
-def probabilistic_pca_maximum(x: Any, rank: int, weights: Any = None) -> Loadings:
+def probabilistic_pca_maximum(x: Numbers, rank: int, weights: Any = None) -> Loadings:
     """The maximum of the likelihood of probabilistic PCA, in closed form and in NumPy's float64.
 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
@@ -132,7 +133,7 @@ class Setting(NamedTuple):
         return np.array([self.origin], np.float32)  # (1, d)
 
 
-def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
+def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> LatentModel:
     check_sizes(features=features)
     if not is_count(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
@@ -200,11 +201,11 @@ def m_step(setting: Setting, statistics: Regression) -> Loadings:
     return Loadings(mean, solution[:, :rank], jnp.maximum(noise, setting.floor))
 
 
-def log_prob(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
+def log_prob(setting: Setting, theta: Loadings, x: ArrayLike) -> jax.Array:
     return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[2]
 
 
-def encode(setting: Setting, theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
+def encode(setting: Setting, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Mean and covariance of z given x."""
     return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[:2]
 
@@ -218,7 +219,7 @@ def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[j
     return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
 
 
-def begin(setting: Setting, key: jax.Array, rows: Any) -> Loadings:
+def begin(setting: Setting, key: jax.Array, rows: ArrayLike) -> Loadings:
     """Small loadings in a random direction: at zero there is none, and EM would stay."""
     features, rank, floor, _, isotropic = setting
     x = np.asarray(rows, np.float64)

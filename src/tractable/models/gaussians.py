@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
 from tractable.models.columns import about, check_floor, check_sizes, origin_of
-from tractable.models.conjugate import LOG_2PI, Real
+from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.linear_mixture import Linear, Moments, clustered, counts_check, drawn_components
 from tractable.models.normal_wishart import half_log_det, is_matrix
 from tractable.tools.errors import ModelError
@@ -41,7 +42,7 @@ class Setting(NamedTuple):
         return np.array([self.origin], np.float32)  # (1, d)
 
 
-def checked(components: int, features: int, covariance: str, floor: Real, centre: Any) -> Setting:
+def checked(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
     """The setting of arguments, or a sentence where one is out of range."""
     check_sizes(components=components, features=features)
     if covariance not in COVARIANCES:
@@ -83,7 +84,7 @@ def coefficients(setting: Setting, theta: Gaussians) -> jax.Array:
     return jnp.concatenate([constant[:, None], linear, second], axis=1)
 
 
-def of_matrices(root: jax.Array, means: Any) -> tuple[jax.Array, jax.Array]:
+def of_matrices(root: jax.Array, means: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Coefficients of x, (K, d), and of xxᵀ's upper triangle in −½ (x − m)ᵀ Rᵀ R (x − m), of roots R (K, d, d)."""
     rows, columns = np.triu_indices(means.shape[1])
     twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
@@ -141,7 +142,7 @@ def sample(setting: Setting, key: jax.Array, theta: Gaussians, n: int) -> tuple[
     return theta.means[k] + jnp.sqrt(theta.covariances.reshape(components, -1))[k] * noise, k
 
 
-def begin(setting: Setting, key: jax.Array, rows: Any) -> Gaussians:
+def begin(setting: Setting, key: jax.Array, rows: ArrayLike) -> Gaussians:
     """θ of clusters of rows."""
     components, features, covariance, floor, _ = setting
     x, shares = clustered(key, rows, components)

@@ -6,7 +6,7 @@ With z summed out it is a ``Model`` like any other, so any method learns its θ;
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
+Self = TypeVar("Self", bound="LatentModel")
 
 
 class Steps(NamedTuple):
@@ -130,7 +131,7 @@ class LatentModel(Model):
 
     @classmethod
     def from_steps(
-        cls,
+        cls: type[Self],
         e_step: EStep | None,
         m_step: MStep | None,
         log_prob: OfRows,
@@ -169,7 +170,7 @@ class LatentModel(Model):
         self.symmetry = Symmetry(shift, canonical, permute, parameters)
         return self
 
-    def with_steps(self, **changed: Any) -> Self:
+    def with_steps(self: Self, **changed: Any) -> Self:
         """The same model with another member of ``sums``, ``steps`` or ``symmetry``, by name."""
         groups = Sums, Steps, Symmetry
         known = [name for group in groups for name in group._fields]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from tractable.core import Model, Through
 from tractable.models.conjugate import Real, positive
@@ -22,7 +23,7 @@ FAMILIES = ("normal", "bernoulli", "categorical")
 class BernoulliLogits(dist.BernoulliLogits):
     """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
 
-    def log_prob(self, value: Any) -> jax.Array:
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         # Pixels of an unsigned type have no −1.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
@@ -170,7 +171,7 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
     return generator.normal(theta[0] + z * theta[1], np.sqrt(2.0))
 
 
-def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
     """η = a + xᵀw of one datum: () or, with a column of weights a class, (C,)."""
     return params["intercept"] + jnp.dot(x, params["weights"])
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
@@ -49,27 +50,27 @@ class Linear(NamedTuple):
         phi, share, log_probs = self._shares(theta, observed(batch), weights)
         return Expected(self._summed(share, phi), jnp.sum(weights * log_probs))
 
-    def log_prob(self, theta: Any, x: Any) -> jax.Array:
+    def log_prob(self, theta: Any, x: ArrayLike) -> jax.Array:
         """log Σ_k of every row, (n,), nats."""
         return self._shares(theta, x)[2]
 
-    def responsibilities(self, theta: Any, x: Any) -> jax.Array:
+    def responsibilities(self, theta: Any, x: ArrayLike) -> jax.Array:
         """(n, K)."""
         return self._shares(theta, x)[1]
 
-    def statistics(self, batch: Batch, responsibilities: Any) -> Moments:
+    def statistics(self, batch: Batch, responsibilities: ArrayLike) -> Moments:
         """Those of a guess, (n, K), of which row belongs to which component."""
         share = jnp.asarray(responsibilities, jnp.result_type(float))
         weights = jnp.asarray(batch.mask, share.dtype)
         return self._summed(weights[:, None] * share, self._features(observed(batch), share.dtype, weights))
 
-    def _shares(self, theta: Any, rows: Any, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
+    def _shares(self, theta: Any, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Features (n, m), (weighted) responsibilities (n, K) and log densities (n,)."""
         phi = self._features(rows, jnp.result_type(theta.means), weights)
         logits = jnp.matmul(phi, self.coefficients(theta).T, precision="highest")
         return phi, *normalised(logits, weights)
 
-    def _features(self, rows: Any, dtype: Any, weights: jax.Array | None) -> jax.Array:
+    def _features(self, rows: ArrayLike, dtype: DTypeLike, weights: jax.Array | None) -> jax.Array:
         x = self.clean(rows, dtype)
         if weights is not None:
             x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
@@ -116,7 +117,7 @@ def by_weight(theta: Any, tied: bool = False) -> Any:
     return permuted(theta, jnp.argsort(-theta.weights), tied)
 
 
-def clustered(key: jax.Array, rows: Any, components: int) -> tuple[np.ndarray, np.ndarray]:
+def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows, at most ``SEEN`` of them and without gaps, and which of K k-means++ centres each is nearest to, (n, K).
 
     In units of each column's sd. A missing number is its column's mean.

@@ -1,10 +1,9 @@
 """A mixture of normals on rows with gaps: conditional moments of what is not seen, and the E-step of them."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
@@ -44,7 +43,7 @@ def conditionals(setting: Setting, theta: Gaussians, x: jax.Array) -> tuple[jax.
     return log_probs + jnp.log(theta.weights)[None, :], filled, second
 
 
-def shares(setting: Setting, theta: Gaussians, x: Any) -> tuple[jax.Array, jax.Array]:
+def shares(setting: Setting, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Responsibilities (n, K) and log densities (n,) of rows with gaps."""
     return normalised(conditionals(setting, theta, jnp.asarray(x))[0])
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from tractable.models import gaussians, missing
 from tractable.models.columns import check_sizes, rows_of
-from tractable.models.conjugate import Real
+from tractable.models.conjugate import Numbers, Real
 from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
@@ -46,7 +47,7 @@ class Bernoullis(NamedTuple):
 
 
 def gaussian_mixture(
-    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
+    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
     """A mixture of normals.
 
@@ -98,7 +99,7 @@ def _gaussian_mixture(setting: Setting) -> LatentModel:
 
 
 def with_missing(
-    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
+    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
     """``gaussian_mixture`` for rows in which NaN marks a number that is missing (at random): nothing is imputed.
 
@@ -151,7 +152,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
         raise ModelError(f"prior_counts is positive and finite; got {prior_counts}.")
     prior_counts = float(prior_counts)
 
-    def clean(x: jax.Array, dtype: Any) -> jax.Array:
+    def clean(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
         return rows_of(x, features).astype(dtype)
 
     def expand(x: jax.Array) -> jax.Array:
@@ -184,7 +185,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     position = Bernoullis(np.full(components, 1 / components), np.full((components, features), 0.5))
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
-    def begin(key: jax.Array, rows: Any) -> Bernoullis:
+    def begin(key: jax.Array, rows: ArrayLike) -> Bernoullis:
         x, shares = clustered(key, rows, components)
         dtype = jnp.result_type(float)
         sums = Moments(shares.sum(0), shares.T @ x, np.zeros(0))

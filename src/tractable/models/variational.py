@@ -7,13 +7,14 @@ closed forms of q(θ; λ).
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln, multigammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.core import Model, whole
@@ -27,6 +28,8 @@ from tractable.models.variational_mixture import MixturePosterior
 from tractable.models.variational_regression import Regression
 from tractable.tools.shared import shared
 from tractable.tools.small import inverse_root
+
+Self = TypeVar("Self", bound="ConjugateModel")
 
 
 class ConjugateModel(LatentModel):
@@ -42,7 +45,7 @@ class ConjugateModel(LatentModel):
 
     @classmethod
     def of(
-        cls, conjugate: Conjugate, log_prob: OfRows, position: Any, support: Any, log_prior: Callable,
+        cls: type[Self], conjugate: Conjugate, log_prob: OfRows, position: Any, support: Any, log_prior: Callable,
         first: Callable | None = None, **others: Any,
     ) -> Self:  # fmt: skip
         """The model of closed forms and densities.
@@ -75,7 +78,7 @@ def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, r
         of_mean = dist.Normal(mean, 1 / jnp.sqrt(strength * theta.precision)).log_prob(theta.mean)
         return jnp.asarray(of_mean + dist.Gamma(shape, rate).log_prob(theta.precision))
 
-    def log_prob(theta: Normal, x: Any) -> jax.Array:
+    def log_prob(theta: Normal, x: ArrayLike) -> jax.Array:
         return dist.Normal(theta.mean, 1 / jnp.sqrt(theta.precision)).log_prob(x)
 
     def sample(key: jax.Array, theta: Normal, n: int) -> tuple[jax.Array, jax.Array]:

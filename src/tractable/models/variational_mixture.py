@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.models import gaussians, mixture_weights, normal_wishart
 from tractable.models.columns import finite, origin_of, rows_of
-from tractable.models.conjugate import LOG_2PI, Real, positive
+from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.gaussians import Gaussians, Setting
 from tractable.models.linear_mixture import Moments
@@ -63,12 +64,12 @@ def bayesian_gaussian_mixture(
     covariance: str = "full",
     weight_concentration: Real | None = None,
     process: bool = False,
-    mean_prior: Any = None,
+    mean_prior: Numbers | None = None,
     mean_precision: Real = 1.0,
     degrees_of_freedom: Real | None = None,
-    covariance_prior: Any = None,
+    covariance_prior: Numbers | None = None,
     floor: Real = 0.0,
-    centre: Any = None,
+    centre: Numbers | None = None,
 ) -> Conjugate:
     """A mixture of normals under a conjugate prior, by mean field q(π, μ, Λ) q(z).
 
@@ -250,7 +251,7 @@ def sample(beliefs: Beliefs, key: jax.Array, q: MixturePosterior, n: int) -> Gau
     return Gaussians(weights, *normal_wishart.sample(key_normals, extended(beliefs, q), beliefs.setting.covariance, n))
 
 
-def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: Any) -> jax.Array:
+def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: ArrayLike) -> jax.Array:
     given, x = extended(beliefs, q), rows_of(x, beliefs.setting.features)
     terms = normal_wishart.predictive_log_prob(given, beliefs.setting.covariance, x.astype(given.means.dtype))
     weights = mixture_weights.expected(on_device(q).concentration, beliefs.process)
@@ -271,7 +272,7 @@ def _shape(covariance: str, features: int) -> tuple[int, ...]:
     return {"diagonal": (features,), "spherical": ()}.get(covariance, (features, features))
 
 
-def _spread(covariance: str, features: int, value: Any) -> np.ndarray:
+def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray:
     """C₀ in the shape of one component's."""
     shape = _shape(covariance, features)
     if value is None:
