@@ -28,7 +28,7 @@ from tractable.cli.problem import (
 )
 from tractable.data.tables import Encoder
 from tractable.models.gallery import EXAMPLES
-from tractable.pages.page import named
+from tractable.pages.parameters import labels_of
 from tractable.tools.errors import SettingsError
 
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
@@ -248,7 +248,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
 def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     problem = from_table(tables / "prices.csv", "price", Choices(model="mlp", hidden="3", prior=prior))
     spec = json.loads(json.dumps(problem.spec))
-    labels = named(problem.model.names, problem.encoder)
+    labels = labels_of(problem.model.names, problem.encoder)
     assert ("scales.layer0.weight[3] · colour=red" in labels) == (prior == "relevance")
     assert problem_of(spec).model is model_in(spec)[0] is problem.model
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)

@@ -21,7 +21,7 @@ from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
 from tractable.cli.mixtures import CHOICES, Asked, components_of
 from tractable.cli.problem import read_run, split
 from tractable.models.mixture import Gaussians, gaussian_mixture
-from tractable.pages.mixtures import Components, spoken, telling
+from tractable.pages.mixtures import Components, in_words, most_distinct
 from tractable.tools.errors import SettingsError
 
 MIXED = ["--model", "gaussian-mixture"]
@@ -266,7 +266,7 @@ def test_a_run_of_mixtures_is_neither_gone_on_with_nor_overwritten(people, folde
 def test_what_is_asked_for():
     assert components_of("4") == (4,)
     assert components_of("2 .. 4, 9,3") == (2, 3, 4, 9)
-    assert spoken([2, 3, 4]) == "2 to 4" and spoken([2, 3]) == "2, 3" and spoken([1, 3, 4]) == "1, 3, 4"
+    assert in_words([2, 3, 4]) == "2 to 4" and in_words([2, 3]) == "2, 3" and in_words([1, 3, 4]) == "1, 3, 4"
     with pytest.raises(SettingsError, match="such as 2,3,5"):
         components_of("")
     assert set(CHOICES) >= {"bic", "held-out"}
@@ -385,5 +385,5 @@ def test_what_is_remarked_of_a_choice():
 def test_the_columns_drawn_are_those_in_which_components_differ():
     means = np.array([[0.0, 0, 9, 1, 3, 5], [0.0, 1, 0, 9, 0, 0]])
     found = Components(list("abcdef"), np.array([0.5, 0.5]), np.zeros(2), means, np.stack([np.eye(6)] * 2))
-    assert telling(found).tolist() == [2, 3, 4, 5]
-    assert telling(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]
+    assert most_distinct(found).tolist() == [2, 3, 4, 5]
+    assert most_distinct(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]

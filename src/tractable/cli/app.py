@@ -42,11 +42,11 @@ def examples() -> None:
     """List the built-in examples."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
+    from tractable.pages.exhibit import Exhibit, Table
+    from tractable.pages.terminal import to_terminal
 
-    out = show.table("", "name", "data and model", "what to look at")
-    for each in EXAMPLES.values():
-        out.add_row(each.name, each.title, each.notes)
-    show.console().print(out)
+    heads, rows = ["name", "data and model", "what to look at"], [(e.name, e.title, e.notes) for e in EXAMPLES.values()]
+    show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
 @command
@@ -166,23 +166,25 @@ def report(run: o.Folder) -> None:
 
     from tractable.cli import models, show
     from tractable.cli.problem import read_run
-    from tractable.compare import shown
+    from tractable.pages.comparison import results_table
+    from tractable.pages.terminal import to_terminal
     from tractable.tools.errors import CheckpointError
 
     entries, console = read_run(run), show.console()
     if "methods" in entries and (run / "comparison.csv").exists():
-        console.print(show.comparison(shown(pd.read_csv(run / "comparison.csv", index_col=0))))
+        console.print(to_terminal(results_table(pd.read_csv(run / "comparison.csv", index_col=0))))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif (run / "posterior.json").exists():
         about = json.loads((run / "posterior.json").read_text(encoding="utf-8"))
         model = entries["problem"].get("model")
         if model == models.MIXTURE:
-            from tractable.cli.mixture_results import criterion_table
+            from tractable.pages.exhibit import Exhibit
+            from tractable.pages.mixtures import tried_table
 
             tried = pd.read_csv(run / "criterion.csv")
             best = list(tried["components"]).index(entries["problem"]["chosen"])
-            console.print(criterion_table(tried, best))
+            console.print(to_terminal(Exhibit("Components tried", [tried_table(tried, best)])))
         elif model in models.LADDERS:
             from tractable.cli.ladders import bounds_table
 

@@ -15,7 +15,9 @@ from tractable.cli.settings import assignment, read
 from tractable.cli.speech import end, say
 from tractable.core import Data
 from tractable.infer import infer
+from tractable.pages.ladders import layers
 from tractable.pages.page import write_page
+from tractable.pages.terminal import to_terminal
 from tractable.results.folder import describe
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
@@ -75,7 +77,7 @@ def conclude(posterior: Posterior, problem: ladders.Problem, folder: Path, quiet
         typer.echo(folder)
     else:
         console = show.console()
-        console.print(ladders.layers_table(problem.model, posterior.found))
+        console.print(to_terminal(layers(problem.model, posterior.found)))
         console.print(ladders.bounds_table(posterior.found, problem.spec()))
         checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
         console.print(show.verdict(report.verdict, checks))

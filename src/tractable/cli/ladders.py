@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
+from rich.console import RenderableType
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli import arrays, show
+from tractable.cli import arrays
 from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
 from tractable.cli.models import BELIEF, VAE
 from tractable.cli.problem import split
@@ -24,6 +24,8 @@ from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
 from tractable.models.layers import categorical
+from tractable.pages.exhibit import Cell, Exhibit, Table
+from tractable.pages.terminal import to_terminal
 from tractable.results.encoding import Encoded, held_out
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
@@ -256,20 +258,10 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
     return columns
 
 
-def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
-    """The layers of a ladder that was learnt, on a terminal: from the top down."""
-    out = show.table("Layers", "", "units", "active", "cost, nats a row", "family", numbers=3)
-    for i in range(ladder.depth, -1, -1):
-        told = (f"{found[f'active h{i}']:,}", f"{found[f'cost h{i}']:.3g}") if i else ("", "")
-        layer = ladder.layers[i]
-        out.add_row(ladder.layer_names[i], f"{layer.size:,}", *told, layer.family.name)
-    return out
-
-
-def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
+def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> RenderableType:
     """Lower bounds of log p(x), on a terminal."""
     encoding = Encoding.from_dict(spec["encoding"])
-    out = show.table("Lower bounds of log p(x), nats a row", "", "value", "", numbers=1)
+    rows = []
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {encoding.units}"),
         "bound": ("bound", f"the same, by {found['samples']} draws, which is tighter"),
@@ -277,5 +269,6 @@ def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
     }
     for name, (key, meaning) in named.items():
         if key in found:
-            out.add_row(name, f"{found[key] - encoding.log_scale:.2f}", meaning)
-    return out
+            rows.append([name, Cell(found[key] - encoding.log_scale, ".2f"), meaning])
+    heads = ["bound", "value", "what it means"]
+    return to_terminal(Exhibit("Lower bounds of log p(x), nats a row", [Table(heads, rows, heads[2:])]))

@@ -13,6 +13,9 @@ from tractable.cli.models import MIXTURE
 from tractable.cli.problem import write_run
 from tractable.cli.settings import method_of
 from tractable.cli.speech import end, say
+from tractable.pages.exhibit import Exhibit
+from tractable.pages.mixtures import components, tried_table
+from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError
 from tractable.tools.progress import progress_of
 
@@ -54,8 +57,9 @@ def conclude(found: mixture_selection.Found, problem: mixtures.Problem, folder: 
         typer.echo(folder)
     else:
         console = show.console()
-        console.print(mixture_results.criterion_table(found.table, found.best))
-        console.print(mixture_results.components_table(mixture_results.components(found.posterior, problem)))
+        console.print(to_terminal(Exhibit("Components tried", [tried_table(found.table, found.best)])))
+        shown = components(mixture_results.components(found.posterior, problem), len(problem.rows), "")
+        console.print(to_terminal(shown, show.ROWS, show.COLUMNS))
         checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
         console.print(show.verdict(report.verdict, checks))
         console.print(f"{found.table['seconds'].sum():.1f} s. Report: {folder / 'report.html'}", soft_wrap=True)

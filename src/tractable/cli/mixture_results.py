@@ -1,27 +1,24 @@
-"""What a mixture leaves: its files and page, tables on a terminal, and what it says of new rows."""
+"""What a mixture leaves: its files and page, and what it says of new rows."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from tractable.cli import show
 from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, values_of
 from tractable.cli.mixture_selection import Found, model_of, told
 from tractable.cli.mixtures import CHOICES, Problem
 from tractable.cli.speech import counted, listing, tell
 from tractable.data import tables
-from tractable.pages.mixtures import MORE, Components, write_mixture_page
+from tractable.pages import mixtures
+from tractable.pages.page import write_page
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
-SHOWN = 8  # components on a terminal
 
-
-def components(posterior: Posterior, problem: Problem) -> Components:
+def components(posterior: Posterior, problem: Problem) -> mixtures.Components:
     """θ in the table's units, and standard errors of the weights."""
     theta, errors = posterior.mean(), posterior.sd()
     mean, sd = (np.array([getattr(c, field) for c in problem.columns]) for field in ("mean", "sd"))
@@ -33,7 +30,7 @@ def components(posterior: Posterior, problem: Problem) -> Components:
         spread = spread.reshape(k, -1, 1) * np.eye(d)
     means = np.asarray(theta.means, np.float64) * sd + mean
     weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
-    return Components(problem.names, weights, uncertain, means, spread * np.outer(sd, sd))
+    return mixtures.Components(problem.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
 def write(found: Found, problem: Problem, folder: Path) -> None:
@@ -46,12 +43,13 @@ def write(found: Found, problem: Problem, folder: Path) -> None:
     model = model_of(len(shown.weights), len(problem.columns), problem.asked.covariance, problem.gaps)
     _, share = told(model, posterior.mean(), problem.rows, problem.columns)
     sd, mean = (np.array([getattr(c, field) for c in problem.columns]) for field in ("sd", "mean"))
-    write_mixture_page(
-        folder, posterior,
-        title=f"{problem.name} by a mixture of {counted(len(shown.weights), 'normal')}",
-        table=found.table, best=found.best, by=CHOICES[problem.asked.choose].column, remarks=found.remarks,
-        components=shown, rows=problem.rows * sd + mean, likeliest=share.argmax(1), covariance=problem.asked.covariance,
-        held_out=len(problem.held_out),
+    choice = mixtures.Choice(
+        found.table, found.best, CHOICES[problem.asked.choose].column, found.remarks, shown, problem.rows * sd + mean,
+        share.argmax(1), problem.asked.covariance, len(problem.held_out),
+    )  # fmt: skip
+    write_page(
+        folder, posterior, title=f"{problem.name} by a mixture of {counted(len(shown.weights), 'normal')}",
+        facts=mixtures.facts(choice), exhibits=mixtures.exhibits(posterior, choice),
     )  # fmt: skip
 
 
@@ -79,36 +77,3 @@ def predictions(spec: dict[str, Any], run: Path, new: Path) -> pd.DataFrame:
     density, share = told(model, theta, rows, columns)
     told_of = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
     return pd.DataFrame({"component": share.argmax(1) + 1, **told_of, "log density": density})
-
-
-def criterion_table(table: pd.DataFrame, best: int) -> Table:
-    """Every K on a terminal."""
-    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
-    heads = ["parameters", "log likelihood", "BIC", *more, "starts that agree"]
-    out = show.table("Components tried", "components", *heads, "verdict", "", numbers=len(heads))
-    for i, row in table.reset_index(drop=True).iterrows():
-        held = [f"{row[name]:{style}}" for name, style in more.items()]
-        word = str(row["verdict"])
-        values = (f"{row[name]:,.1f}" for name in ("log likelihood", "BIC"))
-        out.add_row(
-            str(row["components"]), str(row["parameters"]), *values, *held,
-            f"{row['starts that agree']} of {row['starts']}", f"[{show.COLOUR[word]}]{word}[/]",
-            "← chosen" if i == best else "",
-        )  # fmt: skip
-    return out
-
-
-def components_table(found: Components) -> Table:
-    """The components on a terminal: a column each."""
-    k = min(len(found.weights), SHOWN)
-    more = f", the first {k} of {len(found.weights)}" if k < len(found.weights) else ""
-    out = show.table(f"Components: mean (sd) of each column{more}", "", *(str(i + 1) for i in range(k)), numbers=k)
-    out.add_row("weight π", *(f"{found.weights[i]:.3f}" for i in range(k)))
-    if np.isfinite(found.errors).any():
-        out.add_row("its standard error", *(f"{found.errors[i]:.3f}" for i in range(k)))
-    for j, name in enumerate(found.names[: show.ROWS]):
-        cells = (f"{found.means[i, j]:.3g} ({found.sds[i, j]:.2g})" for i in range(k))
-        out.add_row(name, *cells)
-    if len(found.names) > show.ROWS:
-        out.add_row(f"and {len(found.names) - show.ROWS} more")
-    return out

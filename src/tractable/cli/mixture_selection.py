@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from tractable.checks.report import Report
-from tractable.cli import show
+from tractable.checks.report import Report, number
 from tractable.cli.columns import Column
 from tractable.cli.mixtures import CHOICES, Asked, Problem, components_of
 from tractable.cli.models import MIXTURE
@@ -168,9 +167,7 @@ def with_errors(one: Candidate, method: EM) -> Candidate:
 
 def doubts(report: Report) -> str:
     """The checks that are not trusted, as one sentence; empty where all are."""
-    return "; ".join(
-        f"{c.name} {show.number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust"
-    )
+    return "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust")
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -226,7 +223,7 @@ def remarked(candidates: Sequence[Candidate], table: pd.DataFrame, best: int, as
             cause = next(c for c in one.posterior.report().checks if c.verdict == "reject")  # pyright: ignore[reportOptionalMemberAccess]
             out.append(
                 f"{counted(one.components, 'component')} would do better by {name}, but that fit is rejected and "
-                f"not chosen: {cause.name} {show.number(float(cause.value))}, {cause.sentence}."
+                f"not chosen: {cause.name} {number(float(cause.value))}, {cause.sentence}."
             )
     if stopped and len(tried) < len(components_of(asked.components)):
         out.append(f"The run was stopped: more than {counted(tried[-1], 'component')} were not tried.")

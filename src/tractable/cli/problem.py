@@ -16,7 +16,7 @@ from tractable.data import tables
 from tractable.methods import Method
 from tractable.models import gallery, linear, network
 from tractable.models.network import PRIORS
-from tractable.pages.exhibits import Score, held_out_scores
+from tractable.pages.held_out import Score, held_out_scores
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools import checkpoint

@@ -17,8 +17,11 @@ from tractable.infer import infer
 from tractable.methods import Method
 from tractable.methods.drawing import Drawing
 from tractable.methods.variational import Variational
-from tractable.pages.exhibits import weights_of
-from tractable.pages.page import named, told, write_page
+from tractable.pages import parameters
+from tractable.pages.exhibit import Exhibit
+from tractable.pages.held_out import score_table
+from tractable.pages.page import write_page
+from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 
@@ -81,15 +84,11 @@ def conclude(posterior: Posterior, problem: Problem, folder: Path, quiet: bool) 
         typer.echo(folder)
     else:
         console = show.console()
-        summary, weights = told(posterior), weights_of(posterior.model)
-        labels = named(posterior.names, problem.encoder)
-        others = summary.set_axis(labels, axis=0)[~weights]
-        if len(others) or not weights.any():
-            console.print(show.parameters(others, int(weights.sum())))
-        else:
-            console.print(f"{int(weights.sum()):,} weights of the network: see the report.\n")
+        console.print(to_terminal(parameters.numbers(posterior, problem.encoder), show.ROWS))
+        if weights := int((~parameters.listed(posterior.model)).sum()):
+            console.print(f"{weights:,} weights of the network: see the report.\n")
         if problem.held_out is not None:
-            console.print(show.held_out(scores(posterior, problem)))
+            console.print(to_terminal(Exhibit("Held-out rows", [score_table(scores(posterior, problem))])))
         console.print(show.verdict(report.verdict, [c._asdict() for c in report.checks]))
         console.print(f"{show.seconds(posterior.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
     end(posterior.interrupted, report.verdict)
