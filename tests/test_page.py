@@ -1,6 +1,7 @@
 """The report is one file that stands alone, says the verdict and leaves nothing unescaped."""
 
 import dataclasses
+import io
 import re
 import warnings
 
@@ -10,9 +11,11 @@ import numpyro.distributions as dist
 import pytest
 from markupsafe import escape
 from numpyro.distributions import biject_to
+from rich.console import Console
 from scipy import stats
 
 from tractable.beliefs.approximations import inverse_softplus
+from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
 from tractable.compare import Comparison, compare
@@ -20,14 +23,14 @@ from tractable.core import Data, Model
 from tractable.data import tables
 from tractable.infer import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
-from tractable.methods.method import Fitted
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
 from tractable.pages import held_out, networks, parameters, verdict
-from tractable.pages.exhibit import Exhibit, decimals, duration
+from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
 from tractable.pages.render import shown
+from tractable.pages.terminal import to_terminal
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
@@ -128,19 +131,17 @@ def test_moments_alone(tmp_path):
 
 def test_interrupted_with_some_draws_or_one(tmp_path, numbers):
     for kept in (30, 1):
-        part = dataclasses.replace(
-            numbers,
-            interrupted=True,
-            unconstrained=numbers.unconstrained[:, :kept],
-            info={name: values[:, :kept] for name, values in numbers.info.items()},
-        )
+        info = {name: values[:, :kept] for name, values in numbers.info.items()}
+        belief = dataclasses.replace(numbers.belief, positions=numbers.unconstrained[:, :kept], info=info)
+        part = dataclasses.replace(numbers, interrupted=True, belief=belief, judged=None)
         text = read(write_page(tmp_path, part, title="A title", held_out=NUMBERS))
         assert "stopped before its end" in text and part.report().verdict in text
 
 
 def test_stuck_chains_leave_no_number_that_is_none(tmp_path):
     posterior = fit(coin(), Data([1, 0, 1, 1]), RandomWalk(**SHORT))
-    posterior.unconstrained = np.zeros_like(posterior.unconstrained)
+    nowhere = np.zeros_like(posterior.unconstrained)
+    posterior.belief = dataclasses.replace(posterior.belief, positions=nowhere)
     assert "reject" in page(tmp_path, posterior)
 
 
@@ -198,9 +199,10 @@ def with_q(model, method, *, mean=0.3, sd=0.1, weights=None, bound=None, data=NU
     mu, sigma = mean * generator.normal(size=size), sd * np.exp(0.1 * generator.normal(size=size))
     draws = mu + sigma * generator.normal(size=(1, 60, size))
     phi = {"mean": mu, "rho": np.asarray(inverse_softplus(jnp.asarray(sigma)))}
-    fitted = Fitted("mean field", phi, weights, {} if bound is None else {"bound": bound})
+    trace = {} if bound is None else {"bound": bound}
+    fitted = Fitted(positions=draws, family="mean field", phi=phi, log_weights=weights, trace=trace)
     found = {"gain": 0.0, "gain error": 0.0, "steps": 600}
-    return Posterior(model, data, method, 0, draws, found=found, fitted=fitted)
+    return Posterior(model, data, method, 0, fitted, found)
 
 
 def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
@@ -246,11 +248,12 @@ def test_a_network_is_told_by_layers(tmp_path, network):
     assert list(parameters.summary(posterior)) == ["mean", "sd", "5%", "95%"]
 
     # By Bayes by Backprop or by chains, weights have no panels; of chains the noise has.
-    chains = Posterior(network, NUMBERS, NUTS(), 0, np.random.default_rng(0).normal(size=(2, 30, network.space.size)))
+    drawn = np.random.default_rng(0).normal(size=(2, 30, network.space.size))
+    chains = Posterior(network, NUMBERS, NUTS(), 0, Draws(positions=drawn))
     assert parameters.interesting(chains) == [0] == parameters.interesting(posterior)
     labels = body_of(parameters.chains(chains, network.names))
     assert "noise" in labels and "layer" not in labels and "Pairs" not in labels
-    point = Posterior(network, NUMBERS, MAP(), 0, point=np.zeros(network.space.size))
+    point = Posterior(network, NUMBERS, MAP(), 0, Point(position=np.zeros(network.space.size)))
     labels = body_of(parameters.estimates(point, network.names))
     assert "noise" in labels and "layer" not in labels
 
@@ -265,7 +268,7 @@ def test_which_numbers_are_weights(network):
 def test_an_ensemble_lists_its_members(tmp_path, network):
     draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
     found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
-    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, draws, found=found)
+    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, Draws(positions=draws), found)
     text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS))
     for word in ("<h2>Members", "−42.00", "<dt>members</dt><dd>3</dd>", "how far members differ", "member.method"):
         assert word in text, word
@@ -346,8 +349,8 @@ def test_layers_are_those_of_the_weights(network):
         [np.abs(m).mean(), s.mean(), (np.abs(m) / s).mean(), kl],
         rtol=1e-8,
     )
-    full = dataclasses.replace(posterior, fitted=posterior.fitted._replace(family="full rank", phi={
-        "mean": mu, "rho": posterior.fitted.phi["rho"], "lower": np.zeros(len(mu) * (len(mu) - 1) // 2)}))  # fmt: skip
+    phi = posterior.fitted.phi | {"lower": np.zeros(len(mu) * (len(mu) - 1) // 2)}
+    full = dataclasses.replace(posterior, belief=dataclasses.replace(posterior.belief, family="full rank", phi=phi))
     assert "KL from prior" not in networks.table_of(full).heads
 
 
@@ -359,7 +362,7 @@ def test_scores_of_a_known_prediction():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["theta"] + 0.0 * x, 1.0))
     theta = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 1.0, 0.5)  # evenly over its quantiles
     y, x = generator.normal(1.0, np.sqrt(1.25), 300), np.zeros(300)
-    posterior = Posterior(model, None, NUTS(), 0, generator.permutation(theta).reshape(4, 250, 1))
+    posterior = Posterior(model, None, NUTS(), 0, Draws(positions=generator.permutation(theta).reshape(4, 250, 1)))
     held = Data(y, x)
     found = held_out.held_out_scores(posterior, held)
     value = {score.name: score.value for score in found.scores}
@@ -388,7 +391,7 @@ def test_scores_of_a_known_prediction():
 def test_scores_look_through_the_predictive_model():
     """Laplace predicts by another model than it was fitted with."""
     models = [Model({"theta": dist.Normal(0, 1)}, lambda p, m=m: dist.Normal(p["theta"] + m, 1.0)) for m in (0.0, 50.0)]
-    posterior = Posterior(models[0], None, NUTS(), 0, np.zeros((1, 30, 1)))
+    posterior = Posterior(models[0], None, NUTS(), 0, Draws(positions=np.zeros((1, 30, 1))))
     data = Data(np.full(5, 50.0))
     np.testing.assert_allclose(held_out.transforms(posterior, data)[0], 1, rtol=1e-12)
     posterior.predictive = models[1]
@@ -397,7 +400,7 @@ def test_scores_look_through_the_predictive_model():
 
 def test_a_point_draws_as_many_data_as_a_sample():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
-    posterior = Posterior(model, None, MAP(), 0, point=np.zeros(1))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
     below, crps = held_out.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
     error = 5.33 * np.sqrt(0.25 / held_out.DRAWN)
     np.testing.assert_allclose(below, stats.norm.cdf([-1.0, 0.0, 2.0]), atol=error)
@@ -407,7 +410,7 @@ def test_a_point_draws_as_many_data_as_a_sample():
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
-    posterior = Posterior(model, None, MAP(), 0, point=np.ones(1))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.ones(1)))
     x, y = np.array([3.0, -3.0, 4.0, 5.0]), np.array([1, 0, 0, 1])
     found = held_out.held_out_scores(posterior, Data(y, x), None, np.array([0.1, 0.0, 3.5]))
     value = {score.name: score.value for score in found.scores}
@@ -419,3 +422,37 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
     np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
+
+
+# One exhibit, shown in three places.
+
+
+def test_an_exhibit_is_the_same_on_a_page_a_terminal_and_as_a_frame():
+    rows = [
+        ["a<b", Cell(-0.12345, ".3f", poor=True), "trust", "x < y"],
+        ["[bold]c", Cell(float("nan"), aside="± 2"), "reject", ""],
+    ]
+    table = Table(["name", "value", "verdict", "meaning"], rows, ["meaning"])
+    exhibit = Exhibit("A & B", [{"how many": Cell(1234, ",d")}, table, Exhibit("inside", ["A <sentence>."])], "Note.")
+    text = body_of([exhibit])
+    for part in (
+        "<h2>A &amp; B</h2>", '<p class="note">Note.</p>', "<dt>how many</dt><dd>1,234</dd>",
+        '<th scope="row">a&lt;b</th><td class="flag">−0.123</td>', '<td>–<span class="of">± 2</span></td>',
+        "</svg>reject</span>", '<td class="text">x &lt; y</td>', "<h3>inside</h3>", "<p>A &lt;sentence&gt;.</p>",
+    ):  # fmt: skip
+        assert part in text, part
+    frame = table.frame()
+    assert list(frame) == ["name", "value", "verdict", "meaning"] and frame["value"].iloc[0] == -0.12345
+    assert frame.to_csv(index=False).splitlines()[1] == "a<b,-0.12345,trust,x < y"
+
+    def printed(**most) -> str:
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(to_terminal(exhibit, **most))
+        return console.export_text()
+
+    for part in ("A & B", "1,234", "a<b", "-0.123", "[bold]c", "– ± 2", "reject", "x < y"):
+        assert part in printed(), part
+    assert "inside" not in printed() and "Note" not in printed()  # sentences are the page's
+    short = printed(rows=1, columns=2)
+    assert "[bold]c" not in short and "trust" not in short
+    assert "rows not shown: 1" in short and "columns not shown: 2" in short

@@ -210,6 +210,12 @@ class Model:
 
         return [identity(b) for b in self.bijectors]
 
+    @property
+    def real(self) -> np.ndarray:
+        """(d,) of each unconstrained number, whether it is the parameter's own; for parameters shaped like theirs."""
+        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.space.shapes)]
+        return np.repeat(self.unbounded, sizes)
+
     @functools.cached_property
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from tractable.cli import arrays, ladder_fit, ladders
 from tractable.cli.arrays import Encoding, Source
 from tractable.cli.problem import read_run, split
 from tractable.results.encoding import Encoded
-from tractable.results.folder import ClimbSaver
+from tractable.results.folder import Saver
 from tractable.tools.errors import CheckpointError
 
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}
@@ -137,15 +138,15 @@ def test_what_predict_refuses(digits, folder, tmp_path):
 
 def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkeypatch):
     out, stopped = digits[0], tmp_path / "stopped"
-    save = ClimbSaver.save
+    save = Saver.save
 
-    def killed(self: ClimbSaver, arrays: dict, numbers: dict, step: int) -> None:
-        save(self, arrays, numbers, step)
-        if step:
+    def killed(self: Saver, standing: Any, drawn: Any = None) -> None:
+        save(self, standing, drawn)
+        if standing:
             raise CheckpointError("Killed.")
 
     words = ["fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", stopped]
-    monkeypatch.setattr(ClimbSaver, "save", killed)
+    monkeypatch.setattr(Saver, "save", killed)
     assert "Killed." in fault(*words)
     monkeypatch.undo()
     assert not (stopped / "posterior.json").exists()

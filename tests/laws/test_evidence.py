@@ -20,13 +20,13 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
+from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.core import Kernel, log_density
 from tractable.evidence import annealing, codes, modes
 from tractable.evidence import importance as importance_evidence
 from tractable.evidence import result as evidence_result
 from tractable.kernels import langevin, mala, metropolis, random_walk
 from tractable.kernels.annealed import annealed, next_beta, sigmoidal
-from tractable.methods.method import Fitted
 from tractable.models import conjugate, linear
 from tractable.models.gallery import readings
 from tractable.models.latent import LatentModel
@@ -1070,9 +1070,10 @@ def test_settings(settings, sentence):
 def test_posteriors_that_do_not_fit():
     model, data, _ = coin_of(5)
     phi = {"mean": np.zeros(1), "rho": np.zeros(1), "lower": np.zeros(0)}
-    point = Posterior(model, data, tr.MAP(), 0, point=np.zeros(1))
-    q = Posterior(model, data, tr.Laplace(), 0, np.zeros((1, 100, 1)), fitted=Fitted("full rank", phi, None, {}))
-    few = Posterior(model, data, tr.Rejection(), 0, np.zeros((1, 40, 1)))
+    point = Posterior(model, data, tr.MAP(), 0, Point(position=np.zeros(1)))
+    fitted = Fitted(positions=np.zeros((1, 100, 1)), family="full rank", phi=phi)
+    q = Posterior(model, data, tr.Laplace(), 0, fitted)
+    few = Posterior(model, data, tr.Rejection(), 0, Draws(positions=np.zeros((1, 40, 1))))
     for settings, sentence in (
         ({"posterior": point, "method": "importance"}, "needs a q with a density"),
         ({"posterior": q, "method": "annealed"}, "draws of an exact sampler"),

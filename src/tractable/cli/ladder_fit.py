@@ -18,7 +18,6 @@ from tractable.infer import infer
 from tractable.pages.ladders import layers
 from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
-from tractable.results.folder import describe
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
 
@@ -45,7 +44,7 @@ def fit(file: Path | None, model: str, said: Mapping[str, Any], how: How, saved:
             problem.model, Data(problem.rows), method, seed=seed, progress=how.progress, checkpoint=folder
         )
     ladders.scored(posterior, problem.held_out)
-    describe(posterior, folder)
+    posterior.write(folder)
     conclude(posterior, problem, folder, how.quiet)
 
 

@@ -24,7 +24,7 @@ from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
-UNKEPT = ("model", "data", "standing", "surplus")  # of a posterior, in a pickle
+UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
 
 
 class Bayesian(BaseEstimator):

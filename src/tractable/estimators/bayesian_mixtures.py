@@ -17,7 +17,7 @@ from tractable.beliefs.check import Check
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
 from tractable.estimators.conjugate_model import assigning, counted, laid_out, told_by
-from tractable.estimators.density import check_whole, judged
+from tractable.estimators.density import judged
 from tractable.estimators.density_model import as_doubles, as_floats
 from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
@@ -31,6 +31,7 @@ from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixtu
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, TractableWarning
+from tractable.tools.settings import expect_whole
 
 BLOCK = 1 << 12  # rows that are told of at a time
 
@@ -223,7 +224,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         By ``random_state``. A process has a component K too: all those not used.
         """
         check_is_fitted(self, "posterior_")
-        check_whole(n_samples=n_samples)
+        expect_whole("n_samples", n_samples)
         generator = check_random_state(self.random_state)
         weights, means, scales, free = self._students()
         labels = generator.choice(len(weights), int(n_samples), p=weights)

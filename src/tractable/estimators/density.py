@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
 from tractable.core import Batch
@@ -29,8 +30,8 @@ from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.tools.settings import expect_whole, is_number
 
 PyTree = Any
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
@@ -72,8 +73,9 @@ class Density(DensityMixin, Bayesian):
 
     def _check_settings(self) -> None:
         """Settings that need no rows to be judged."""
-        check_whole(n_init=self.n_init, max_iter=self.max_iter, chunk_size=self.chunk_size)
-        if not (isinstance(self.tol, int | float) and 0 < self.tol < math.inf):
+        for name in ("n_init", "max_iter", "chunk_size"):
+            expect_whole(name, getattr(self, name))
+        if not is_number(self.tol, 0):
             raise SettingsError(f"tol is a share of the log likelihood, above 0 and finite; got {self.tol!r}.")
 
     def _theta(self) -> PyTree:
@@ -188,7 +190,7 @@ class Density(DensityMixin, Bayesian):
             *self._examine(theta, self._running.seen),
         ]
         posterior = Posterior(
-            model, None, EM(), None, judged=judged(checks, f"online EM on {len(model.names)} numbers")
+            model, None, EM(), None, Belief(), judged=judged(checks, f"online EM on {len(model.names)} numbers")
         )
         self._conclude(theta, None, posterior, self._centre)
         return self
@@ -205,7 +207,7 @@ class Density(DensityMixin, Bayesian):
     def _sampled(self, n_samples: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows and their causes."""
         check_is_fitted(self, "posterior_")
-        check_whole(n_samples=n_samples)
+        expect_whole("n_samples", n_samples)
         x, z = self._model().sample(jax.random.key(self._seed()), as_floats(self._theta()), int(n_samples))
         return np.asarray(x, np.float64) + self._centre, np.asarray(z)
 
@@ -338,13 +340,6 @@ class Density(DensityMixin, Bayesian):
                 found = apply(theta, jnp.asarray(rows))
                 out.append(np.asarray(found[0] if isinstance(found, tuple) else found, np.float64)[: len(part)])
         return np.concatenate(out)
-
-
-def check_whole(**settings: Any) -> None:
-    """A sentence about the first that is not a whole number above 0."""
-    for name, value in settings.items():
-        if not is_count(value):
-            raise SettingsError(f"{name} is a whole number, 1 or more; got {value!r}.")
 
 
 def judged(checks: list[Check], title: str) -> Report:

@@ -6,23 +6,24 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
+from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.em_climb import ROUNDING, Keeper, Reached, climb_in_memory, climb_on_file, mended
-from tractable.methods.method import Check, Method, Outcome, Session
+from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, mended
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.points import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 CHUNK = 1 << 14  # rows of an E-step at a time
@@ -63,29 +64,20 @@ class EM(Method):
 
     label: ClassVar[str] = "em"
     point: ClassVar[bool] = True
-    starts: int = 4
-    steps: int = 1000
-    tolerance: float = 1e-6
-    chunk: int = CHUNK
-    inner: int = 10
-    optimizer: Any = "lbfgs"
+    starts: Count = 4
+    steps: Count = 1000
+    tolerance: Positive = 1e-6
+    chunk: Count = CHUNK
+    inner: Count = 10
+    optimizer: Literal["lbfgs"] | Optimiser = "lbfgs"
     prior: bool = True
     errors: bool = True
 
-    def __post_init__(self) -> None:
-        for field in ("starts", "steps", "chunk", "inner"):
-            self.check_whole(field)
-        self.check_positive("tolerance")
-        good = self.optimizer == "lbfgs" or isinstance(self.optimizer, optax.GradientTransformation)
-        self.check(good, "optimizer", "'lbfgs' or an optax optimiser, such as optax.adam(0.05)")
-        for field in ("prior", "errors"):
-            self.check(isinstance(getattr(self, field), bool), field, "True or False")
-
     def settings(self) -> dict[str, Any]:
         """The fields as plain values; an optax optimiser by its fingerprint, from which it cannot be made again."""
-        known = self.optimizer == "lbfgs"
-        told = {} if known else {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
-        return super().settings() | told
+        if self.optimizer == "lbfgs":
+            return super().settings()
+        return super().settings() | {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         e_step, m_step = self.halves(latent(model, self))
@@ -96,6 +88,10 @@ class EM(Method):
         model = latent(model, self)
         self.halves(model)
         return model
+
+    @property
+    def sums_rows(self) -> bool:
+        return not self.minibatch
 
     def exact(self, model: Any) -> bool:
         """Whether both halves are known in closed form, on additive statistics."""
@@ -137,18 +133,18 @@ class EM(Method):
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
         climb = climb_in_memory if data.resident else climb_on_file
-        keep, bad = Keeper(session), np.zeros(0, bool)
-        reached = keep.reached(thetas)
+        attempts, bad = Attempts(session, thetas), np.zeros(0, bool)
         while True:
+            reached = attempts.earlier
             if reached is not None:
                 # A collapsed component is a start's bad luck: those starts begin again, the others stay.
                 bad = ~sound(model, reached, data.size)
-                thetas = self.begin(model, data, jax.random.fold_in(session.key, keep.attempt))
-            again = climb(self, model, session, thetas, keep)
+                thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
+            again = climb(self, model, session, thetas, attempts)
             reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.size))
-            if reached.interrupted or keep.attempt == RETRIES or sound(model, reached, data.size).all():
+            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.size).all():
                 break
-            keep.again(reached)
+            attempts.again(reached)
         seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
         return model, data, offset, reached, seconds
 
@@ -162,15 +158,14 @@ class EM(Method):
             theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds |= {"errors": time.perf_counter() - climbed}
-        return Outcome(None, point, info, None, None, found, reached.interrupted, seconds)
+        return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
     def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
         """What is climbed, in nats, after one M-step by L-BFGS from a point."""
         theta = model.constrain(model.space.unravel(jnp.asarray(point)))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
-        alone = session._replace(save=None, resume=None, say=lambda phase, done, of: None)
         one = jax.tree.map(lambda a: a[None], theta)
-        return float(climb_in_memory(judge, model, alone, one, Keeper(alone)).objective[0])
+        return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
 
     def checks(self, posterior: Any) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)

@@ -11,8 +11,8 @@ from tractable.beliefs.approximations import log_normal, log_softplus, softplus,
 from tractable.core import Batch, Model, Objective, Through, is_distribution
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
-from tractable.tools.counts import is_count
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
 
@@ -56,8 +56,7 @@ def bayes_by_backprop(
         size: rows of the largest batch, for the noise of "local" and "flipout".
         given: one row of inputs (shapes suffice), likewise.
     """
-    if not is_count(samples):
-        raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
+    expect("samples", samples, Count)
     fixed = _fixed(model, noise, given)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:

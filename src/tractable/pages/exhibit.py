@@ -5,7 +5,7 @@ writes them as a page, ``terminal`` prints their tables, and ``Table.frame`` is 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np

@@ -95,7 +95,7 @@ def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = 
 
 def unit_of(encoder: Encoder | None) -> float:
     """What one is in the target's own units."""
-    return encoder.target.sd if encoder is not None and encoder.target.family == "normal" else 1.0
+    return 1.0 if encoder is None else encoder.target.sd
 
 
 def covered(below: np.ndarray, level: float) -> float:
@@ -179,11 +179,8 @@ def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
 
     def of_draw(draw: Any) -> jax.Array:
         theta, key = draw
-
-        def sample(x: Any, k: jax.Array) -> jax.Array:
-            return model.datum(theta, x).sample(k, (each,))
-
-        return jax.vmap(sample, out_axes=1)(rows[1], jax.random.split(key, n))
+        sample = jax.vmap(lambda x, k: model.datum(theta, x).sample(k, (each,)), out_axes=1)
+        return sample(rows[1], jax.random.split(key, n))
 
     keys = jax.random.split(jax.random.key(0), jax.tree.leaves(params)[0].shape[0])
     drawn = jax.lax.map(of_draw, (params, keys), batch_size=16)  # (s, each, n, ...)

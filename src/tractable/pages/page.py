@@ -1,7 +1,7 @@
 """The report of any result, as one HTML page."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tractable.compare import Comparison
@@ -24,7 +24,7 @@ def write_page(
     encoder: Encoder | None = None,
     shifted: Any = None,
     shape: tuple[int, int] | None = None,
-    facts: Mapping[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
     exhibits: Sequence[Exhibit] | None = None,
 ) -> pathlib.Path:
     """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.

@@ -7,7 +7,7 @@ gives the ``Figure`` of an exhibit.
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,22 +23,18 @@ from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 PANEL, WIDE = (3.7, 1.85), 7.2  # inches
 POINTS = 400  # of a trace, at most
 DOTS = 700  # of a scatter plot, at most
-P = ParamSpec("P")
 Size = tuple[float, float]
+Draw = Callable[..., None]
 
 
 def drawing(
     title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
-) -> Callable[[Callable[Concatenate[Canvas, P], None]], Callable[P, Figure]]:
-    """Make a function that draws into one that gives a Figure.
+) -> Callable[[Draw], Callable[..., Figure]]:
+    """Make a function that draws into one that gives a Figure, whose size may be a function of what is drawn."""
 
-    Args:
-        title, size, margin: the Figure's; ``size`` may be a function of what is drawn.
-    """
-
-    def decorate(draw: Callable[Concatenate[Canvas, P], None]) -> Callable[P, Figure]:
+    def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
-        def figure(*args: P.args, **options: P.kwargs) -> Figure:
+        def figure(*args: Any, **options: Any) -> Figure:
             inches = size(*args, **options) if callable(size) else size
             return Figure(lambda canvas: draw(canvas, *args, **options), inches, title, margin)
 

@@ -43,7 +43,7 @@ def _grid(table: Table, rows: int | None, columns: int | None) -> Grid:
         grid.add_row(*(_text(cell, head) for cell, head in zip(line, heads, strict=False)))
     for what, every, most in (("rows", lines, rows), ("columns", table.heads, columns)):
         if most is not None and len(every) > most:
-            grid.add_row(f"and {len(every) - most} more {what}")
+            grid.add_row(f"{what} not shown: {len(every) - most:,}")
     return grid
 
 

@@ -3,7 +3,7 @@
 import importlib.metadata
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ MEANING = {
 }
 
 
-def overview(posterior: Posterior, facts: Mapping[str, Any]) -> Exhibit:
+def overview(posterior: Posterior, facts: dict[str, Any]) -> Exhibit:
     """The verdict, and the few numbers that say how large this was."""
     verdict = posterior.report().verdict
     stopped = " The run was stopped before its end." if posterior.interrupted else ""
