@@ -1,6 +1,7 @@
 """Every public method keeps the contract."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import numpyro.distributions as dist
@@ -10,6 +11,7 @@ from every_method import CASES, REGRESSION, X, Y, numbers
 
 import tractable as tr
 from tractable.methods import METHODS
+from tractable.methods.abilities import ABILITIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 
@@ -24,6 +26,15 @@ def test_contract(name, tmp_path):
 
 def test_every_method_is_here():
     assert {case.method.label for case in CASES.values()} == set(METHODS)
+
+
+def test_the_docs_say_what_only_some_can():
+    page = (Path(__file__).parents[1] / "docs" / "which-method.md").read_text(encoding="utf-8")
+    methods = {type(case.method).__name__: case.method for case in CASES.values() if not case.method.minibatch}
+    methods |= {type(case.method).__name__: case.method for case in CASES.values()} | methods
+    for ability, (can, _) in ABILITIES.items():
+        named = " ".join(f"`{name}`" for name in sorted(methods) if can(methods[name]))
+        assert f"| `{ability}` | {named} |" in page, f"| `{ability}` | {named} |"
 
 
 # Where warm-up pools chains (step size, covariance, modes), a chain depends on its companions by design;

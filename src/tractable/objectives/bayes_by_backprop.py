@@ -52,7 +52,7 @@ def bayes_by_backprop(
         samples: S ≥ 1 draws a step.
         kl_weights: "uniform" or "geometric".
         noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
-            its rows (``tractable.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
+            its rows (``tractable.objectives.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
         size: rows of the largest batch, for the noise of "local" and "flipout".
         given: one row of inputs (shapes suffice), likewise.
     """

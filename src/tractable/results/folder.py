@@ -208,13 +208,14 @@ def write(
     files.write_atomically(folder / "posterior.json", json.dumps(about | {"tractable": VERSION}, indent=1).encode())
 
 
-def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, draws: int) -> Belief:
+def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int) -> Belief:
     """What was learnt.
 
     Args:
         weigh: weights of draws, of their traces.
         thin: steps a kept draw.
-        seed, draws: with which the draws of a q are made again.
+        seed: with which the draws of a q are made again.
+        count: draws a chain; a run ends with a whole block of steps, and so with some more.
 
     Raises:
         CheckpointError: damaged, or written by a version whose folders are not read.
@@ -226,7 +227,7 @@ def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: i
                 f"{folder} was written by an earlier version of tractable, whose fits and points are not read: run the "
                 "method again, with the seed in settings.toml."
             )
-        traces = {name.removeprefix("info."): trace for name, trace in read_draws(store_of(folder)).items()}
+        traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store_of(folder)).items()}
         positions = traces.pop(POSITION)
         return Draws(positions=positions, info=traces, weights=weigh(traces) if traces else None, thin=thin)
     saved = files.load(folder / "belief")
@@ -236,7 +237,7 @@ def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: i
     kind: Any = KINDS[manifest["kind"]]
     belief = kind(**nested(leaves), network=network)
     if isinstance(belief, Fitted):
-        made = approximations.drawn(belief.q, belief.phi, draws_key(seed), draws)
+        made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
         belief = dataclasses.replace(belief, positions=np.asarray(made)[None])
     return belief
 

@@ -43,7 +43,8 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
     settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
     method = from_settings(settings) if method is None else method
-    belief = read(folder, model, method.weigh, about["thin"], seed, getattr(method, "draws", 1))
+    count = about.get("count", getattr(method, "draws", 1))
+    belief = read(folder, model, method.weigh, about["thin"], seed, count)
     found = dict(about["found"])
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)

@@ -387,6 +387,7 @@ class Posterior:
             "interrupted": self.interrupted,
             "found": {k: v for k, v in self.found.items() if isinstance(v, int | float | str)},
             "thin": self.thin,
+            "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
             "model": model_fingerprint(self.model, self.data),
         }
