@@ -7,7 +7,7 @@ from scipy import stats
 
 from tractable.compare import FORMS, Comparison, interesting
 from tractable.pages.exhibit import Cell, Exhibit, Table
-from tractable.pages.parameters import SHOWN, captioned, is_drawn, listed, resampled
+from tractable.pages.parameters import SHOWN, is_drawn, listed, resampled
 from tractable.pages.plots import bare, density, drawing, rows
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import checks, settings
@@ -56,8 +56,8 @@ def marginals(comparison: Comparison) -> list[Exhibit]:
         return []
     others = {k: p for k, p in comparison.posteriors.items() if reference is None or p is not reference.posterior}
     tables = {k: p.summary() for k, p in others.items()}
-    drawn, chosen = [], sorted(interesting(comparison, SHOWN))
-    for i in chosen:
+    drawn = []
+    for i in sorted(interesting(comparison, SHOWN)):
         known = {}
         for label, posterior in others.items():
             mean, sd = tables[label].iloc[i, :2]
@@ -67,11 +67,12 @@ def marginals(comparison: Comparison) -> list[Exhibit]:
                 bounds = tuple(tables[label].iloc[i, 2:4])
                 draws = resampled(posterior.values[:, :, i : i + 1], weights)[:, 0]
             known[label] = (mean, bounds, draws)
-        drawn.append(overlay(known, None if reference is None else (float(reference.mean[i]), float(reference.sd[i]))))
+        exact = None if reference is None else (float(reference.mean[i]), float(reference.sd[i]))
+        drawn.append(overlay(known, exact, caption=first.names[i]))
     note = "Densities, means and 90 % intervals" + (
         "." if reference is None else "; in grey, a normal of the reference's mean and sd, and its 90 % interval."
     )
-    return [Exhibit("Marginals", captioned(drawn, [first.names[i] for i in chosen]), note, "panels two")]
+    return [Exhibit("Marginals", drawn, note, "panels two")]
 
 
 @drawing("A parameter by every method", lambda known, *_: (3.7, 1.6 + 0.19 * len(known)))

@@ -18,19 +18,12 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """One value, and how it is written.
+    """One value, and how it is written."""
 
-    Attributes:
-        value: a number, a text, a list of these, or None.
-        form: the format of a number, such as ".3f"; four significant digits by default.
-        aside: a remark in small letters after the value.
-        poor: the value speaks against the result.
-    """
-
-    value: Any
-    form: str | None = None
-    aside: str = ""
-    poor: bool = False
+    value: Any  # a number, a text, a list of these, or None
+    form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
+    aside: str = ""  # a remark in small letters after the value
+    poor: bool = False  # the value speaks against the result
 
 
 def cell(value: Any) -> Cell:
@@ -39,23 +32,15 @@ def cell(value: Any) -> Cell:
 
 
 class Table(NamedTuple):
-    """Rows of values.
-
-    Attributes:
-        heads: one for each column. The first column names the rows; one headed "verdict" holds verdicts.
-        rows: as long as ``heads``; Cells, or their values.
-        words: heads of further columns that hold text.
-        layout: CSS classes: "wide" fills the page, "checks" is stacked on a phone.
-    """
+    """Rows of values. The first column names the rows; one headed "verdict" holds verdicts."""
 
     heads: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    words: Sequence[str] = ()
-    layout: str = ""
+    rows: Sequence[Sequence[Any]]  # as long as heads; Cells, or their values
+    words: Sequence[str] = ()  # heads of further columns that hold text
+    layout: str = ""  # CSS classes: "wide" fills the page, "checks" is stacked on a phone
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """Every value as a Cell."""
         return [[cell(value) for value in row] for row in self.rows]
 
     def is_text(self, head: str) -> bool:
@@ -70,25 +55,17 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A drawing.
+    """A drawing."""
 
-    Attributes:
-        draw: draws on an empty matplotlib Figure.
-        size: width and height in inches.
-        title: what is seen, for readers who cannot see it.
-        margin: on the left in points, so that axes in a column line up; by default it fits the labels.
-        caption: stands above.
-    """
-
-    draw: "Callable[[Canvas], None]"
-    size: tuple[float, float]
-    title: str
-    margin: int = 0
-    caption: str = ""
+    draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
+    size: tuple[float, float]  # width and height in inches
+    title: str  # what is seen, for readers who cannot see it
+    margin: int = 0  # on the left in points, so that axes in a column line up; by default it fits the labels
+    caption: str = ""  # stands above
 
 
 class Picture(NamedTuple):
-    """An image of (height, width, 4) bytes, which ``size`` CSS pixels are wide for."""
+    """An image of (height, width, 4) bytes, ``size`` CSS pixels wide."""
 
     pixels: np.ndarray
     size: int
@@ -145,6 +122,7 @@ def duration(seconds: float | int) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def first_of(kept: np.ndarray, every: np.ndarray, which: str) -> str:
-    """A sentence where not all are shown."""
-    return "" if len(kept) == len(every) else f" The {len(kept)} {which} of {len(every):,}."
+def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
+    """At most so many of the largest sizes, in their order, and a sentence where these are not all."""
+    kept = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    return kept, "" if len(kept) == len(sizes) else f" The {len(kept)} {which} of {len(sizes):,}."

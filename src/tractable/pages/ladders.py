@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from tractable.models.ladder import Ladder
 from tractable.objectives.moments import moments
 from tractable.pages.exhibit import Cell, Exhibit, Picture, Table
-from tractable.pages.parameters import captioned, climb
+from tractable.pages.parameters import climb
 from tractable.pages.plots import WIDE, bare, dots, drawing, tidy
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results import encoding as coding
@@ -109,10 +109,10 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
     sets = {} if data is None else {"data": pixels(ladder, data[: len(mean)])}
     sets |= {"drawn: E[x | h¹]": mean, "drawn: x": x}
     limits = spread(sets)
-    if shape is None:
-        drawn = captioned([lines(rows, limits) for rows in sets.values()], list(sets))
-    else:
-        drawn = [mosaic(rows, shape, COLUMNS, limits, name)._replace(caption=name) for name, rows in sets.items()]
+    drawn = [
+        lines(rows, limits, caption=name) if shape is None else mosaic(rows, shape, COLUMNS, limits, name, name)
+        for name, rows in sets.items()
+    ]
     note = "h from the top down; then the mean of x given h¹, and x drawn from it."
     return Exhibit("Drawn from the model", drawn, note, "panels")
 
@@ -161,7 +161,7 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
     note += "; layers between at theirs." if ladder.depth > 1 else "."
     if shape is not None:
         return [Exhibit("Traversals", [mosaic(sets["traversed"], shape, STEPS, limits, f"traversals of {name}")], note)]
-    drawn = captioned([lines(rows, limits, ordered=True) for rows in mean], [f"{name}[{i}]" for i in range(len(mean))])
+    drawn = [lines(rows, limits, ordered=True, caption=f"{name}[{i}]") for i, rows in enumerate(mean)]
     return [Exhibit("Traversals", drawn, note + " Darker is higher.", "panels")]
 
 
@@ -189,7 +189,9 @@ def spread(sets: Mapping[str, np.ndarray]) -> Limits:
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
-def mosaic(rows: np.ndarray, shape: tuple[int, int], columns: int, limits: Limits, title: str) -> Picture:
+def mosaic(
+    rows: np.ndarray, shape: tuple[int, int], columns: int, limits: Limits, title: str, caption: str = ""
+) -> Picture:
     """Rows (row, n) as pictures side by side, ink where they are high."""
     height, width = shape
     low, high = limits
@@ -201,7 +203,7 @@ def mosaic(rows: np.ndarray, shape: tuple[int, int], columns: int, limits: Limit
         y, x = (i // columns) * (height + gap), (i % columns) * (width + gap)
         out[y : y + height, x : x + width, :3] = np.round(PALEST * (1 - one))[..., None]
         out[y : y + height, x : x + width, 3] = 255
-    return Picture(out, columns * CELL, title)
+    return Picture(out, columns * CELL, title, caption)
 
 
 @drawing("Rows as lines", margin=34)

@@ -47,30 +47,17 @@ class Components(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A mixture that was chosen among several.
+    """A mixture that was chosen among several."""
 
-    Attributes:
-        table: a row for each K that was tried: components, parameters, log likelihood, BIC, AIC, held-out, starts that
-            agree, starts, seconds, verdict.
-        best: which row was chosen.
-        by: the column that it was chosen by.
-        remarks: sentences about the choice.
-        components: of the one chosen.
-        rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
-        likeliest: (n,) component of each, from 0.
-        covariance: its form.
-        held_out: rows that took no part.
-    """
-
-    table: pd.DataFrame
-    best: int
-    by: str
-    remarks: list[str]
-    components: Components
-    rows: np.ndarray
-    likeliest: np.ndarray
-    covariance: str
-    held_out: int = 0
+    table: pd.DataFrame  # a row for each K that was tried, with its criteria, starts, seconds and verdict
+    best: int  # which row was chosen
+    by: str  # the column that it was chosen by
+    remarks: list[str]  # sentences about the choice
+    components: Components  # of the one chosen
+    rows: np.ndarray  # (n, d) those fitted, in the table's units; NaN where a number is missing
+    likeliest: np.ndarray  # (n,) component of each, from 0
+    covariance: str  # its form
+    held_out: int = 0  # rows that took no part
 
 
 def exhibits(posterior: Posterior, choice: Choice) -> list[Exhibit]:
@@ -152,8 +139,8 @@ def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
         if np.isfinite(values).sum() > 1:
-            figure = criterion(table["components"].to_numpy(), values, best, unsound(table))
-            drawn.append(figure._replace(caption=f"{name}, {'less' if name == 'BIC' else 'more'} is better"))
+            caption = f"{name}, {'less' if name == 'BIC' else 'more'} is better"
+            drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), caption=caption))
     return [Exhibit("", drawn, layout="panels two")] if drawn else []
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from tractable.core import Model
 from tractable.data.tables import Encoder
 from tractable.pages import plots
-from tractable.pages.exhibit import Cell, Exhibit, Figure, Table, decimals, first_of
+from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
 from tractable.results.posterior import Posterior
 
 SHOWN = 6  # parameters with figures
@@ -135,14 +135,13 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
         return []
     table, labels = posterior.summary()[others], [label for label, kept in zip(labels, others, strict=True) if kept]
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
-    far = np.abs(mean) / np.where(sd > 0, sd, 1.0)
-    kept = np.sort(np.argsort(-np.nan_to_num(far), kind="stable")[:LINES])
+    kept, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
     reach = 1.645 * np.nan_to_num(sd[kept])
     drawn = plots.forest([labels[i] for i in kept], mean[kept], mean[kept] - reach, mean[kept] + reach)
     note = "Bars reach 1.645 standard errors to both sides: 90 % where the posterior is normal."
     if posterior.is_point and not np.isfinite(sd).any():
         note = "Standard errors are not known."
-    return [Exhibit("Estimates", [drawn], note + first_of(kept, mean, "furthest from 0"), "chart")]
+    return [Exhibit("Estimates", [drawn], note + fewer, "chart")]
 
 
 def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
@@ -157,17 +156,17 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     diverged = np.asarray(posterior.info.get("divergent", np.zeros(values.shape[:2]))) > 0
     pooled, unbiased = resampled(values, weights), without_bias(posterior, weights)
     table, bulk = posterior.summary(), posterior.diagnosed.bulk
-    heads = ["Marginal", "Trace", "Ranks" if many else "Autocorrelation"]
     parts = []
     for i in chosen:
         mean, _, low, high = table.iloc[i, :4]
+        narrower, heads = None if unbiased is None else unbiased[:, i], i == chosen[0]
         drawn = [
-            plots.marginal(pooled[:, i], mean, (low, high), None if unbiased is None else unbiased[:, i]),
-            plots.trace(values[:, :, i], diverged),
-            plots.ranks(counted[:, :, i], bulk[i]) if many else plots.autocorrelation(counted[0, :, i]),
+            plots.marginal(pooled[:, i], mean, (low, high), narrower, caption="Marginal" * heads),
+            plots.trace(values[:, :, i], diverged, caption="Trace" * heads),
+            plots.ranks(counted[:, :, i], bulk[i], caption="Ranks" * heads)
+            if many
+            else plots.autocorrelation(counted[0, :, i], caption="Autocorrelation" * heads),
         ]
-        if i == chosen[0]:
-            drawn = captioned(drawn, heads)
         parts.append(Exhibit(labels[i], drawn, layout="panels"))
     dashed = "" if unbiased is None else "; dashed, with the predicted bias taken off"
     ticks = "; ticks where a trajectory diverged" if diverged.any() else ""
@@ -186,19 +185,13 @@ def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
         return []
     table = posterior.summary()
     drawn = [
-        plots.marginal(pooled[:, i], table.iloc[i, 0], tuple(table.iloc[i, 2:4]))._replace(caption=labels[i])
-        for i in chosen
+        plots.marginal(pooled[:, i], table.iloc[i, 0], tuple(table.iloc[i, 2:4]), caption=labels[i]) for i in chosen
     ]
     whose = "the members' mixture" if is_ensemble(posterior) else "q" if posterior.fitted is not None else "the draws"
     note = f"Density, mean and 90 % interval of {whose}."
     if len(chosen) < np.sum(listed(posterior.model)):
         note += f" The first {len(chosen)} parameters."
     return [Exhibit("Marginals", drawn, note, "panels"), *pairs(pooled, chosen, labels)]
-
-
-def captioned(drawn: Sequence[Figure], captions: Sequence[str]) -> list[Figure]:
-    """Figures under captions."""
-    return [each._replace(caption=caption) for each, caption in zip(drawn, captions, strict=True)]
 
 
 def pairs(
@@ -231,22 +224,21 @@ def bias(posterior: Posterior) -> list[Exhibit]:
     predicted = posterior.predicted_bias if posterior.count else None
     if predicted is None:
         return []
-    shares, tolerance = np.asarray(predicted.inflation, float), posterior.settings["bias_tolerance"]
-    size = np.where(np.isfinite(shares), np.abs(shares), np.inf)
+    shares, names = np.asarray(predicted.inflation, float), np.array(posterior.model.space.names)
     kept = listed(posterior.model)
-    order = np.argsort(-size, kind="stable")
     if len(kept) == len(shares):
-        order = order[kept[order]]
-    chosen = np.sort(order[:LINES])
-    if not len(chosen):
+        shares, names = shares[kept], names[kept]
+    if not len(shares):
         return []
-    names = posterior.model.space.names
-    drawn = plots.inflation([names[i] for i in chosen], shares[chosen], tolerance)
+    chosen, fewer = largest(np.where(np.isfinite(shares), np.abs(shares), np.inf), LINES)
+    tolerance = posterior.settings["bias_tolerance"]
     note = (
         "By how much the step and the gradient's noise are predicted to widen each marginal sd, unconstrained. "
-        f"Shaded: the tolerance of {100 * tolerance:g} %." + first_of(chosen, shares, "largest")
+        f"Shaded: the tolerance of {100 * tolerance:g} %.{fewer}"
     )
-    return [Exhibit("Predicted bias", [drawn], note, "chart")]
+    return [
+        Exhibit("Predicted bias", [plots.inflation(names[chosen].tolist(), shares[chosen], tolerance)], note, "chart")
+    ]
 
 
 def interesting(posterior: Posterior) -> list[int]:

@@ -34,9 +34,9 @@ def drawing(
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
-        def figure(*args: Any, **options: Any) -> Figure:
+        def figure(*args: Any, caption: str = "", **options: Any) -> Figure:
             inches = size(*args, **options) if callable(size) else size
-            return Figure(lambda canvas: draw(canvas, *args, **options), inches, title, margin)
+            return Figure(lambda canvas: draw(canvas, *args, **options), inches, title, margin, caption)
 
         return figure
 
