@@ -22,8 +22,16 @@ from tractable.core import Batch
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
-from tractable.estimators.density_model import as_doubles, as_floats, compiled, finite, moved, weighted
-from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
+from tractable.estimators.density_rows import (
+    as_doubles,
+    as_floats,
+    compiled,
+    finite,
+    in_few_lengths,
+    merged,
+    middle,
+    moved,
+)  # fmt: skip
 from tractable.estimators.files import blocks, framed, on_file, opened
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
@@ -231,7 +239,7 @@ class Density(DensityMixin, Bayesian):
         if sample_weight is not None:
             weight = self._weights(sample_weight, x)
         self._check_rows(int(np.count_nonzero(weight)))
-        data = Data(x, given=weight, missing=self._gaps(), resident=False)
+        data = Data(x, weights=None if sample_weight is None else weight, missing=self._gaps(), resident=False)
         # Mapped rows stay where they are: what the model takes off is made beforehand, in a pass of its own.
         centre = middle(blocks(x, weight, self.chunk_size), self.n_features_in_).astype(np.float32).astype(np.float64)
         self._climb(self._model(centre), data, np.zeros_like(centre), centre, float(weight.sum()))
@@ -239,13 +247,7 @@ class Density(DensityMixin, Bayesian):
     def _climb(self, base: LatentModel, data: Data, origin: np.ndarray, centre: np.ndarray, total: float) -> None:
         """EM on rows with ``origin`` taken off."""
         begin, starts = self._beginning(base, origin)
-
-        def seen(key: jax.Array, rows: tuple) -> PyTree:
-            x, weight = (np.asarray(part, np.float64) for part in rows)
-            return begin(key, as_rows(x[weight > 0], weight[weight > 0]))
-
-        # Components are judged by the rows they explain, of which padding is none.
-        model = weighted(base).with_steps(begin=seen, examine=lambda theta, _: self._examine(theta, total))
+        model = as_it_stands(base).with_steps(begin=lambda key, rows: begin(key, np.asarray(rows, np.float64)))
         method = EM(
             starts=starts, steps=int(self.max_iter), tolerance=float(self.tol), chunk=int(self.chunk_size),
             errors=self._informed,
@@ -346,6 +348,12 @@ def judged(checks: list[Check], title: str) -> Report:
     """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
+
+
+@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
+def as_it_stands(base: LatentModel) -> LatentModel:
+    """The model whose rows EM neither moves, as they are about the centre already, nor orders their components."""
+    return base.with_steps(shift=None, canonical=None)
 
 
 @functools.lru_cache(maxsize=128)

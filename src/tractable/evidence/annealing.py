@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data, Kernel, Model, log_density
+from tractable.core import Data, Kernel, Model, counted_log_likelihoods, log_density
 from tractable.evidence.modes import LOG_2PI, Normal
 from tractable.evidence.result import Watch, any_possible, nan_is_nothing
 from tractable.evidence.settings import Annealing
@@ -61,10 +61,10 @@ def bridge(model: Model, rows: PyTree, base: Normal | None) -> tuple[Callable, C
 
 
 def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
-    """Σ log p(y_n|θ); 0 without data."""
+    """Σ_n w_n log p(y_n|θ); 0 without data."""
     if rows is None:
         return jnp.zeros((), jnp.result_type(float))
-    return jnp.sum(model.log_likelihoods(params, rows))
+    return jnp.sum(counted_log_likelihoods(model, params, rows))
 
 
 def rows_of(data: Data | None) -> PyTree:

@@ -212,7 +212,7 @@ def expected(
         theta: parameters. The M-step of float64 sums may be float64 too: cast it where single precision is wanted.
         data: ``Data``, such as of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
-        weights: (N,), each ≥ 0; all 1 by default.
+        weights: (N,), each ≥ 0; by default those of the data.
         lay: ``(rows, mask) -> (rows, mask)``, which puts a chunk where the E-step looks for it: over devices.
 
     Returns:
@@ -223,6 +223,7 @@ def expected(
     """
     expect_whole("A chunk", chunk, of=" of rows")
     data = as_data(data)
+    weights = data.weights if weights is None else weights
     if weights is not None and np.shape(weights) != (data.size,):
         raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:

@@ -111,7 +111,7 @@ class Amortised(Method):
             raise DataError("A ladder looks at no inputs: give Data(x) without given=.")
         began = time.perf_counter()
         start_key, run_key, look_key = jax.random.split(session.key, 3)
-        first = self.initial(ladder, start_key, jax.tree.map(lambda a: a[:FIRST], data.rows[0]))
+        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).alike().rows[0])
         program = Amortising(ladder, self, not data.resident)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
@@ -138,7 +138,8 @@ class Amortised(Method):
 
     def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
         """What the ladder does with some rows that were learnt from, evenly chosen."""
-        some = data.take(np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int)))
+        index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
+        some = data.take(index).alike(LOOKED_AT)
         return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
 
     def checks(self, posterior: Any) -> list[Check]:

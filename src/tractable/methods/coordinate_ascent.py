@@ -85,7 +85,7 @@ class CoordinateAscent(EM):
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
         seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-        rows = jax.tree.map(np.asarray, seen.rows)
+        rows = jax.tree.map(np.asarray, seen.alike().rows)
         rows = rows[0] if rows[1] is None else rows
         found = [model.first(k, rows) for k in chain_keys(key, self.starts)]
         dtype = jnp.result_type(float)

@@ -212,7 +212,7 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     if model.prior_is_callable:
         example = jax.random.key(0)
         centre, width = model.space.ravel(model.unconstrain(model.example(example))), 1.0
-    batch = None if data is None else whole(jax.tree.map(lambda a: jnp.asarray(a[:1000]), data.rows))
+    batch = None if data is None else whole(data.first(1000))
     found, whole_keys = [], chain_keys(key, chains)
     for chain in range(chains):
         for attempt in range(ATTEMPTS):

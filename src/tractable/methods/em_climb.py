@@ -103,7 +103,7 @@ def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance:
 def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
     """Every start to its end, side by side."""
     spread = session.shard if isinstance(session.shard, RowsOver) else None
-    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows)
+    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows, session.data.weights)
     size, steps = session.data.size, method.steps
     method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)

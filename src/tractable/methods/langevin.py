@@ -366,5 +366,5 @@ def full_gradient(model: Model, data: Data, position: jax.Array) -> jax.Array:
 
 
 def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:
-    part = data.arrays() if data.resident else jax.tree.map(lambda a: jnp.asarray(a[:10_000]), data.rows)
+    part = data.arrays() if data.resident else data.first(10_000)
     return value_and_slope(model, position, whole(part))[0]

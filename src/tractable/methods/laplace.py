@@ -15,7 +15,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
-from tractable.data.rows import Data
+from tractable.data.rows import Data, apart
 from tractable.methods.drawing import starts
 from tractable.methods.method import Check, Outcome, Session
 from tractable.methods.points import MAP
@@ -228,7 +228,7 @@ def _hessian(model: Model, mode: jax.Array, batch: Any) -> jax.Array:
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
     likelihood: Any = model.likelihood
-    y, x = rows
+    (y, x), weights = apart(rows)
     keep = None if index is None else jnp.asarray(index)
 
     def eta(z: jax.Array, x: PyTree) -> jax.Array:
@@ -257,7 +257,8 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         unconstrained = model.space.unravel(z)
         params = model.constrain(unconstrained)
         etas = jax.vmap(lambda x: eta(mode, x))(x)
-        data = jnp.sum(jax.vmap(lambda e, y: log_prob(z, e, y))(etas, y))
+        terms = jax.vmap(lambda e, y: log_prob(z, e, y))(etas, y)
+        data = jnp.sum(terms if weights is None else jnp.where(weights > 0, weights * terms, 0))
         return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
 
     # Each parameter has its own prior, so this part is diagonal but for several numbers beside a network.
@@ -276,6 +277,8 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, at, width), (y, x))
         fresh = (at + jnp.arange(width) >= start)[:, None, None]
         stacked = jnp.where(fresh, jax.vmap(scaled_jacobian)(rows), 0)
+        if weights is not None:
+            stacked = jnp.sqrt(jax.lax.dynamic_slice_in_dim(weights, at, width))[:, None, None] * stacked
         stacked = stacked.reshape(-1, stacked.shape[-1])
         return total + (jnp.sum(jnp.square(stacked), 0) if keep is None else stacked.T @ stacked), None
 

@@ -138,11 +138,11 @@ class EM(Method):
             reached = attempts.earlier
             if reached is not None:
                 # A collapsed component is a start's bad luck: those starts begin again, the others stay.
-                bad = ~sound(model, reached, data.size)
+                bad = ~sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
-            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.size))
-            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.size).all():
+            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.total))
+            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
         seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
@@ -232,14 +232,17 @@ def closed(model: Any) -> bool:
 
 def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     """Rows in memory about their mean, and that mean, for a model that moves with them; else the rows as they are."""
-    if data.size == 0:
+    if data.total == 0:
         raise DataError("EM looks at rows: these data hold none.")
     if model.shift is None or not data.resident or data.given is not None:
         return data, None
     y = np.asarray(data.y)
     offset = np.nanmean(y, axis=0, dtype=np.float64)
+    if data.weights is not None:
+        offset = np.asarray(np.ma.average(np.ma.masked_invalid(y.astype(np.float64)), 0, data.weights))
     dtype = jnp.result_type(float)
-    return Data((y - offset).astype(dtype), missing=data.missing), jnp.asarray(offset, dtype)
+    about = Data((y - offset).astype(dtype), weights=data.weights, missing=data.missing)
+    return about, jnp.asarray(offset, dtype)
 
 
 def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
@@ -252,7 +255,7 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
         return jax.vmap(model.sample_prior)(chain_keys(key, count))
     # Of data on file evenly spaced rows stand for all.
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-    rows = jax.tree.map(np.asarray, seen.rows)
+    rows = jax.tree.map(np.asarray, seen.alike().rows)
     rows = rows[0] if rows[1] is None else rows
     found = [model.begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
@@ -283,12 +286,12 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
             "prior, or fewer components keep it so."
         )
     best = int(np.argmax(values))
-    fine = sound(model, reached, data.size) & np.isfinite(values)
+    fine = sound(model, reached, data.total) & np.isfinite(values)
     if fine.any():  # a collapsed component has no business being best
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
-    near = np.isfinite(values) & (values >= values[best] - SAME * data.size) & fine
+    near = np.isfinite(values) & (values >= values[best] - SAME * data.total) & fine
     found = {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
@@ -307,7 +310,7 @@ def examined(posterior: Any) -> list[Check]:
     """What the model itself says of a maximum."""
     model = posterior.model
     if isinstance(model, LatentModel) and model.examine is not None:
-        return model.examine(posterior.mean(), posterior.rows)
+        return model.examine(posterior.mean(), math.ceil(posterior.rows))
     return []
 
 
@@ -322,13 +325,13 @@ def _to_come(gains: np.ndarray, objective: float) -> float:
     return float(abs(last) * rate / (1 - rate))
 
 
-def sound(model: LatentModel, reached: Reached, size: int) -> np.ndarray:
+def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
     """(start,) whether no check of the model's own rejects where a climb ended."""
     count = len(reached.objective)
     if model.examine is None:
         return np.ones(count, bool)
     ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
-    return np.array([all(check.verdict != "reject" for check in model.examine(end, size)) for end in ends])
+    return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])
 
 
 def _explain(data: Data) -> None:

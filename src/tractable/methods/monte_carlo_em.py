@@ -141,6 +141,11 @@ class MonteCarloEM(Method):
         self.sampler(model)
         if data.size == 0:
             raise DataError("EM looks at rows: these data hold none.")
+        if data.weights is not None:
+            raise DataError(
+                "MonteCarloEM takes rows that count once; these data have weights. Use EM or MAP where z can be summed "
+                "out, or repeat rows whose weights are whole numbers."
+            )
         if not data.resident:
             raise DataError(
                 "MonteCarloEM keeps draws of every row's z in memory; these rows are on file. Use part of them, or "

@@ -83,7 +83,7 @@ class OnlineEM(Method):
                 "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
                 "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
             )
-        if data.size == 0:
+        if data.total == 0:
             raise DataError("EM looks at rows: these data hold none.")
         began = time.perf_counter()
         start_key, run_key = jax.random.split(session.key)
@@ -98,7 +98,9 @@ class OnlineEM(Method):
         found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
         found["settled"] = settled(info["objective"])
         if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
-            about = data if offset is None else Data(np.asarray(data.y) - np.asarray(offset), missing="keep")
+            about = data
+            if offset is not None:
+                about = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
@@ -196,9 +198,11 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
     for start in range(0, data.size, CHUNK):
         part = np.asarray(y[start : start + CHUNK], np.float64)
-        total += np.nansum(part, axis=0)
-        count += np.sum(~np.isnan(part), axis=0)
-    return jnp.asarray((total / np.maximum(count, 1)).astype(np.float32), jnp.result_type(float))
+        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + CHUNK]
+        times = times.reshape(-1, *[1] * (part.ndim - 1))
+        total += np.nansum(times * part, axis=0)
+        count += np.sum(times * ~np.isnan(part), axis=0)
+    return jnp.asarray((total / np.where(count > 0, count, 1)).astype(np.float32), jnp.result_type(float))
 
 
 def _centred(e_step: Any, offset: jax.Array | None) -> Callable:
@@ -269,6 +273,6 @@ def _looked_back(
         "objective": float(values[best]),
         "gain to come": looked(after)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
-        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.size))),
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
     }
     return ends[best], found

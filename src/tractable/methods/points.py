@@ -450,7 +450,7 @@ def _curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bo
     def part(_: jax.Array, some: Batch) -> Expected:
         def likelihood(position: jax.Array) -> jax.Array:
             terms = model.log_likelihoods(model.constrain(model.space.unravel(position)), some.data)
-            return jnp.sum(jnp.where(some.mask > 0, terms, 0.0))
+            return jnp.sum(some._replace(rows=batch.rows).counted(terms))
 
         return Expected(hessian(likelihood), jnp.zeros(()))
 

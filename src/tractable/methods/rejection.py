@@ -11,7 +11,7 @@ import numpy as np
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.convergence import chain_checks
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing
@@ -131,7 +131,7 @@ def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.nd
 
 
 def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Array:
-    return jnp.sum(model.log_likelihoods(model.constrain(model.space.unravel(position)), rows))
+    return jnp.sum(counted_log_likelihoods(model, model.constrain(model.space.unravel(position)), rows))
 
 
 def _exceeded(model: Model, position: jax.Array, excess: float) -> str:

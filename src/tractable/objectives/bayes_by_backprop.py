@@ -140,7 +140,7 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
         terms = fixed.model.log_likelihoods(params, batch.data)
     else:
         terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
-    return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+    return jnp.sum(batch.counted(terms)), log_ratio
 
 
 def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array:

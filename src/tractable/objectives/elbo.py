@@ -33,7 +33,7 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
             return posterior(params, batch)
         theta = model.constrain(model.space.unravel(params) if flat else params)
         terms = model.log_likelihoods(theta, batch.data)
-        return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
+        return batch.scale * jnp.sum(batch.counted(terms))
 
     return Objective(lambda key, count, params: jnp.zeros((count, 0)), value)
 

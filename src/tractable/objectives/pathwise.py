@@ -35,7 +35,7 @@ def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
 
 def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> jax.Array:
     """N/n Σ of a term a row, (n,), and log p(θ)."""
-    return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)) + ladder.log_prior(params["theta"])
+    return batch.scale * jnp.sum(batch.counted(terms)) + ladder.log_prior(params["theta"])
 
 
 def autoencoding(
@@ -229,10 +229,10 @@ def _held(ladder: Ladder, params: PyTree, x: Any, h: tuple, relaxation: float | 
 
 def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
     """N Σ_j max(λ, mean of unit j's cost over the rows that count); cost (n, units)."""
-    counted = jnp.where((batch.mask > 0)[:, None], cost, 0.0)
+    counted = batch.counted(cost)
     if free == 0:
         return batch.scale * jnp.sum(counted)
-    rows = jnp.maximum(jnp.sum(batch.mask), 1)
+    rows = jnp.maximum(jnp.sum(batch.mask), 1 if batch.rows is None else jnp.finfo(cost.dtype).tiny)
     return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
 
 

@@ -129,8 +129,9 @@ class Posterior:
         return self.method.cost(self.belief, self.found, self.data)
 
     @property
-    def rows(self) -> int:
-        return 0 if self.data is None else self.data.size
+    def rows(self) -> int | float:
+        """How many rows the data count as."""
+        return 0 if self.data is None else self.data.total
 
     @property
     def settings(self) -> dict[str, Any]:
