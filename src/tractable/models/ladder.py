@@ -119,6 +119,10 @@ class Ladder(LatentModel):
         return len(self.layers) - 1
 
     @property
+    def network_weights(self) -> tuple[str, ...]:
+        return tuple(self.layer_names)
+
+    @property
     def visible(self) -> Layer:
         """p(x | h¹)."""
         return self.layers[0]
