@@ -33,8 +33,12 @@ def weigh(log_weights: Any) -> Weighed:
     elbo, sd = float(log_weights.mean()), float(log_weights.std(ddof=1))
     top = log_weights.max()
     bound = float(top + np.log(np.mean(np.exp(log_weights - top))))
-    threshold = min(1 - 1 / math.log10(size), 0.7)
-    return Weighed(khat(log_weights), threshold, elbo, sd / math.sqrt(size), bound)
+    return Weighed(khat(log_weights), khat_limit(size), elbo, sd / math.sqrt(size), bound)
+
+
+def khat_limit(size: int) -> float:
+    """Up to which so many draws give importance sampling that can be relied on."""
+    return min(1 - 1 / math.log10(size), 0.7)
 
 
 def khat(log_weights: Any) -> float:

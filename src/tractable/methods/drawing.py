@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ class Drawing(Method):
         thin: steps a kept draw.
     """
 
+    converges: ClassVar[bool] = True
     chains: int = 4
     draws: int = 1000
     warmup: int = 1000

@@ -58,6 +58,7 @@ class SGLD(Drawing):
 
     label: ClassVar[str] = "sgld"
     minibatch: ClassVar[bool] = True
+    converges: ClassVar[bool] = False
     draws: int = 1000
     warmup: int = 1000
     thin: int | str = "auto"

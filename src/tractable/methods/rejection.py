@@ -10,6 +10,7 @@ import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks.convergence import chain_checks
+from tractable.checks.evidence import QUANTILE, Evidence, size_check
 from tractable.core import Kernel, Model
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing
@@ -36,6 +37,7 @@ class Rejection(Drawing):
     """
 
     label: ClassVar[str] = "rejection"
+    exact: ClassVar[bool] = True
     log_bound: float | None = None
     least_acceptance: float = 1e-6
     warmup: int = 0
@@ -109,11 +111,14 @@ class Rejection(Drawing):
         ]  # fmt: skip
 
 
-def evidence(info: dict[str, np.ndarray], log_bound: float) -> tuple[float, float]:
-    """log p(y) = log M + log(share accepted), with its standard error."""
+def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
+    """log p(y) = log M + log(share accepted)."""
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
-    return log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    counted = size_check(accepted, 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, [counted],
+                    method="rejection")  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames="model")
