@@ -1,15 +1,18 @@
-"""The way from base to target by temperatures, and back: one run for every kind of target.
+"""The way from base to target by temperatures, and back: one run for every kind of target, a pilot for each kind.
 
-Whatever adapts (temperatures, step sizes, covariances) does so in a pilot on particles of its own (``pilots``). It is
-fixed before any weight is made: weights of chains that adapt as they go are no longer unbiased. Neal 2001; Grosse,
-Ghahramani & Adams 2015 (backwards).
+Whatever adapts (temperatures, step sizes, covariances) does so in a pilot on particles of its own. It is fixed before
+any weight is made: weights of chains that adapt as they go are no longer unbiased. Of θ given y a pilot finds
+temperatures by stages, each with a covariance (Del Moral, Doucet & Jasra 2006); of z given x_n all data share one
+sigmoidal way, with a step size for each temperature. Neal 2001; Grosse, Ghahramani & Adams 2015 (backwards).
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.check import Check
@@ -17,11 +20,29 @@ from tractable.core import Kernel
 from tractable.evidence.settings import Annealing
 from tractable.evidence.targets import Target, Targets
 from tractable.evidence.weights import Watch, nan_is_nothing, possible
-from tractable.kernels.annealed import annealed
+from tractable.kernels.annealed import annealed, next_beta, shares, sigmoidal
 from tractable.kernels.mala import mala
 from tractable.kernels.random_walk import random_walk
+from tractable.methods.metropolis import DENSE
+from tractable.tools.errors import RunError
 
 PyTree = Any
+STAGES = 500  # of a pilot of parameters, at most
+ROUNDS = 4  # of step adaptation at a stage
+MOVES = 5  # transitions in each
+CHOSEN = (200, 10_000)  # temperatures, where they are not given: at least and at most
+AIMED = {"mala": 0.574, "random-walk": 0.3}  # acceptance
+TEMPERATURES = 100  # of causes
+GAINS = (
+    4.0,
+    4.0,
+    4.0,
+    2.0,
+    2.0,
+    2.0,
+    1.0,
+    1.0,
+)  # of rounds of the causes' pilot: down to a millionth of the first step
 
 
 class TemperatureLadder(NamedTuple):
@@ -101,3 +122,131 @@ def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: floa
         Check("acceptance", float(np.min(acceptance)), "trust" if np.min(acceptance) >= 0.1 else "caution",
               "least mean over temperatures; chains that stand still learn nothing on the way"),
     ]  # fmt: skip
+
+
+# Pilots.
+
+
+def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
+    """Temperatures, step sizes and covariances, from particles moved from base to target.
+
+    Every stage takes β as far as half of the particles' effective number is kept, resamples, and moves them while the
+    step size finds its acceptance. Temperatures are then laid evenly within the stages.
+    """
+    places, ratios = _begun(targets, jax.random.fold_in(key, 0), settings.pilot)
+    beta, step = 0.0, first_step(settings.kernel, targets.model.space.size)
+    betas, steps, scales = [0.0], [], []
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 1))))
+    while beta < 1:
+        watch.go("pilot", int(100 * beta), 100)
+        ratios = possible(targets, nan_is_nothing(ratios))[0]
+        if len(betas) > STAGES:
+            raise RunError(
+                f"The way from the base to the posterior took more than {STAGES} stages, β = {beta:.3g} so far: the "
+                "prior is far wider than the data allow. Use a tighter one, or method='importance' with a fitted "
+                "posterior."
+            )
+        new = next_beta(ratios, beta)
+        chosen = rng.choice(settings.pilot, settings.pilot, p=shares((new - beta) * ratios))
+        places, beta = jnp.asarray(np.asarray(places)[chosen]), new
+        scale = _root(np.asarray(places, np.float64))
+        for round_ in range(ROUNDS):
+            places, ratios, acceptance = _moved(
+                targets, settings.kernel, jax.random.fold_in(key, 2 + len(betas) * ROUNDS + round_), places,
+                jnp.asarray(beta), jnp.asarray(step), jnp.asarray(scale, places.dtype),
+            )  # fmt: skip
+            step *= math.exp(2 * (float(acceptance) - AIMED[settings.kernel]))
+        betas.append(beta)
+        steps.append(step)
+        scales.append(scale)
+    watch.say("pilot", 100, 100)
+    stages = len(steps)
+    # A stage has a variance of log w of about 1, which m steps within it divide by m; chains lag behind, hence 6.
+    wanted = settings.temperatures or min(max(6 * stages**2, CHOSEN[0]), CHOSEN[1])
+    each = max(1, -(-wanted // stages))
+    fine = np.interp(np.arange(stages * each + 1) / each, np.arange(stages + 1), betas)
+    stage = np.maximum(np.arange(stages * each + 1) - 1, 0) // each
+    dtype = jnp.result_type(float)
+    return TemperatureLadder(
+        jnp.asarray(fine, dtype), jnp.asarray(stage), jnp.asarray(steps, dtype), jnp.asarray(np.stack(scales), dtype)
+    )
+
+
+def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
+    """A sigmoidal way, and for each of its temperatures the step at which some of the data's chains accept as often as
+    they should; in units of the prior's sds, so that steps shrink about as 1/β does where the data say much."""
+    few = targets.some(max(1, settings.pilot // settings.chains))
+    scale = spread(few, settings.chains, jax.random.fold_in(key, 0))
+    temperatures = settings.temperatures or TEMPERATURES
+    dtype = jnp.result_type(float)
+    steps = np.full(temperatures, first_step(settings.kernel, len(scale)))
+    ladder = TemperatureLadder(
+        sigmoidal(temperatures).astype(dtype), jnp.maximum(jnp.arange(temperatures + 1) - 1, 0),
+        jnp.asarray(steps, dtype), jnp.broadcast_to(scale.astype(dtype), (temperatures, len(scale))),
+    )  # fmt: skip
+    for round_, gain in enumerate(GAINS):
+        watch.go("pilot", round_, len(GAINS))
+        acceptance = run(
+            few, settings.kernel, settings.chains, settings.transitions, ladder, jax.random.fold_in(key, 1 + round_)
+        )[1]
+        steps *= np.exp(gain * (np.asarray(acceptance, np.float64) - AIMED[settings.kernel]))
+        ladder = ladder._replace(step_sizes=jnp.asarray(steps, dtype))
+    watch.say("pilot", len(GAINS), len(GAINS))
+    return ladder
+
+
+@functools.partial(jax.jit, static_argnames="draws")
+def spread(targets: Targets, draws: int, key: jax.Array) -> jax.Array:
+    """(d,) sds of the base over so many draws for each target, as flat reals."""
+
+    def one(target: Target, key: jax.Array, _: None) -> tuple[jax.Array, tuple]:
+        return target.flat(target.sample(key)), ()
+
+    return jnp.maximum(jnp.std(targets.over(one, key, draws)[0], axis=(0, 1)), 1e-12)
+
+
+def first_step(kind: str, size: int) -> float:
+    """What suits a standard normal: Roberts & Rosenthal 2001."""
+    return 2.38 / math.sqrt(size) if kind == "random-walk" else 1.65**2 / size ** (1 / 3)
+
+
+def _root(places: np.ndarray) -> np.ndarray:
+    """L of the particles' covariance, shrunk towards its diagonal; the sds alone where there are many parameters."""
+    count, size = places.shape
+    sds = np.maximum(places.std(0), 1e-12 * (1 + np.abs(places.mean(0))))
+    if size > DENSE:
+        return sds
+    weight = count / (count + 2 * size)
+    covariance = weight * np.atleast_2d(np.cov(places.T)) + (1 - weight) * np.diag(sds**2)
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:  # resampled to a few places
+        return np.diag(sds)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _begun(targets: Targets, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """(S, d) draws of the base of one target, and their r (S,)."""
+
+    def one(target: Target, key: jax.Array, _: None) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+        u = target.flat(target.sample(key))
+        return (u, target.log_ratio(u)), ()
+
+    return targets.over(one, key, count)[0]
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def _moved(
+    targets: Targets, kind: str, key: jax.Array, places: jax.Array, beta: jax.Array, step: jax.Array, scale: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Particles of one target after a few transitions at one temperature, their r, and the mean acceptance."""
+
+    def one(target: Target, key: jax.Array, place: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        kernel = kernel_named(kind, lambda u: target.log_base(u) + beta * target.log_ratio(u), step, scale)
+        state, info = jax.lax.scan(
+            lambda state, key: kernel(key, state), kernel.init(key, place), jax.random.split(key, MOVES)
+        )
+        return (state.position, target.log_ratio(state.position)), jnp.mean(info.acceptance)
+
+    (places, ratios), acceptance = targets.over(one, key, len(places), places)
+    return places, ratios, acceptance

@@ -13,9 +13,8 @@ from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, of_r
 from tractable.checks.importance import khat, khat_limit
 from tractable.core import Data, Model, as_data
 from tractable.evidence import targets, weights
-from tractable.evidence.annealing import both_ways
+from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
 from tractable.evidence.modes import modes_of_causes
-from tractable.evidence.pilots import pilot_of_causes, spread
 from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
 from tractable.evidence.targets import Targets
 from tractable.evidence.weights import Watch

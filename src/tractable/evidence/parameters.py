@@ -12,9 +12,8 @@ from tractable.beliefs.check import Check
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, size_check, weight_checks
 from tractable.core import Data, Model
 from tractable.evidence import targets, weights
-from tractable.evidence.annealing import both_ways
+from tractable.evidence.annealing import both_ways, pilot_of_parameters
 from tractable.evidence.modes import WIDER, Mode, around, laplace_value, modes_of, normal_base
-from tractable.evidence.pilots import pilot_of_parameters
 from tractable.evidence.settings import Annealing, Importance, Laplace, MonteCarlo
 from tractable.evidence.targets import Normal
 from tractable.evidence.weights import StudentT, Watch
