@@ -222,6 +222,10 @@ class Ladder(LatentModel):
         """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)] of one datum, nats."""
         return self.log_p(params, datum, tuple(z))
 
+    def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str]:
+        del params, x
+        return [f"{self.layers[i].family.name} units of layer {i}" for i in self.discrete]
+
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
         """n of (x, h), from the top down."""
         if given is not None:

@@ -267,6 +267,13 @@ class LatentModel(Model):
             raise ModelError("This model's z is dealt with in closed form; it has no factors.")
         return self.latent, self.conditional
 
+    def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
+        """What of one datum's z is discrete, so that no small step moves it; None where z is not drawn at all."""
+        if self.latent is None:
+            return None
+        parts = jax.tree.leaves(self.latent(params) if x is None else self.latent(params, x), is_leaf=is_distribution)
+        return [type(part).__name__ for part in parts if part.support.is_discrete]
+
     def log_joint(self, params: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
         """log p(x, z | θ) of one datum, nats."""
         return tree.total(self.factors(params, z, datum))
