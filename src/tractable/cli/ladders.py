@@ -28,8 +28,8 @@ from tractable.cli.task import (
 )
 from tractable.core import Data
 from tractable.data import support
-from tractable.data.columns import Column, standardised
-from tractable.data.encoder import Encoder
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
 from tractable.models.belief import sigmoid_belief_network
@@ -127,22 +127,17 @@ def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encode
     Args:
         divisor: 0 of normal rows. Of a table columns that are alike in all rows kept are then left out.
     """
-    table = source.names is not None
-    names, shape = source.names or places(source.shape), None if table else source.shape
+    names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
-    values = np.asarray(source.values[kept], np.float64)
-    differs = values.min(0) != values.max(0)
+    encoder, differs = fit_numbers(source.values[kept], names, shape)
     if not differs.any():
         raise DataError("No number differs between the rows fitted, so there is nothing to learn from.")
-    if table and not differs.all():
-        tell(f"Left out, being the same in every row that is fitted: {listing(np.array(names, object)[~differs])}.")
-        values, names = values[:, differs], np.array(names, object)[differs].tolist()
-        source = Source(source.values[:, differs], (len(names),), None, names)
+    if source.names is not None and not differs.all():
+        tell(f"Left out, being the same in every row that is fitted: {listing(source.of(~differs).names or ())}.")
+        source = source.of(differs)
     tell("Columns are standardised by the mean and sd of the rows fitted.")
-    each = zip(names, values.T, strict=True)
-    columns = (standardised(name, column) or Column(name, "number", float(column[0])) for name, column in each)
-    return Encoder(tuple(columns), shape=shape), source
+    return encoder, source
 
 
 def rows_of(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:

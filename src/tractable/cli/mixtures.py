@@ -15,8 +15,8 @@ from rich.table import Table
 from tractable.cli import show
 from tractable.cli.task import Kind, Option, Request, Result, Task, held_back, one_of, refusals, share
 from tractable.core import Data
-from tractable.data.columns import Column, gap, standardised
-from tractable.data.encoder import Encoder
+from tractable.data.columns import gap
+from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
@@ -91,9 +91,12 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
         raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
     source = without_gaps(numbers_of(path), choices["missing"])
     back = held_back(len(source.values), choices["held_out"])
-    columns = [column_of(*each) for each in zip(source.names or (), source.values[~back].T, strict=True)]
-    used = [column is not None for column in columns]
-    if not any(used):
+    encoder, differs = fit_numbers(source.values[~back], source.names or (), missing=choices["missing"])
+    for name, values in zip(source.of(~differs).names or (), source.values[~back][:, ~differs].T, strict=True):
+        present = values[~np.isnan(values)]
+        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
+        tell(f"Column {name!r} {same} that is fitted; it is left out.")
+    if not differs.any():
         raise DataError(f"No column of numbers in {path} differs between rows, so there is nothing to learn from.")
     asks, n = components_of(choices["components"])[-1], int(np.sum(~back))
     if asks > n:
@@ -101,12 +104,11 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
             f"--components asks for up to {asks}, of {counted(n, 'row')} to fit: each needs a row at least. Ask for "
             f"fewer{', or set --held-out 0' if back.any() else ''}."
         )
-    encoder = Encoder(tuple(column for column in columns if column is not None), missing=choices["missing"])
-    rows = encoder.standardise(source.values[:, used])
+    rows = encoder.standardise(source.of(differs).values)
     gaps = "keep" if np.isnan(rows).any() else "raise"
     data, held_out = Data(rows[~back], missing=gaps), Data(rows[back], missing=gaps) if back.any() else None
     name = path.name.split(".")[0] or "table"
-    label = f"{name} ({n:,} rows of {counted(sum(used), 'number')})"
+    label = f"{name} ({n:,} rows of {counted(int(differs.sum()), 'number')})"
     spec = {"table": str(path.resolve()), "model": NAME, **choices, "encoder": encoder.to_dict(), "chosen": None}
     return Task(kind, name, label, choices, spec, data, held_out, encoder=encoder)
 
@@ -114,10 +116,11 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
 def numbers_of(path: Path) -> Source:
     """The columns of a table that hold numbers."""
     source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
-    some, names = np.isfinite(source.values).any(0), np.array(source.names, object)
-    if not some.all():
-        tell(f"Left out, as they hold no value at all: {listing(names[~some])}.")
-    return source._replace(values=source.values[:, some], names=names[some].tolist())
+    some = np.any(np.isfinite(source.values), axis=0)
+    if some.all():
+        return source
+    tell(f"Left out, as they hold no value at all: {listing(source.of(~some).names or ())}.")
+    return source.of(some)
 
 
 def without_gaps(source: Source, missing: str) -> Source:
@@ -137,15 +140,6 @@ def without_gaps(source: Source, missing: str) -> Source:
     if exact and gone.any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} without any number.")
     return source._replace(values=values[~gone])
-
-
-def column_of(name: str, values: np.ndarray) -> Column | None:
-    """A column by the rows fitted; None, and a note, where it is the same in all of them."""
-    column, present = standardised(name, values), values[~np.isnan(values)]
-    if column is None:
-        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
-        tell(f"Column {name!r} {same} that is fitted; it is left out.")
-    return column
 
 
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
