@@ -20,7 +20,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
 from tractable.compare import Comparison, compare
 from tractable.core import Data, Model
-from tractable.data import tables
+from tractable.data import encoder as tables
 from tractable.infer import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.models.linear import generalised_linear

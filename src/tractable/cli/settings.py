@@ -36,11 +36,11 @@ def methods_of(names: str, assignments: Sequence[str]) -> list[Method]:
     chosen: list[dict[str, Any]] = [{"method": kind.label} for kind in kinds]
     for name, value in map(assignment, assignments):
         owner, _, field = name.rpartition(".")
-        label = methods.named(owner).label if owner else None
+        wanted = methods.named(owner) if owner else None
         takers = [
             settings
             for kind, settings in zip(kinds, chosen, strict=True)
-            if (label == kind.label if owner else field in fields_of(kind))
+            if (kind is wanted if owner else field in fields_of(kind))
         ]
         if not takers:
             raise SettingsError(

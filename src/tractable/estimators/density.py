@@ -19,6 +19,7 @@ from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
 from tractable.core import Batch
+from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
@@ -32,7 +33,6 @@ from tractable.estimators.density_rows import (
     middle,
     moved,
 )  # fmt: skip
-from tractable.estimators.files import blocks, framed, on_file, opened
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM

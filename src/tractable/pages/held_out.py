@@ -14,7 +14,7 @@ from scipy import stats
 
 from tractable.checks import calibration
 from tractable.core import Data, Model
-from tractable.data.tables import Encoder
+from tractable.data.encoder import Encoder
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
 from tractable.pages.plots import bare, drawing
 from tractable.pages.style import COLOURS, INK, MUTED

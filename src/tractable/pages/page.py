@@ -6,7 +6,7 @@ from typing import Any
 
 from tractable.compare import Comparison
 from tractable.core import as_data
-from tractable.data.tables import Encoder
+from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
 from tractable.pages import ladders, networks, parameters, verdict

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.core import Model
-from tractable.data.tables import Encoder
+from tractable.data.encoder import Encoder
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
 from tractable.results.posterior import Posterior
