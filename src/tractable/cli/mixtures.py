@@ -214,15 +214,12 @@ def page(folder: Path, task: Task, learnt: Learnt) -> None:
     posterior, rows = learnt.posterior, task.data.y
     found, model = cast(Selection, learnt.selection), cast(LatentModel, posterior.model)
     _, share = told(model, posterior.mean(), rows, task.encoded_by)
-    choice = pages.Choice(
-        found.table, found.best, CRITERIA[found.by].column, found.remarks, components(posterior, task),
-        task.encoded_by.restore(rows), share.argmax(1), task.asked["covariance"],
+    exhibits = pages.exhibits(
+        found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.asked["covariance"],
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
-    write_page(
-        folder, posterior, title=f"{task.name} by a mixture of {counted(found.components, 'normal')}",
-        facts=pages.facts(choice), exhibits=pages.exhibits(posterior, choice),
-    )  # fmt: skip
+    title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"
+    write_page(folder, posterior, title=title, facts=pages.facts(found, rows), exhibits=exhibits)
 
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
@@ -244,7 +241,7 @@ def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
     """Every K, and the components chosen."""
     found = cast(Selection, learnt.selection)
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(found.table, found.best)]))
-    shown = pages.components(components(learnt.posterior, task), task.data.size, task.asked["covariance"])
+    shown = pages.components_of(components(learnt.posterior, task), task.data.size, task.asked["covariance"])
     yield to_terminal(shown, ROWS, COLUMNS)
 
 
