@@ -1,8 +1,13 @@
 """Commands, typed in this process."""
 
+from typing import Any
+
 from typer.testing import CliRunner, Result
 
+from tractable.cli import kinds
 from tractable.cli.app import app
+from tractable.cli.folders import upgraded
+from tractable.cli.task import Task
 
 
 def run(*words: object) -> Result:
@@ -16,3 +21,9 @@ def fault(*words: object) -> str:
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     return result.stderr
+
+
+def task_of(spec: dict[str, Any]) -> Task:
+    """The task of a saved run, or of options as they are typed."""
+    spec = upgraded(spec)
+    return kinds.named(spec["model"]).read(kinds.named(spec["model"]), spec)

@@ -20,7 +20,7 @@ FLOORS = {
     8: ["methods"],
     9: ["results"],
     10: ["infer"],
-    11: ["evidence", "compare"],
+    11: ["evidence", "compare", "select"],
     12: ["pages", "estimators", "adapters"],
     13: ["cli"],
     14: ["__init__"],

@@ -12,6 +12,7 @@ from contract_method import quick_compilation
 from matplotlib.image import imread
 
 import tractable as tr
+from tractable.beliefs.belief import Coded, Point
 from tractable.checks.report import Report
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
@@ -35,11 +36,9 @@ def posterior(ladder: Ladder, x, method=None) -> Posterior:
     found = {"settled": True, "elbo": -1.0, "bound": -0.9, "weights' sample size": 0.5, "samples": 10, "steps": 50}
     found |= {f"cost h{i + 1}": 1.5 for i in range(ladder.depth)} | {f"active h{i + 1}": 1 for i in range(ladder.depth)}
     point, trace = np.asarray(ladder.space.ravel(params["theta"])), np.linspace(-90.0, -60.0, 50)[None]
-    phi = None if method else params["phi"]
-    info, judged = ({}, Report("trust", (), "MAP")) if method else ({"objective": trace}, None)
-    return Posterior(
-        ladder, tr.Data(x), method or AutoEncoding(), 0, point=point, info=info, phi=phi, found=found, judged=judged
-    )
+    learnt = Coded(position=point, info={"objective": trace}, network=params["phi"])
+    belief, judged = (Point(position=point), Report("trust", (), "MAP")) if method else (learnt, None)
+    return Posterior(ladder, tr.Data(x), method or AutoEncoding(), 0, belief, found, judged=judged)
 
 
 def page(folder, of: Posterior, **options) -> str:

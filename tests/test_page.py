@@ -13,14 +13,14 @@ from numpyro.distributions import biject_to
 from scipy import stats
 
 from tractable.beliefs.approximations import inverse_softplus
+from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
 from tractable.compare import Comparison, compare
 from tractable.core import Data, Model
-from tractable.data import tables
+from tractable.data import encoder as tables
 from tractable.infer import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
-from tractable.methods.method import Fitted
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
 from tractable.pages import exhibits
@@ -134,7 +134,8 @@ def test_interrupted_with_some_draws_or_one(tmp_path, numbers):
 
 def test_stuck_chains_leave_no_number_that_is_none(tmp_path):
     posterior = fit(coin(), Data([1, 0, 1, 1]), RandomWalk(**SHORT))
-    posterior.unconstrained = np.zeros_like(posterior.unconstrained)
+    nowhere = np.zeros_like(posterior.unconstrained)
+    posterior.belief = dataclasses.replace(posterior.belief, positions=nowhere)
     assert "reject" in page(tmp_path, posterior)
 
 
@@ -194,9 +195,10 @@ def with_q(model, method, *, mean=0.3, sd=0.1, weights=None, bound=None, data=NU
     mu, sigma = mean * generator.normal(size=size), sd * np.exp(0.1 * generator.normal(size=size))
     draws = mu + sigma * generator.normal(size=(1, 60, size))
     phi = {"mean": mu, "rho": np.asarray(inverse_softplus(jnp.asarray(sigma)))}
-    fitted = Fitted("mean field", phi, weights, {} if bound is None else {"bound": bound})
+    trace = {} if bound is None else {"bound": bound}
+    fitted = Fitted(positions=draws, family="mean field", phi=phi, log_weights=weights, trace=trace)
     found = {"gain": 0.0, "gain error": 0.0, "steps": 600}
-    return Posterior(model, data, method, 0, draws, found=found, fitted=fitted)
+    return Posterior(model, data, method, 0, fitted, found)
 
 
 def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
@@ -241,11 +243,12 @@ def test_a_network_is_told_by_layers(tmp_path, network):
     assert list(told(posterior)) == ["mean", "sd", "5%", "95%"]
 
     # By Bayes by Backprop or by chains, weights have no panels; of chains the noise has.
-    chains = Posterior(network, NUMBERS, NUTS(), 0, np.random.default_rng(0).normal(size=(2, 30, network.space.size)))
+    drawn = np.random.default_rng(0).normal(size=(2, 30, network.space.size))
+    chains = Posterior(network, NUMBERS, NUTS(), 0, Draws(positions=drawn))
     assert exhibits.interesting(chains) == [0] == exhibits.interesting(posterior)
     labels = exhibits.chains_section(chains, network.names)
     assert "noise" in labels and "layer" not in labels and "Pairs" not in labels
-    point = Posterior(network, NUMBERS, MAP(), 0, point=np.zeros(network.space.size))
+    point = Posterior(network, NUMBERS, MAP(), 0, Point(position=np.zeros(network.space.size)))
     assert "noise" in exhibits.point_section(point, network.names)
     assert "layer" not in exhibits.point_section(point, network.names)
 
@@ -260,7 +263,7 @@ def test_which_numbers_are_weights(network):
 def test_an_ensemble_lists_its_members(tmp_path, network):
     draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
     found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
-    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, draws, found=found)
+    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, Draws(positions=draws), found)
     text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS))
     for word in ("<h2>Members", "−42.00", "<dt>members</dt><dd>3</dd>", "how far members differ", "member.method"):
         assert word in text, word
@@ -354,7 +357,7 @@ def test_scores_of_a_known_prediction():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["theta"] + 0.0 * x, 1.0))
     theta = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 1.0, 0.5)  # evenly over its quantiles
     y, x = generator.normal(1.0, np.sqrt(1.25), 300), np.zeros(300)
-    posterior = Posterior(model, None, NUTS(), 0, generator.permutation(theta).reshape(4, 250, 1))
+    posterior = Posterior(model, None, NUTS(), 0, Draws(positions=generator.permutation(theta).reshape(4, 250, 1)))
     held = Data(y, x)
     found = exhibits.held_out_scores(posterior, held)
     value = {score.name: score.value for score in found.scores}
@@ -383,7 +386,7 @@ def test_scores_of_a_known_prediction():
 def test_scores_look_through_the_predictive_model():
     """Laplace predicts by another model than it was fitted with."""
     models = [Model({"theta": dist.Normal(0, 1)}, lambda p, m=m: dist.Normal(p["theta"] + m, 1.0)) for m in (0.0, 50.0)]
-    posterior = Posterior(models[0], None, NUTS(), 0, np.zeros((1, 30, 1)))
+    posterior = Posterior(models[0], None, NUTS(), 0, Draws(positions=np.zeros((1, 30, 1))))
     data = Data(np.full(5, 50.0))
     np.testing.assert_allclose(exhibits.transforms(posterior, data)[0], 1, rtol=1e-12)
     posterior.predictive = models[1]
@@ -392,7 +395,7 @@ def test_scores_look_through_the_predictive_model():
 
 def test_a_point_draws_as_many_data_as_a_sample():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
-    posterior = Posterior(model, None, MAP(), 0, point=np.zeros(1))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
     below, crps = exhibits.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
     error = 5.33 * np.sqrt(0.25 / exhibits.DRAWN)
     np.testing.assert_allclose(below, stats.norm.cdf([-1.0, 0.0, 2.0]), atol=error)
@@ -402,7 +405,7 @@ def test_a_point_draws_as_many_data_as_a_sample():
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
-    posterior = Posterior(model, None, MAP(), 0, point=np.ones(1))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.ones(1)))
     x, y = np.array([3.0, -3.0, 4.0, 5.0]), np.array([1, 0, 0, 1])
     found = exhibits.held_out_scores(posterior, Data(y, x), None, np.array([0.1, 0.0, 3.5]))
     value = {score.name: score.value for score in found.scores}

@@ -42,6 +42,7 @@ from tractable.results.folder import VERSION as __version__
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
+from tractable.select import Selection, select
 from tractable.tools import schedules
 
 __all__ = [
@@ -49,8 +50,9 @@ __all__ = [
     "BayesByBackprop", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank",
     "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients", "infer",
-    "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
+    "Selection", "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients",
+    "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
+    "select",
 ]  # fmt: skip
 
 

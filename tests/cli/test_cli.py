@@ -11,22 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fault, run
+from commands import fault, run, task_of
 
 from tractable import NUTS, load
-from tractable.cli import settings
-from tractable.cli.problem import (
-    Choices,
-    as_rows,
-    choices_of,
-    from_table,
-    model_in,
-    model_of,
-    problem_of,
-    read_run,
-    split,
-)
-from tractable.data.tables import Encoder
+from tractable.cli import kinds, settings
+from tractable.cli.explained import as_rows, model_in, model_of
+from tractable.cli.folders import read_run, upgraded
+from tractable.cli.task import split
+from tractable.data.encoder import Encoder
 from tractable.models.gallery import EXAMPLES
 from tractable.pages.page import named
 from tractable.tools.errors import SettingsError
@@ -71,7 +63,7 @@ def test_fit_leaves_every_file_and_a_posterior(tmp_path):
     assert verdict in result.stdout and "theta" in result.stdout and "R-hat" in result.stdout
     assert result.stderr.strip().count("\n") == 0  # one line where there is no terminal
 
-    problem = problem_of(read_run(out)["problem"])
+    problem = task_of(read_run(out)["problem"])
     posterior = load(out, problem.model, problem.data)
     assert posterior.method == NUTS(draws=64, warmup=64, chains=2)
     assert posterior.seed == 3
@@ -111,9 +103,9 @@ def test_regression_of_a_table(tables, tmp_path):
 
     # The same from the draws and the table's own columns, without the encoder's code.
     encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
-    problem = from_table(tables / "prices.csv", "price")
+    problem = task_of({"table": tables / "prices.csv", "target": "price"})
     assert problem.encoder == encoder
-    draws = load(out, model_of(encoder)).draws
+    draws = load(out, model_of(encoder, {})).draws
     weights, intercept, noise = (
         draws[name].reshape(-1, *draws[name].shape[2:]) for name in ("weights", "intercept", "noise")
     )
@@ -147,7 +139,7 @@ def test_classification_of_a_table(tables, tmp_path):
     assert list(found) == ["bought", "p(no)", "p(yes)", "epistemic"]
 
     encoder = Encoder.from_dict(read_run(out)["problem"]["encoder"])
-    point = load(out, model_of(encoder)).mean()
+    point = load(out, model_of(encoder, {})).mean()
     new, column = pd.read_csv(tables / "new.csv"), encoder.columns[0]
     x = np.column_stack([(new.x - column.mean) / column.sd, *(new.colour == c for c in ("blue", "green", "red"))])
     chance = 1 / (1 + np.exp(-(point["intercept"] + x @ point["weights"])))
@@ -230,31 +222,33 @@ def test_missing_values_are_left_out_when_asked(tables, tmp_path):
     frame.loc[3, "x"], frame.loc[5, "price"] = np.nan, np.inf
     frame.to_csv(tmp_path / "holes.csv", index=False)
     assert "--drop-missing" in fault("fit", tmp_path / "holes.csv", "--target", "price")
-    problem = from_table(tmp_path / "holes.csv", "price", Choices(missing="drop"))
+    problem = task_of({"table": tmp_path / "holes.csv", "target": "price", "missing": "drop"})
     assert problem.data.size + problem.held_out.size == 78
 
 
 def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
-    spec = from_table(tables / "prices.csv", "price").spec
+    spec = task_of({"table": tables / "prices.csv", "target": "price"}).spec
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
     for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
-        assert choices_of(older | written) == Choices(missing=missing, family="normal")
-    problem = problem_of(older)
+        asked = {"held_out": 0.2, "missing": missing, "family": "normal", "shifted": None}
+        assert kinds.named("glm").ask(upgraded(older | written)) == asked
+    problem = task_of(older)
     assert problem.spec == spec
     assert model_in(older)[0] is problem.model
 
 
 @pytest.mark.parametrize("prior", [None, "scaled", "relevance", "0.5"])
 def test_the_prior_of_a_network_outlives_its_run(prior, tables):
-    problem = from_table(tables / "prices.csv", "price", Choices(model="mlp", hidden="3", prior=prior))
+    given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}
+    problem = task_of(given)
     spec = json.loads(json.dumps(problem.spec))
     labels = named(problem.model.names, problem.encoder)
     assert ("scales.layer0.weight[3] · colour=red" in labels) == (prior == "relevance")
-    assert problem_of(spec).model is model_in(spec)[0] is problem.model
+    assert task_of(spec).model is model_in(spec)[0] is problem.model
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)
     np.testing.assert_allclose(sd, 0.5 if prior == "0.5" else 4**-0.5, rtol=1e-6)  # 4 inputs
     del spec["prior"]  # as written before there was a choice
-    assert (problem_of(spec).model is problem.model) == (prior in (None, "scaled"))
+    assert (task_of(spec).model is problem.model) == (prior in (None, "scaled"))
 
 
 def test_settings_come_from_file_name_and_assignments(tmp_path):
@@ -316,7 +310,7 @@ def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_pat
     _, said = began.communicate(timeout=120)
     assert began.returncode == 128 + number, said
     assert "The run was interrupted" in said and "Traceback" not in said
-    problem = problem_of(read_run(out)["problem"])
+    problem = task_of(read_run(out)["problem"])
     about = json.loads((out / "posterior.json").read_text())
     posterior = load(out, problem.model)
     assert about["interrupted"] and posterior.interrupted
@@ -358,7 +352,7 @@ def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
     found = pd.read_csv(predicted)
     np.testing.assert_allclose(found["mean"], plain["mean"], rtol=1e-6)
     # The interval is the mean and a multiple of the sd, one for all rows: the 65th of 80 scores.
-    problem = problem_of(about["problem"])
+    problem = task_of(about["problem"])
     every = from_rows(encoder, tables / "prices.csv")
     told = load(out, problem.model).predict(every.given)
     q = np.sort(np.abs(every.y - told.mean) / told.sd)[int(np.ceil(81 * 0.8)) - 1]

@@ -1,21 +1,27 @@
 """Ladders from the command line: what is fitted, what is left, codes of new rows, and how it fails."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fault, run
+from commands import fault, run, task_of
 from sklearn.datasets import load_digits
 from typer.testing import Result
 
 import tractable as tr
-from tractable.cli import arrays, ladder_fit, ladders
-from tractable.cli.arrays import Encoding, Source
-from tractable.cli.problem import read_run, split
+from tractable.cli import ladders
+from tractable.cli.folders import read_run, upgraded, write_run
+from tractable.cli.task import split
+from tractable.data import support
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
+from tractable.data.files import Source
 from tractable.results.encoding import Encoded
-from tractable.results.folder import ClimbSaver
+from tractable.results.folder import Saver
 from tractable.tools.errors import CheckpointError
 
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}
@@ -137,15 +143,15 @@ def test_what_predict_refuses(digits, folder, tmp_path):
 
 def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkeypatch):
     out, stopped = digits[0], tmp_path / "stopped"
-    save = ClimbSaver.save
+    save = Saver.save
 
-    def killed(self: ClimbSaver, arrays: dict, numbers: dict, step: int) -> None:
-        save(self, arrays, numbers, step)
-        if step:
+    def killed(self: Saver, standing: Any, drawn: Any = None) -> None:
+        save(self, standing, drawn)
+        if standing:
             raise CheckpointError("Killed.")
 
     words = ["fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", stopped]
-    monkeypatch.setattr(ClimbSaver, "save", killed)
+    monkeypatch.setattr(Saver, "save", killed)
     assert "Killed." in fault(*words)
     monkeypatch.undo()
     assert not (stopped / "posterior.json").exists()
@@ -164,10 +170,35 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "stopped.csv").read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
+    """It kept what the rows were taken for with an encoding of its own."""
+    out, old = digits[0], tmp_path / "old"
+    shutil.copytree(out, old)
+    entries = read_run(old)
+    problem = entries["problem"]
+    problem["encoding"] = {
+        "family": problem["family"], "redraw": problem["redraw"], "size": 64, "divisor": 16.0,
+        "levels": problem.pop("levels"), "names": None, "mean": None, "sd": None,
+    }  # fmt: skip
+    del problem["encoder"]
+    problem["file"], problem["family"] = problem.pop("table"), None
+    write_run(old, entries)
+    for path in (out, old):
+        assert run("predict", path, folder / "digits.npz", "--out", tmp_path / f"{path.name}.csv").exit_code == 0
+        assert "pixels in [0, 1]" in run("report", path).stdout
+    assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
+    assert task_of(problem).spec == read_run(out)["problem"]
+    table = {"names": ["a"], "size": 1, "divisor": 1.0, "mean": [2.0], "sd": [3.0]}
+    table |= {"family": "normal", "redraw": False, "levels": 0}
+    found = Encoder.from_dict(upgraded({"shape": [1], "encoding": table})["encoder"])
+    assert found == Encoder((Column("a", "number", 2.0, 3.0),))
+
+
 @pytest.fixture
 def without_page(monkeypatch) -> None:
     """Pages cost compilations, and one is looked at."""
-    monkeypatch.setattr(ladder_fit, "write_page", lambda *_, **__: None)
+    monkeypatch.setattr(ladders, "write_page", lambda *_, **__: None)
 
 
 def test_a_table_is_told_in_its_own_units(folder, tmp_path, without_page):
@@ -282,20 +313,22 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_rows_with_gaps_can_be_left_out(folder):
-    problem = ladders.from_file(folder / "holes.npz", ladders.Asked("vae", (2,), missing="drop", held_out=0.0))
-    assert len(problem.rows) == ROWS - 1 and len(problem.held_out) == 0
-    assert ladders.asked_before(json.loads(json.dumps(problem.spec()))) == problem.asked
-    assert Encoding.from_dict(json.loads(json.dumps(problem.spec()))["encoding"]) == problem.encoding
+    given = {"table": folder / "holes.npz", "model": "vae", "latent": "2", "missing": "drop", "held_out": 0.0}
+    task = task_of(given)
+    assert task.data.size == ROWS - 1 and task.held_out is None
+    again = task_of(json.loads(json.dumps(task.spec)))
+    assert again.asked == task.asked and again.spec == task.spec and again.model is task.model
+    assert again.encoder == task.encoder
 
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_columns_are_standardised_by_the_rows_fitted(folder):
-    problem = ladders.from_file(folder / "table.csv", ladders.Asked("vae", (1,), held_out=0.25))
-    assert problem.asked.hidden == (100,) and len(problem.held_out) == 20
-    np.testing.assert_allclose(problem.rows.mean(0), 0, atol=1e-12)
-    np.testing.assert_allclose(problem.rows.std(0), 1, rtol=1e-12)
+    task = task_of({"table": folder / "table.csv", "model": "vae", "latent": "1", "held_out": 0.25})
+    assert task.asked["hidden"] == [100] and task.held_out is not None and task.held_out.size == 20
+    np.testing.assert_allclose(task.data.y.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(task.data.y.std(0), 1, rtol=1e-12)
     kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", "normal", 0.25)
-    np.testing.assert_allclose(problem.held_out, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
+    np.testing.assert_allclose(task.held_out.y, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
 
 
 # Laws, each of an implementation: scores of at most 1 where it holds.
@@ -331,7 +364,7 @@ def told_law(implementation) -> dict[str, float]:
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_what_rows_are_taken_for():
-    told = arrays.family_told
+    told = support.family_told
     assert max(told_law(told).values()) <= 1, told_law(told)
     wrong = {
         "black and white": lambda s, *rest: (told(s, *rest)[0], told(s, *rest)[1], 1.0),
@@ -354,13 +387,15 @@ def test_models_of_several_layers_and_of_levels(monkeypatch):
             return small
 
         monkeypatch.setattr(ladders, name, made)
-    ladders.model_of(ladders.Asked("vae", (3, 2), (5,)), Encoding("normal", False, 9))
+    nine = Encoder(tuple(Column(str(i), "number") for i in range(9)))
+    spec = {"latent": [2], "hidden": [5], "redraw": False, "levels": 0, "family": "normal"}
+    ladders.model_of(spec | {"latent": [3, 2]}, nine)
     assert called["hierarchical"][0] == (9, (3, 2))
     settings = {"hidden": [(5,), (5,)], "family": "normal", "noise": "shared", "redraw": False}
     assert called["hierarchical"][1] == settings
-    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("categorical", False, 9, levels=4))
+    ladders.model_of(spec | {"family": "categorical", "levels": 4}, nine)
     assert called["latent_gaussian"][1]["family"] is tr.models.categorical(4)
-    ladders.model_of(ladders.Asked("vae", (2,), (5,)), Encoding("bernoulli", True, 9))
+    ladders.model_of(spec | {"family": "bernoulli", "redraw": True}, nine)
     assert called["latent_gaussian"][1]["redraw"] is True and called["latent_gaussian"][1]["noise"] is None
 
 
@@ -381,6 +416,6 @@ def test_help_says_what_is_usual():
 
 
 def test_pictures():
-    assert arrays.picture((8, 6)) == (8, 6)
-    assert arrays.picture((8, 6, 3)) == (8, 18) and arrays.picture((3, 8, 6)) == (24, 6)
-    assert arrays.picture((64,)) is None and arrays.picture(()) is None
+    assert support.picture((8, 6)) == (8, 6)
+    assert support.picture((8, 6, 3)) == (8, 18) and support.picture((3, 8, 6)) == (24, 6)
+    assert support.picture((64,)) is None and support.picture(()) is None

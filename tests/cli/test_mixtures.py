@@ -1,34 +1,34 @@
 """Mixtures from the command line: what is fitted, which is chosen, what is left, and how it fails."""
 
 import json
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fault, run
+from commands import fault, run, task_of
 from scipy import stats
 from typer.testing import Result
 
 from tractable import EM, load
-from tractable.beliefs.check import Check
-from tractable.checks.report import Report
-from tractable.cli import mixture_selection, mixtures
-from tractable.cli.columns import Column
-from tractable.cli.mixture_selection import Candidate, chosen, remarked, told
-from tractable.cli.mixtures import CHOICES, Asked, components_of
-from tractable.cli.problem import read_run, split
+from tractable.cli import mixtures
+from tractable.cli.folders import read_run, write_run
+from tractable.cli.mixtures import components_of, told
+from tractable.cli.task import split
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
+from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, spoken, telling
+from tractable.select import CRITERIA, bounded
 from tractable.tools.errors import SettingsError
 
 MIXED = ["--model", "gaussian-mixture"]
 # The same shapes throughout, so that a second run compiles nothing.
 LIGHT = [*MIXED, "--covariance", "spherical", "--set", "starts=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "components.csv", "criterion.csv", "report.html"}
-BEST, OTHER = 0.1, 100.0  # scores of laws, of which 1 is the most that holds
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +170,20 @@ def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_pat
     assert "a mixture gives none" in fault("predict", out, folder / "new.csv", *words)
 
 
+def test_a_run_of_version_0_1_is_read(people, folder, tmp_path):
+    """It kept the columns by themselves."""
+    out, old = people[0], tmp_path / "old"
+    shutil.copytree(out, old)
+    entries = read_run(old)
+    encoder = Encoder.from_dict(entries["problem"].pop("encoder"))
+    entries["problem"]["columns"] = [{"name": c.name, "mean": c.mean, "sd": c.sd} for c in encoder.columns]
+    write_run(old, entries)
+    for path in (out, old):
+        result = run("predict", path, folder / "people.csv", "--out", tmp_path / f"{path.name}.csv")
+        assert result.exit_code == 0 and run("report", path).exit_code == 0, result.output
+    assert (tmp_path / "people.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
+
+
 def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
     out = tmp_path / "twins"
     result = run("fit", folder / "twins.csv", *LIGHT, "--components", "1,2", "--out", out, "--quiet")
@@ -201,8 +215,9 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
     for name in ("height", "weight"):  # independent columns: each has the maximum of its own numbers
         np.testing.assert_allclose(one[f"mean of {name}"], values[name].mean(), rtol=1e-7)
         np.testing.assert_allclose(one[f"sd of {name}"], values[name].std(ddof=0), rtol=1e-5)
-    dropped = mixtures.from_table(folder / "holes.csv", Asked("1", missing="drop", held_out=0.0))
-    assert len(dropped.rows) == 56 and not dropped.gaps
+    given = {"table": folder / "holes.csv", "components": "1", "missing": "drop", "held_out": 0.0}
+    dropped = task_of(given | {"model": "gaussian-mixture"})
+    assert dropped.data.size == 56 and not np.isnan(dropped.data.y).any()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +284,7 @@ def test_what_is_asked_for():
     assert spoken([2, 3, 4]) == "2 to 4" and spoken([2, 3]) == "2, 3" and spoken([1, 3, 4]) == "1, 3, 4"
     with pytest.raises(SettingsError, match="such as 2,3,5"):
         components_of("")
-    assert set(CHOICES) >= {"bic", "held-out"}
+    assert set(CRITERIA) >= {"bic", "held-out"}
 
 
 # Laws, each of an implementation: scores of at most 1 where it holds.
@@ -278,10 +293,10 @@ def test_what_is_asked_for():
 def told_law(implementation) -> dict[str, float]:
     """Densities of rows in the table's units integrate to one, and do not depend on how rows were padded."""
     theta = Gaussians(np.array([0.7, 0.3]), np.array([[-0.5], [1.0]]), np.array([0.3, 1.2]))
-    model, columns = gaussian_mixture(2, 1, "spherical"), [Column("x", 3.0, 4.0)]
+    model, encoder = gaussian_mixture(2, 1, "spherical"), Encoder((Column("x", "number", 3.0, 4.0),))
     x = np.linspace(-40, 50, 2001)
-    density, share = implementation(model, theta, (x[:, None] - 3) / 4, columns)
-    few, _ = implementation(model, theta, (x[:3, None] - 3) / 4, columns)
+    density, share = implementation(model, theta, (x[:, None] - 3) / 4, encoder)
+    few, _ = implementation(model, theta, (x[:3, None] - 3) / 4, encoder)
     exact = 0.7 * stats.norm.pdf(x, 1, 4 * np.sqrt(0.3)) + 0.3 * stats.norm.pdf(x, 7, 4 * np.sqrt(1.2))
     return {
         "mass": abs(np.trapezoid(np.exp(density), x) - 1) / 1e-8,
@@ -291,63 +306,22 @@ def told_law(implementation) -> dict[str, float]:
     }
 
 
-def of_standardised(model, theta, rows, columns):
-    density, share = told(model, theta, rows, columns)
-    return density + np.log(columns[0].sd), share
+def of_standardised(model, theta, rows, encoder):
+    density, share = told(model, theta, rows, encoder)
+    return density + np.log(encoder.columns[0].sd), share
 
 
-def with_the_wrong_sign(model, theta, rows, columns):
-    density, share = told(model, theta, rows, columns)
-    return density + 2 * np.log(columns[0].sd), share
+def with_the_wrong_sign(model, theta, rows, encoder):
+    density, share = told(model, theta, rows, encoder)
+    return density + 2 * np.log(encoder.columns[0].sd), share
 
 
 def test_densities_are_in_the_tables_units(monkeypatch):
-    monkeypatch.setattr(mixture_selection, "CHUNK", 256)  # several parts, the last one padded
+    monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
     scores = told_law(told)
     assert max(scores.values()) <= 1, scores
     for wrong in (of_standardised, with_the_wrong_sign):
         assert told_law(wrong)["mass"] > 1, wrong.__name__
-
-
-def choice_law(implementation) -> dict[str, float]:
-    """The best of those that are sound; of equal ones the fewest components; of the rejected where all are."""
-
-    def table(bic: list[float], verdicts: list[str], held: list[float] | None = None) -> pd.DataFrame:
-        return pd.DataFrame({"BIC": bic, "held-out": held or [0.0] * len(bic), "verdict": verdicts})
-
-    fine, nan = ["trust", "caution", "trust"], float("nan")
-    cases = {
-        "least BIC": (table([3.0, 1.0, 2.0], fine), "bic", 1),
-        "most held-out": (table([1.0, 2.0, 3.0], fine, [-3.0, -2.0, -1.0]), "held-out", 2),
-        "ties": (table([2.0, 1.0, 1.0], fine), "bic", 1),
-        "rejected": (table([2.0, 3.0, 1.0], ["trust", "trust", "reject"]), "bic", 0),
-        "failed": (table([nan, 3.0, 4.0], ["failed", "caution", "trust"], [nan, -1.0, -2.0]), "held-out", 1),
-        "all rejected": (table([nan, 3.0, 1.0], ["failed", "reject", "reject"]), "bic", 2),
-    }
-    return {name: BEST if implementation(frame, by) == best else OTHER for name, (frame, by, best) in cases.items()}
-
-
-def test_the_choice():
-    assert max(choice_law(chosen).values()) <= 1, choice_law(chosen)
-    wrong = {
-        "rejected": lambda frame, by: int(np.nanargmax(CHOICES[by].sign * frame[CHOICES[by].column])),
-        "least BIC": lambda frame, by: int(np.nanargmax(frame[CHOICES[by].column])),
-        "most held-out": lambda frame, by: int(np.nanargmin(frame[CHOICES[by].column])),
-        "ties": lambda frame, by: len(frame) - 1 - int(np.nanargmin(frame["BIC"].to_numpy()[::-1])),
-    }
-    for name, implementation in wrong.items():
-        assert choice_law(implementation)[name] > 1, name
-
-
-def candidates_of(bic: list[float], verdicts: list[str]) -> tuple[list[Candidate], pd.DataFrame]:
-    """Candidates of 1, 2, … components, and their table."""
-    checks = (Check("smallest component", 0.5, "reject", "rows"),)
-    posterior = SimpleNamespace(report=lambda: Report("reject", checks, ""), found={"starts that agree": 1})
-    out = [
-        Candidate(k + 1, None if word == "failed" else posterior, -b / 2, k, b, b, -b, 0.1, word, "it broke.")  # pyright: ignore[reportArgumentType]
-        for k, (b, word) in enumerate(zip(bic, verdicts, strict=True))
-    ]
-    return out, mixture_selection.criteria(out, EM())
 
 
 def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
@@ -355,31 +329,17 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     frame = pd.read_csv(folder / "people.csv")[["height", "weight"]]
     for name, units in (("plain.csv", 1), ("scaled.csv", 10)):
         (units * frame).to_csv(tmp_path / name, index=False)
-    asked = Asked("1..2", choose="evidence")
-    plain, scaled = (mixtures.from_table(tmp_path / name, asked) for name in ("plain.csv", "scaled.csv"))
-    found = [mixture_selection.evidence(p, 2, 2, 0, lambda *_: None) for p in (plain, scaled)]
-    units = plain.rows.size * np.log(10)
-    assert abs(found[0] - found[1] - units) < 1e-2
-    assert found[0] > mixture_selection.evidence(plain, 1, 2, 0, lambda *_: None) + 10
+    asked = {"model": "gaussian-mixture", "components": "1..2", "choose": "evidence"}
+    plain, scaled = (task_of({"table": tmp_path / name, **asked}) for name in ("plain.csv", "scaled.csv"))
+    found = mixtures.learn(plain, EM(starts=2), 0, tmp_path / "plain", False).selection
+    assert found is not None
+    one, two = found.table["evidence"]
+    bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
+    units = scaled.encoded_by.log_scales(scaled.data.y).sum()
+    assert abs(two - (bound - units) - plain.data.y.size * np.log(10)) < 1e-2
+    assert two > one + 10
     with pytest.raises(SettingsError, match="knows no gaps"):
-        Asked("2", choose="evidence", missing="exact")
-
-
-def test_what_is_remarked_of_a_choice():
-    def remarks(bic: list[float], verdicts: list[str], components: str, stopped: bool = False) -> str:
-        candidates, table = candidates_of(bic, verdicts)
-        return " ".join(remarked(candidates, table, chosen(table, "bic"), Asked(components), stopped))
-
-    assert remarks([30, 10, 20], ["trust"] * 3, "1..3") == ""
-    assert "best at 3 components, the most that were tried: try more" in remarks([30, 20, 10], ["trust"] * 3, "1..3")
-    assert "within 2 at 3: the rows hardly tell" in remarks([30, 10, 11.5], ["trust"] * 3, "1..3")
-    assert "not chosen: smallest component 0.5, rows." in remarks([30, 20, 10], ["trust", "trust", "reject"], "1..3")
-    assert "smallest" not in remarks([10, 20, 30], ["trust", "trust", "reject"], "1..3")
-    assert "3 components could not be fitted: it broke." in remarks(
-        [30, 10, float("nan")], ["trust", "trust", "failed"], "1..3"
-    )
-    stopped = remarks([30, 20], ["trust"] * 2, "1..3", True)
-    assert "more than 2 components were not tried" in stopped and "try more" not in stopped
+        task_of({"table": tmp_path / "plain.csv", **asked, "missing": "exact"})
 
 
 def test_the_columns_drawn_are_those_in_which_components_differ():

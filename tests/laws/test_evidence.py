@@ -3,6 +3,7 @@
 Laws are functions of what they judge; the circulating mistakes go through the same ones and break them.
 """
 
+import dataclasses
 import functools
 import importlib
 import math
@@ -20,11 +21,11 @@ from montecarlo import Scores, Z, assert_holds, broken, error, of_p
 from scipy import special, stats
 
 import tractable as tr
+from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.core import Kernel, log_density
 from tractable.evidence import annealing, modes, targets, weights
 from tractable.kernels import langevin, mala, metropolis, random_walk
 from tractable.kernels.annealed import annealed, next_beta, sigmoidal
-from tractable.methods.method import Fitted
 from tractable.models import conjugate, linear
 from tractable.models.gallery import readings
 from tractable.models.latent import LatentModel
@@ -525,7 +526,7 @@ def test_narrow_q_is_not_trusted():
     fitted: Any = posterior.fitted
     phi = dict(fitted.phi)
     phi["rho"], phi["lower"] = np.log(np.expm1(0.4 * np.log1p(np.exp(phi["rho"])))), 0.4 * phi["lower"]
-    posterior.fitted = fitted._replace(phi=phi)
+    posterior = dataclasses.replace(posterior, belief=dataclasses.replace(fitted, phi=phi))
     found = log_evidence(model, data, "importance", posterior=posterior, draws=4000)
     assert found.verdict == "reject" and check_of(found, "k-hat").value > 0.7
     assert found.lower < truth
@@ -1054,9 +1055,10 @@ def test_settings(settings, sentence):
 def test_posteriors_that_do_not_fit():
     model, data, _ = coin_of(5)
     phi = {"mean": np.zeros(1), "rho": np.zeros(1), "lower": np.zeros(0)}
-    point = Posterior(model, data, tr.MAP(), 0, point=np.zeros(1))
-    q = Posterior(model, data, tr.Laplace(), 0, np.zeros((1, 100, 1)), fitted=Fitted("full rank", phi, None, {}))
-    few = Posterior(model, data, tr.Rejection(), 0, np.zeros((1, 40, 1)))
+    point = Posterior(model, data, tr.MAP(), 0, Point(position=np.zeros(1)))
+    fitted = Fitted(positions=np.zeros((1, 100, 1)), family="full rank", phi=phi)
+    q = Posterior(model, data, tr.Laplace(), 0, fitted)
+    few = Posterior(model, data, tr.Rejection(), 0, Draws(positions=np.zeros((1, 40, 1))))
     for settings, sentence in (
         ({"posterior": point, "method": "importance"}, "needs a q with a density"),
         ({"posterior": q, "method": "annealed"}, "draws of an exact sampler"),

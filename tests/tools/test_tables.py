@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tractable.data import tables
+from tractable.data import encoder as tables
+from tractable.data.files import read_table
 from tractable.tools.errors import DataError, TractableWarning
 
 
@@ -320,13 +321,13 @@ def test_a_row_keeps_its_number_when_others_are_dropped():
 def test_read(tmp_path, name):
     path = tmp_path / name
     table().to_parquet(path) if name.endswith("parquet") else table().to_csv(path, index=False)
-    frame = tables.read_table(path)
+    frame = read_table(path)
     assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
 
 
 def test_read_with_a_byte_order_mark(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n", encoding="utf-8-sig")
-    assert tables.read_table(tmp_path / "t.csv").columns.tolist() == ["a", "b"]
+    assert read_table(tmp_path / "t.csv").columns.tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -349,11 +350,11 @@ def test_read_with_a_byte_order_mark(tmp_path):
 def test_unreadable(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=sentence):
-        tables.read_table(tmp_path / name)
+        read_table(tmp_path / name)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(DataError, match=r"none\.csv does not exist. Expected a \.csv or \.parquet file"):
-        tables.read_table(tmp_path / "none.csv")
+        read_table(tmp_path / "none.csv")
     with pytest.raises(DataError, match="is a folder"):
-        tables.read_table(tmp_path)
+        read_table(tmp_path)

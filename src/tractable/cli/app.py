@@ -1,7 +1,6 @@
 """The commands. Each imports what it needs when it runs."""
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tractable.cli import options as o
-from tractable.cli.speech import FAULT, notes, say
+from tractable.cli.speech import FAULT, notes, say, typed
 
 app = typer.Typer(
     name="tractable",
@@ -31,7 +30,7 @@ def command(function: Callable) -> Callable:
             with notes():
                 function(*args, **kwargs)
         except TractableError as error:
-            say(str(error), "red")
+            say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
 
     return app.command()(spoken)
@@ -86,29 +85,16 @@ def fit(
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps what it has.
     """
-    from tractable.cli import ladder_fit, mixture_fit, models, supervised
-    from tractable.cli.how import How, run_gone_on_with
-    from tractable.cli.problem import missing_of
+    from tractable.cli.fit import fit as run
+    from tractable.cli.how import How
 
-    how = How(method, config, tuple(set_ or ()), seed, out, resume, quiet)
-    of_all = {"held_out": held_out, "missing": missing_of(missing, drop_missing)}
-    mixed = {"components": components, "covariance": covariance, "choose": choose}
-    deep = {"latent": latent, "array": array, "redraw": redraw}
-    rows = {"family": family, "hidden": hidden}
-    of_target = {"prior": prior, "shifted": shifted}
-    given = mixed | deep | rows | of_target | {"target": target, "example": example, "resume": resume}
-    if model == models.MIXTURE:
-        models.check_options(model, given)
-        mixture_fit.fit(table, of_all | mixed, how)
-        return
-    saved = run_gone_on_with(how)
-    kind = models.model_gone_on_with(how.out, saved, model) if saved else model
-    models.check_options(kind, given)
-    if kind in models.LADDERS:
-        ladder_fit.fit(table, kind, of_all | deep | rows, how, saved)
-        return
-    of_all["missing"] = of_all["missing"] or "raise"
-    supervised.fit(table, example, target, of_all | rows | of_target | {"model": kind}, how, saved)
+    given = {
+        "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
+        "hidden": hidden, "prior": prior, "components": components, "covariance": covariance, "choose": choose,
+        "latent": latent, "array": array, "redraw": redraw or None, "missing": o.missing_of(missing, drop_missing),
+        "shifted": shifted,
+    }  # fmt: skip
+    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet))
 
 
 @command
@@ -146,55 +132,28 @@ def compare(
 
     Exit code: 0, 2 for a fault or where every method failed, 130 or 143 where stopped.
     """
-    from tractable.cli import comparing
-    from tractable.cli.problem import missing_of, problem_from
+    from tractable.cli import comparing, kinds
     from tractable.tools.errors import CheckpointError
 
     if out is not None and (out / "draws.zarr").exists():
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
-    problem = problem_from(
-        table, example, target, missing=missing_of(missing, drop_missing) or "raise",
-        held_out=held_out, family=family, model=model, hidden=hidden, prior=prior,
-    )  # fmt: skip
-    comparing.compare(problem, methods, set_ or [], seed or 0, out, quiet)
+    kind = kinds.named(model)
+    if kind.compared is None:
+        raise kinds.unknown(model)
+    given = {
+        "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
+        "hidden": hidden, "prior": prior, "missing": o.missing_of(missing, drop_missing),
+    }  # fmt: skip
+    kinds.check_options(kind, given)
+    comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet)
 
 
 @command
 def report(run: o.Folder) -> None:
     """Print a run's verdict, and where its page is."""
-    import pandas as pd
+    from tractable.cli.fit import report as shown
 
-    from tractable.cli import models, show
-    from tractable.cli.problem import read_run
-    from tractable.compare import shown
-    from tractable.tools.errors import CheckpointError
-
-    entries, console = read_run(run), show.console()
-    if "methods" in entries and (run / "comparison.csv").exists():
-        console.print(show.comparison(shown(pd.read_csv(run / "comparison.csv", index_col=0))))
-        for label, sentence in entries["failures"].items():
-            console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
-    elif (run / "posterior.json").exists():
-        about = json.loads((run / "posterior.json").read_text(encoding="utf-8"))
-        model = entries["problem"].get("model")
-        if model == models.MIXTURE:
-            from tractable.cli.mixture_results import criterion_table
-
-            tried = pd.read_csv(run / "criterion.csv")
-            best = list(tried["components"]).index(entries["problem"]["chosen"])
-            console.print(criterion_table(tried, best))
-        elif model in models.LADDERS:
-            from tractable.cli.ladders import bounds_table
-
-            console.print(bounds_table(about["found"], entries["problem"]))
-        console.print(show.verdict(about["verdict"], about["checks"]))
-        console.print(f"{show.seconds(about['seconds'])}.")
-    else:
-        raise CheckpointError(
-            f"The run in {run} has not come to a result yet; go on with tractable fit --resume --out {run}."
-        )
-    page = run / "report.html"
-    console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)
+    shown(run)
 
 
 @command
@@ -232,23 +191,7 @@ def predict(
     belief-network: mean and sd of each hidden unit given the row, and two lower bounds of the row's log density, elbo
     and log_evidence.
     """
-    from tractable.cli import models, predicting
-    from tractable.cli.problem import read_run
-    from tractable.tools.errors import DataError
+    from tractable.cli.fit import predict as predicted
+    from tractable.cli.task import Wanted
 
-    spec = read_run(run)["problem"]
-    kind = spec.get("model")
-    if "example" in spec:
-        raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
-    if out.suffix not in (".parquet", ".csv"):
-        raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
-    if array is not None and kind not in models.LADDERS:
-        raise DataError(f"--array is of an .npz, which runs of {' and '.join(models.LADDERS)} take; got {new}.")
-    if kind == models.MIXTURE or kind in models.LADDERS:
-        if calibrate is not None:
-            what = "mixture" if kind == models.MIXTURE else kind
-            raise DataError(f"--calibrate is for intervals of a number; a {what} gives none.")
-        what = "predictions" if kind == models.MIXTURE else "rows of codes and bounds"
-        predicting.leave(predicting.of_rows(run, spec, new, array), out, what)
-        return
-    predicting.leave(predicting.of_target(run, spec, new, level, calibrate), out)
+    predicted(run, new, out, Wanted(level, calibrate, array))

@@ -10,10 +10,10 @@ from scipy.interpolate import CubicSpline
 from scipy.stats import beta
 
 from tractable.cli import show
-from tractable.cli.folders import fresh
-from tractable.cli.problem import Problem, suits, write_run
+from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
+from tractable.cli.task import Task
 from tractable.compare import Comparison, shown
 from tractable.compare import compare as side_by_side
 from tractable.models.gallery import EXAMPLES
@@ -22,28 +22,26 @@ from tractable.tools.progress import progress_of
 
 
 def compare(
-    problem: Problem, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
+    task: Task, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
 ) -> None:
     """A table, a page and a figure of several methods, in a folder."""
-    network = problem.spec.get("model") == "mlp"
-    usual = "map,bbb,ensemble" if network else "map,mala,nuts,sgld"
-    chosen = methods_of(usual if methods is None else methods, assignments)
-    for each in chosen:
-        suits(each, problem)
-    folder = out if out is not None else fresh(f"{problem.name}-compare")
+    model: Any = task.model
+    chosen = methods_of(str(task.kind.compared) if methods is None else methods, assignments)
+    chosen = [task.kind.suited(task, each, True) for each in chosen]
+    folder = out if out is not None else fresh(f"{task.name}-compare")
     if not quiet:
-        say(f"{', '.join(m.label for m in chosen)} on {problem.label}, into {folder}")
+        say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
     with progress_of(False if quiet else None) as bar:
         found = side_by_side(
-            problem.model, problem.data, chosen, seed=seed, held_out=problem.held_out,
-            reference=reference_of(problem), progress=bar.say,
+            model, task.data, chosen, seed=seed, held_out=task.held_out,
+            reference=reference_of(task), progress=bar.say,
         )  # fmt: skip
     settings = [method.settings() for method in chosen]
-    write_run(folder, {"problem": problem.spec, "methods": settings, "seed": seed, "failures": found.failures})
+    write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
     found.table.to_csv(folder / "comparison.csv")
     if found.posteriors:
-        write_comparison_page(folder, found, title=f"{problem.name}: methods side by side")
-        if not network:
+        write_comparison_page(folder, found, title=f"{task.name}: methods side by side")
+        if task.kind.referenced:
             found.plot(folder / "marginals.png")
     conclude(found, folder, quiet)
 
@@ -63,16 +61,16 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
         raise typer.Exit(FAULT)
 
 
-def reference_of(problem: Problem) -> Any:
+def reference_of(task: Task) -> Any:
     """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
-    if problem.spec.get("model") == "mlp":
-        return dict.fromkeys(problem.model.names, (math.nan, math.inf))  # from which every distance is NaN
-    return exact(problem)
+    if task.model is not None and not task.kind.referenced:
+        return dict.fromkeys(task.model.names, (math.nan, math.inf))  # from which every distance is NaN
+    return exact(task)
 
 
-def exact(problem: Problem) -> dict[str, tuple] | None:
+def exact(task: Task) -> dict[str, tuple] | None:
     """The exact answer of an example, with marginal densities where they are at hand."""
-    known = EXAMPLES.get(problem.spec.get("example", ""))
+    known = EXAMPLES.get(task.spec.get("example", ""))
     if known is None or known.exact is None:
         return None
     moments = known.exact()

@@ -1,14 +1,24 @@
-"""Folders of runs: which are taken, which are new, and which are left."""
+"""Folders of runs: which are taken, which are new, which are left, and what a run was asked to do."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder
+from tractable.data.files import places
+from tractable.tools import checkpoint
+from tractable.tools.errors import CheckpointError
+
+RUN = "run.json"
 
 
 def holds_a_run(folder: Path) -> bool:
     """Whether a folder is another run's already."""
-    return any((folder / name).exists() for name in ("run.json", "posterior.json", "draws.zarr"))
+    return any((folder / name).exists() for name in (RUN, "posterior.json", "draws.zarr"))
 
 
 def fresh(name: str) -> Path:
@@ -25,10 +35,53 @@ def fresh(name: str) -> Path:
 
 @contextlib.contextmanager
 def left_only_with_results(folder: Path, new: bool = True) -> Iterator[None]:
-    """Within, a run is learnt; where it fails before anything was, its new folder goes."""
+    """Within, a run is learnt; where it fails before it has a result, its new folder is removed."""
     try:
         yield
     except BaseException:
-        if new and {path.name for path in folder.iterdir()} <= {"run.json"}:
+        if new and {path.name for path in folder.iterdir()} <= {RUN}:
             shutil.rmtree(folder)
         raise
+
+
+def write_run(folder: Path, entries: dict[str, Any]) -> None:
+    """Leave in a folder what its run is of: enough to go on, to report and to predict."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(folder / RUN, json.dumps(entries, indent=1).encode())
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What ``write_run`` wrote, here or in version 0.1."""
+    try:
+        entries = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        return entries | {"problem": upgraded(entries["problem"])}
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
+
+
+def upgraded(spec: dict[str, Any]) -> dict[str, Any]:
+    """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
+    spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}
+    if "file" in spec:
+        spec["table"] = spec.pop("file")
+    if "columns" in spec:  # of a mixture
+        columns = [Column(c["name"], "number", c["mean"], c["sd"]) for c in spec.pop("columns")]
+        spec["encoder"] = Encoder(tuple(columns), missing=spec["missing"]).to_dict()
+    if "encoding" in spec:  # of a ladder
+        old = spec.pop("encoding")
+        names, count = old["names"] or places(spec["shape"]), old["size"]
+        scales = zip(names, old["mean"] or [0.0] * count, old["sd"] or [old["divisor"]] * count, strict=True)
+        columns = (Column(name, "number", mean, sd) for name, mean, sd in scales)
+        spec |= {name: old[name] for name in ("family", "redraw", "levels")}
+        spec["encoder"] = Encoder(tuple(columns), shape=None if old["names"] else tuple(spec["shape"])).to_dict()
+    return spec
+
+
+def described(folder: Path) -> dict[str, Any] | None:
+    """What is known of the posterior in a folder; None where there is none yet."""
+    path = folder / "posterior.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tractable.cli.folders import holds_a_run
-from tractable.cli.problem import read_run
-from tractable.cli.settings import made, method_of
+from tractable.cli.folders import holds_a_run, read_run
+from tractable.cli.settings import assignment, made, method_of, read
 from tractable.methods import Method
 from tractable.tools.errors import CheckpointError, SettingsError
 
@@ -29,15 +28,22 @@ class How:
         """For ``infer``."""
         return False if self.quiet else None
 
+    @property
+    def sized(self) -> bool:
+        """Whether it says how many rows a step takes."""
+        fields = {assignment(text)[0] for text in self.assignments} | set(read(self.config) if self.config else ())
+        return "batch_size" in fields
 
-def run_gone_on_with(how: How) -> dict[str, Any]:
+
+def run_gone_on_with(how: How, resumable: bool) -> dict[str, Any]:
     """What the run to go on with wrote; empty where none is. A folder that is another run's is an error."""
     if how.resume:
         if how.out is None:
             raise SettingsError("--resume expects --out, the folder of the run to go on with.")
         return read_run(how.out)
     if how.out is not None and holds_a_run(how.out):
-        raise CheckpointError(f"{how.out} already holds a run. Go on with it by --resume, or choose another --out.")
+        remedy = "Go on with it by --resume, or choose" if resumable else "Choose"
+        raise CheckpointError(f"{how.out} already holds a run. {remedy} another --out.")
     return {}
 
 

@@ -1,224 +1,205 @@
 """Causes behind rows of a file: variational autoencoders and belief networks, their codes and their bounds."""
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from rich.table import Table
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli import arrays, show
-from tractable.cli.arrays import FAMILIES, NEW, USUAL, Encoding
-from tractable.cli.models import BELIEF, VAE
-from tractable.cli.problem import split
-from tractable.cli.speech import counted, tell
+from tractable.cli import explained, show
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share, sizes
 from tractable.core import Data
+from tractable.data import support
+from tractable.data.columns import Column, standardised
+from tractable.data.encoder import Encoder
+from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
-from tractable.methods.amortised import Amortised
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
 from tractable.models.layers import categorical
+from tractable.pages.page import write_page
 from tractable.results.encoding import Encoded, held_out
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted, listing, tell
 
-DEFAULT_METHOD = {VAE: "autoencoding", BELIEF: "nvil"}
-METHODS = "autoencoding, importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep"
-NARROW, FEW, MANY = 100, (100,), (400,)  # rows of fewer numbers than that, and a vae's hidden widths
+METHODS = ("autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep")
+NARROW, FEW, MANY = 100, [100], [400]  # rows of fewer numbers than that, and a vae's hidden widths
 SCORED = 1000  # rows held out that are scored, at most
 DRAWS = 100  # of h a row, of bounds
 WRITTEN = 50  # units whose codes are written; of more the first layer's alone
 GAPS = "Use --missing drop, which leaves such rows out, or mend them: no model is fitted to rows with gaps. "
 IMPUTE = "Once a model is fitted, posterior.impute(x) in Python fills in what new rows lack."
+EXAMPLES = {
+    "vae": "20, the numbers behind a row",
+    "belief-network": "200,200, the units of its hidden layers",
+}
+UNITS = {"vae": ("z", "z{}_"), "belief-network": ("h{}_", "h{}_")}  # columns of one layer's codes, of several
+NOT_OF_LADDERS = {
+    "target": "it explains no column, it finds what is behind whole rows; leave --target out.",
+    "example": "it is of a file of your own.",
+    "prior": "its weights have none; they are climbed to a maximum.",
+    "shifted": "it predicts no target; tractable predict gives rows a bound on their log density.",
+}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a command line says of a ladder.
-
-    Attributes:
-        model: "vae" or "belief-network".
-        latent: units of h¹, …, h^L, from the rows on.
-        hidden: widths of a vae's deterministic layers; None for the usual.
-        family: a name of ``FAMILIES``; None to be told from the numbers.
-        array: of an .npz; None for the usual.
-        redraw: binary pixels are drawn from grey ones.
-        held_out: share of the rows, in [0, 1).
-        missing: "raise", or "drop" leaves rows with gaps out.
-    """
-
-    model: str
-    latent: tuple[int, ...]
-    hidden: tuple[int, ...] | None = None
-    family: str | None = None
-    array: str | None = None
-    redraw: bool = False
-    held_out: float = 0.2
-    missing: str = "raise"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
-        if self.missing not in ("raise", "drop"):
-            raise SettingsError(f"--missing of a {self.model} is raise or drop; got {self.missing!r}. {IMPUTE}")
-        if self.family is not None and self.family not in FAMILIES:
-            raise SettingsError(f"--family of a {self.model}'s rows is {', '.join(FAMILIES)}; got {self.family!r}.")
-        if self.model == BELIEF and self.family not in (None, "bernoulli"):
-            raise SettingsError(f"A {BELIEF}'s rows are bernoulli; got --family {self.family}. --model vae has others.")
-        if self.redraw and self.family not in (None, "bernoulli"):
-            raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {self.family}.")
+def of_binary_rows(value: str) -> str:
+    """--family of a belief network."""
+    if value != "bernoulli":
+        raise SettingsError(f"A belief-network's rows are bernoulli; got --family {value}. --model vae has others.")
+    return value
 
 
-def asked_of(model: str, said: Mapping[str, Any]) -> Asked:
-    """From what was typed.
-
-    Raises:
-        SettingsError, DataError: what cannot be.
-    """
-    if said["latent"] is None:
-        example = "20, the numbers behind a row" if model == VAE else "200,200, the units of its hidden layers"
-        raise SettingsError(f"--model {model} expects --latent, such as --latent {example}.")
-    rest = {name: value for name, value in said.items() if value is not None and name not in ("latent", "hidden")}
-    hidden = None if said["hidden"] is None else sizes("hidden", said["hidden"])
-    return Asked(model, sizes("latent", said["latent"]), hidden, **rest)
+def options_of(name: str, family: Option) -> dict[str, Option]:
+    """Those of both kinds."""
+    return {
+        "held_out": Option(share, 0.2),
+        "missing": Option(one_of(("raise", "drop"), f"--missing of a {name} is", f" {IMPUTE}"), "raise"),
+        "family": family,
+        "latent": Option(sizes("latent", "20 or 100,50")),
+        "array": Option(),
+        "redraw": Option(bool, False),
+    }
 
 
-def sizes(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between.
-
-    >>> sizes("latent", "100, 50")
-    (100, 50)
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise SettingsError(
-            f"--{option} expects whole numbers of 1 or more, with commas between them, such as 20 or 100,50; got "
-            f"{text!r}."
-        )
-    return tuple(map(int, parts))
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A ladder and the rows it is to be behind.
-
-    Attributes:
-        name: short, for the run's folder.
-        path: of the file.
-        asked: what is wanted of them; its array and hidden widths are those used.
-        shape: of one row in the file.
-        encoding: from rows of the file to those of the model.
-        rows: (n, d) that are fitted.
-        held_out: (m, d) that no fit sees.
-    """
-
-    name: str
-    path: Path
-    asked: Asked
-    shape: tuple[int, ...]
-    encoding: Encoding
-    rows: np.ndarray
-    held_out: np.ndarray
-
-    @property
-    def model(self) -> Ladder:
-        return model_of(self.asked, self.encoding)
-
-    @property
-    def label(self) -> str:
-        numbers = counted(self.encoding.size, "number")
-        return f"{self.name} ({counted(len(self.rows), 'row')} of {numbers}; {self.model})"
-
-    def spec(self) -> dict[str, Any]:
-        """What JSON can hold; enough to go on and to predict."""
-        return {
-            "file": str(self.path.resolve()),
-            **dataclasses.asdict(self.asked),
-            "shape": list(self.shape),
-            "encoding": self.encoding.to_dict(),
-        }
-
-
-def asked_before(spec: Mapping[str, Any]) -> Asked:
-    """What a saved run was asked."""
-    saved = {field.name: spec[field.name] for field in dataclasses.fields(Asked)}
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
-    return Asked(**fields)
-
-
-def from_file(path: Path, asked: Asked) -> Problem:
+def read(kind: Kind, given: Mapping[str, Any]) -> Task:
     """Rows of a file, and the ladder that is asked for; how they are taken is told by warnings.
 
     Raises:
         DataError: no rows of numbers, gaps that nothing was said of, numbers that the family does not have.
     """
-    source = arrays.read(path, asked.array)
-    if asked.missing == "drop" and (gone := arrays.gaps(source.values)).any():
+    if given.get("table") is None:
+        raise DataError(f"--model {kind.name} expects a file: tractable fit FILE --model {kind.name} --latent 20.")
+    path, asked = Path(given["table"]), kind.ask(given)
+    if asked["latent"] is None:
+        raise SettingsError(f"--model {kind.name} expects --latent, such as --latent {EXAMPLES[kind.name]}.")
+    if asked["redraw"] and asked["family"] not in (None, "bernoulli"):
+        raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked['family']}.")
+    source = read_rows(path, asked["array"])
+    if asked["missing"] == "drop" and (gone := source.gaps).any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} of {len(gone):,}, with numbers missing or not finite.")
         source = source._replace(values=source.values[~gone])
-    arrays.refuse_gaps(source, GAPS + IMPUTE)
-    n = len(source.values)
+    source.refuse_gaps(GAPS + IMPUTE)
+    n, binary = len(source.values), "hidden" not in kind.options
     if n < 2:
-        raise DataError(f"A {asked.model} is learnt from rows that differ: expected two or more; got {n}.")
-    family, redraw, divisor = arrays.family_told(source, asked.family, asked.redraw, asked.model == BELIEF)
-    kept = np.zeros(n, bool)
-    kept[split(pd.DataFrame(index=range(n)), "", "normal", asked.held_out)[0].index] = True
-    encoding, source = arrays.encoding_of(source, kept, family, redraw, divisor)
-    rows = encoding.encode(source)
-    hidden = (FEW if encoding.size < NARROW else MANY) if asked.hidden is None and asked.model == VAE else asked.hidden
-    asked = dataclasses.replace(asked, array=source.array, hidden=hidden)
-    name = path.name.split(".")[0] or "rows"
-    return Problem(name, path, asked, source.shape, encoding, rows[kept], rows[~kept])
+        raise DataError(f"A {kind.name} is learnt from rows that differ: expected two or more; got {n}.")
+    family, redraw, divisor = support.family_told(source, asked["family"], asked["redraw"], binary)
+    back = held_back(n, asked["held_out"])
+    encoder, source = encoder_of(source, ~back, 0.0 if family == "normal" else divisor)
+    asked |= {"family": family, "redraw": redraw, "array": source.array}
+    if not binary and asked["hidden"] is None:
+        asked["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
+    levels = support.levels_of(source) if family == "categorical" else 0
+    shape = {"shape": list(source.shape), "levels": levels}
+    spec = {"table": str(path.resolve()), "model": kind.name, **asked, **shape, "encoder": encoder.to_dict()}
+    rows, model = encoded(spec, encoder, source), model_of(spec, encoder)
+    name, d = path.name.split(".")[0] or "rows", len(encoder.columns)
+    label = f"{name} ({counted(int(np.sum(~back)), 'row')} of {counted(d, 'number')}; {model})"
+    return Task(
+        kind, name, label, asked, spec, Data(rows[~back]), Data(rows[back]) if back.any() else None, model, encoder
+    )
 
 
-def model_of(asked: Asked, encoding: Encoding) -> Ladder:
-    """The ladder of encoded rows."""
-    if asked.model == BELIEF:
-        return sigmoid_belief_network(encoding.size, asked.latent, redraw=encoding.redraw)
-    family = categorical(encoding.levels) if encoding.levels else encoding.family.replace("-", " ")
-    noise, widths = "shared" if family == "normal" else None, asked.hidden or ()
-    if len(asked.latent) == 1:
-        return latent_gaussian(
-            encoding.size, asked.latent[0], hidden=widths, family=family, noise=noise, redraw=encoding.redraw
-        )
-    every = [widths] * len(asked.latent)
-    return hierarchical(
-        encoding.size, asked.latent, hidden=every, family=family, noise=noise, redraw=encoding.redraw
-    )  # fmt: skip
-
-
-def suits(method: Method, problem: Problem, chosen: bool) -> Method:
-    """The method with batches that there are rows for, or a sentence where it does not learn the ladder.
+def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
+    """Columns by the mean and sd of the rows ``kept``, where these are normal, else by a divisor of all numbers.
 
     Args:
-        chosen: the batch's size was said, and stays what it is.
+        divisor: 0 of normal rows. Of a table columns that are alike in all rows kept are then left out.
     """
-    if not isinstance(method, Amortised):
-        raise SettingsError(f"--model {problem.asked.model} is learnt by --method {METHODS}; got {method.label}.")
-    if not chosen and method.batch_size > len(problem.rows):
-        method = dataclasses.replace(method, batch_size=len(problem.rows))
-    method.needed(problem.model)
-    method.plan(Data(problem.rows))
+    table = source.names is not None
+    names, shape = source.names or places(source.shape), None if table else source.shape
+    if divisor:
+        return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
+    values = np.asarray(source.values[kept], np.float64)
+    differs = values.min(0) != values.max(0)
+    if not differs.any():
+        raise DataError("No number differs between the rows fitted, so there is nothing to learn from.")
+    if table and not differs.all():
+        tell(f"Left out, being the same in every row that is fitted: {listing(np.array(names, object)[~differs])}.")
+        values, names = values[:, differs], np.array(names, object)[differs].tolist()
+        source = Source(source.values[:, differs], (len(names),), None, names)
+    tell("Columns are standardised by the mean and sd of the rows fitted.")
+    each = zip(names, values.T, strict=True)
+    columns = (standardised(name, column) or Column(name, "number", float(column[0])) for name, column in each)
+    return Encoder(tuple(columns), shape=shape), source
+
+
+def encoded(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:
+    """(n, d) rows of the model.
+
+    Raises:
+        DataError: rows of another width, or numbers that the family does not have.
+    """
+    width, family = source.values.shape[1], spec["family"]
+    if width != len(encoder.columns):
+        raise DataError(
+            f"Rows here have {counted(width, 'number')}; those the run was fitted to have {len(encoder.columns):,}."
+        )
+    rows = encoder.standardise(source.values)
+    support.check_support(source, rows, "continuous-bernoulli" if spec["redraw"] else family, spec["levels"])
+    return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
+
+
+def log_scale(spec: Mapping[str, Any], encoder: Encoder) -> float:
+    """By how much log densities are lower in the file's units; those of pixels are of numbers in [0, 1]."""
+    return float(np.log(encoder.scale[1]).sum()) if spec["family"] == "normal" else 0.0
+
+
+def units(spec: Mapping[str, Any], encoder: Encoder) -> str:
+    """What densities are of."""
+    if spec["family"] in ("bernoulli", "categorical", "poisson"):
+        return "log probabilities of rows"
+    divided = spec["family"] != "normal" and encoder.columns[0].sd != 1
+    return "log densities of pixels in [0, 1]" if divided else "log densities in the file's units"
+
+
+def model_of(spec: Mapping[str, Any], encoder: Encoder) -> Ladder:
+    """The ladder of encoded rows: of binary units, or with widths of deterministic layers between, of normal ones."""
+    latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
+    if spec.get("hidden") is None:
+        return sigmoid_belief_network(size, latent, redraw=spec["redraw"])
+    noise, widths = "shared" if family == "normal" else None, tuple(spec["hidden"])
+    family = categorical(spec["levels"]) if spec["levels"] else family.replace("-", " ")
+    common: dict[str, Any] = {"family": family, "noise": noise, "redraw": spec["redraw"]}
+    if len(latent) == 1:
+        return latent_gaussian(size, latent[0], hidden=widths, **common)
+    return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
+
+
+def suits(task: Task, method: Any, sized: bool) -> Method:
+    """The method with batches that there are rows for, or a sentence where it does not learn the ladder."""
+    if not sized and method.batch_size > task.data.size:
+        method = dataclasses.replace(method, batch_size=task.data.size)
+    method.needed(task.model)
+    method.plan(task.data)
     return method
 
 
-def scored(posterior: Posterior, rows: np.ndarray) -> None:
+def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
+    """A ladder and its inference network, held against the rows that were kept back."""
+    posterior = explained.gone_on_with(task, method, seed, folder, progress)
+    if task.held_out is not None and "held-out bound" not in posterior.found:
+        scored(posterior, task.held_out)
+        posterior.write(folder)
+    return Learnt(posterior, posterior.seconds)
+
+
+def scored(posterior: Posterior, rows: Data) -> None:
     """Hold rows that were kept back against those learnt from: a check of the report, and a bound among what it found.
 
     Args:
-        rows: (m, d); the first thousand are looked at.
+        rows: the first thousand are looked at.
     """
-    if not len(rows) or posterior.data is None:
-        return
-    kept = Data(rows[:SCORED])
-    if kept.fingerprint == posterior.data.fingerprint:  # rows that are all alike
+    kept = Data(rows.y[:SCORED])
+    if posterior.data is None or kept.fingerprint == posterior.data.fingerprint:  # rows that are all alike
         return
     bound = held_out(posterior, kept, samples=DRAWS)
     check = held_out_check(bound.gap, bound.error, bound.rows)
@@ -226,18 +207,24 @@ def scored(posterior: Posterior, rows: np.ndarray) -> None:
     posterior.found |= {"held-out bound": bound.held_out, "held-out rows": bound.rows}
 
 
-def predictions(spec: Mapping[str, Any], run: Path, new: Path, array: str | None) -> pd.DataFrame:
+def page(folder: Path, task: Task, learnt: Learnt) -> None:
+    """The report."""
+    title = f"{task.name} by {type(learnt.posterior.method).__name__}"
+    write_page(folder, learnt.posterior, title=title, shape=support.picture(task.spec["shape"]))
+
+
+def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
     """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
-    encoding, asked = Encoding.from_dict(spec["encoding"]), asked_before(spec)
-    first = (*NEW, *([asked.array] if asked.array else []), *USUAL)
-    source = arrays.read(new, array, first, encoding.names or ())
-    arrays.refuse_gaps(source, IMPUTE)
-    rows = encoding.encode(source)
-    posterior = load(run, model_of(asked, encoding))
+    encoder = Encoder.from_dict(spec["encoder"])
+    first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
+    source = read_rows(new, wanted.array, first, encoder.names if encoder.shape is None else ())
+    source.refuse_gaps(IMPUTE)
+    rows, lower = encoded(spec, encoder, source), log_scale(spec, encoder)
+    posterior = load(run, model_of(spec, encoder))
     evidence: Any = posterior.log_evidence
     found = evidence(Data(rows), samples=DRAWS)
-    bounds = {"elbo": found.elbo - encoding.log_scale, "log_evidence": found.log_evidence - encoding.log_scale}
-    return pd.DataFrame(code_columns(asked.model, posterior.encode(rows)) | bounds)
+    bounds = {"elbo": found.elbo - lower, "log_evidence": found.log_evidence - lower}
+    return pd.DataFrame(code_columns(spec["model"], posterior.encode(rows)) | bounds)
 
 
 def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
@@ -249,11 +236,17 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
     layers = len(codes.mean) if sum(mean.shape[1] for mean in codes.mean) <= WRITTEN else 1
     columns: dict[str, np.ndarray] = {}
     for i, (mean, sd) in enumerate(zip(codes.mean[:layers], codes.sd[:layers], strict=True)):
-        layer = "h" if model == BELIEF else "z"
-        layer += "" if model == VAE and len(codes.mean) == 1 else f"{i + 1}_"
+        unit = UNITS[model][len(codes.mean) > 1].format(i + 1)
         for j in range(mean.shape[1]):
-            columns |= {f"{layer}{j}_mean": mean[:, j], f"{layer}{j}_sd": sd[:, j]}
+            columns |= {f"{unit}{j}_mean": mean[:, j], f"{unit}{j}_sd": sd[:, j]}
     return columns
+
+
+def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
+    """Layers and bounds."""
+    model: Any = task.model
+    yield layers_table(model, learnt.posterior.found)
+    yield bounds_table(learnt.posterior.found, task.spec)
 
 
 def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
@@ -268,14 +261,32 @@ def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
 
 def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
     """Lower bounds of log p(x), on a terminal."""
-    encoding = Encoding.from_dict(spec["encoding"])
+    encoder = Encoder.from_dict(spec["encoder"])
     out = show.table("Lower bounds of log p(x), nats a row", "", "value", "", numbers=1)
     named = {
-        "ELBO": ("elbo", f"of rows learnt from; {encoding.units}"),
+        "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),
         "bound": ("bound", f"the same, by {found['samples']} draws, which is tighter"),
         "held-out bound": ("held-out bound", f"of {found.get('held-out rows', 0):,} rows kept back, by as many draws"),
     }
     for name, (key, meaning) in named.items():
         if key in found:
-            out.add_row(name, f"{found[key] - encoding.log_scale:.2f}", meaning)
+            out.add_row(name, f"{found[key] - log_scale(spec, encoder):.2f}", meaning)
     return out
+
+
+VAE = Kind(
+    "vae", "autoencoding",
+    options_of("vae", Option(one_of(support.FAMILIES, "--family of a vae's rows is")))
+    | {"hidden": Option(sizes("hidden", "20 or 100,50"))},
+    refusals("vae", NOT_OF_LADDERS),
+    read, learn, page, shown, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,
+    predicted="rows of codes and bounds", methods=METHODS, suits=suits, noun="vae", folder="vae",
+)  # fmt: skip
+BELIEF = dataclasses.replace(
+    VAE, name="belief-network", method="nvil", options=options_of("belief-network", Option(of_binary_rows)),
+    refused=refusals(
+        "belief-network",
+        NOT_OF_LADDERS | {"hidden": "it has no deterministic layers; --latent lists its layers of hidden units."},
+    ),
+    noun="belief-network", folder="belief-network",
+)  # fmt: skip

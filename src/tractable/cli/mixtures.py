@@ -1,76 +1,37 @@
-"""Mixtures of normals of a table's numbers: what is asked of them, and the rows they are fitted to."""
+"""Mixtures of normals of a table's numbers: several are fitted, and one is chosen."""
 
 import dataclasses
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from rich.table import Table
 
-from tractable.cli.columns import Column, encoded, is_number, refuse_infinite, standardised, values_of
-from tractable.cli.models import MIXTURE
-from tractable.cli.problem import split
-from tractable.cli.speech import counted, listing, tell
-from tractable.data import tables
-from tractable.models import mixture
+from tractable.cli import show
+from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share
+from tractable.core import Data
+from tractable.data.columns import Column, gap, standardised
+from tractable.data.encoder import Encoder
+from tractable.data.files import Source, of_table, read_table
+from tractable.methods import Method
+from tractable.models import bayesian_gaussian_mixture, mixture
+from tractable.models.latent import LatentModel
+from tractable.pages.mixtures import MORE, Components, write_mixture_page
+from tractable.results.loading import load
+from tractable.results.posterior import Posterior
+from tractable.select import CRITERIA, Selection, select
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted, listing, tell
 
-USUAL = "1..10"  # components tried
+NAME = "gaussian-mixture"
 MOST = 1000  # components
-MISSING = ("raise", "drop", "exact")
-
-
-class Choice(NamedTuple):
-    """What K is chosen by."""
-
-    column: str  # of the table of all K
-    sign: int  # 1 where more is better, −1 where less is
-    said: str  # as a sentence begins
-
-
-CHOICES = {
-    "bic": Choice("BIC", -1, "BIC"),
-    "held-out": Choice("held-out", 1, "The held-out log likelihood"),
-    "evidence": Choice("evidence", 1, "The bound on the log evidence"),
-}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a command line says of a mixture.
-
-    Attributes:
-        components: "3", "2,3,5", "2..10" or several of these with commas between.
-        covariance: "full", "tied", "diagonal" or "spherical".
-        choose: a name of ``CHOICES``.
-        held_out: share of the rows, in [0, 1).
-        missing: "raise", "drop" leaves rows with gaps out, "exact" takes the numbers there are.
-
-    Raises:
-        SettingsError, DataError: one that is none of these.
-    """
-
-    components: str = USUAL
-    covariance: str = "full"
-    choose: str = "bic"
-    held_out: float = 0.2
-    missing: str = "raise"
-
-    def __post_init__(self) -> None:
-        components_of(self.components)
-        if self.covariance not in mixture.COVARIANCES:
-            raise SettingsError(f"--covariance is {', '.join(mixture.COVARIANCES)}; got {self.covariance!r}.")
-        if self.choose not in CHOICES:
-            raise SettingsError(f"--choose is {', '.join(CHOICES)}; got {self.choose!r}.")
-        if not 0 <= self.held_out < 1:
-            raise DataError(f"--held-out expects a share of the rows in [0, 1); got {self.held_out:g}.")
-        if self.choose == "held-out" and self.held_out == 0:
-            raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
-        if self.choose == "evidence" and self.missing == "exact":
-            raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
-        if self.missing not in MISSING:
-            raise SettingsError(f"--missing of a mixture is {', '.join(MISSING)}; got {self.missing!r}.")
+SHOWN = 8  # components on a terminal
+CHUNK = 1 << 14  # rows looked at at once
 
 
 def components_of(text: str) -> tuple[int, ...]:
@@ -97,105 +58,233 @@ def components_of(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A table's numbers.
-
-    Attributes:
-        name: short, for the run's folder.
-        path: of the table.
-        columns: the d that are used.
-        rows: (n, d), standardised; NaN marks a gap where gaps are dealt with exactly.
-        held_out: (m, d), rows that no fit sees.
-        asked: what is wanted of them.
-    """
-
-    name: str
-    path: Path
-    columns: tuple[Column, ...]
-    rows: np.ndarray
-    held_out: np.ndarray
-    asked: Asked
-
-    @property
-    def names(self) -> list[str]:
-        return [column.name for column in self.columns]
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} ({len(self.rows):,} rows of {counted(len(self.columns), 'number')})"
-
-    @property
-    def gaps(self) -> bool:
-        return bool(np.isnan(self.rows).any() or np.isnan(self.held_out).any())
-
-    @property
-    def tried(self) -> tuple[int, ...]:
-        """K."""
-        return components_of(self.asked.components)
-
-    def spec(self, chosen: int | None = None) -> dict[str, Any]:
-        """What JSON can hold; enough to predict."""
-        return {
-            "table": str(self.path.resolve()),
-            "model": MIXTURE,
-            **dataclasses.asdict(self.asked),
-            "columns": [column._asdict() for column in self.columns],
-            "chosen": chosen,
-        }
+OPTIONS = {
+    "components": Option(lambda text: components_of(text) and text, "1..10"),
+    "covariance": Option(one_of(mixture.COVARIANCES, "--covariance is"), "full"),
+    "choose": Option(one_of(CRITERIA, "--choose is"), "bic"),
+    "held_out": Option(share, 0.2),
+    "missing": Option(one_of(("raise", "drop", "exact"), "--missing of a mixture is"), "raise"),
+}
+NOT_OF_MIXTURES = {
+    "resume": "fits of mixtures are not saved as they go; fit anew, into another --out.",
+    "target": "it explains no column, it describes all columns of numbers; leave --target out.",
+    "example": "it is of a table of your own.",
+    "family": "its components are normal.",
+    "hidden": "it has no hidden layers.",
+    "prior": "it has no network.",
+    "shifted": "it makes no predictions that could be less sure; tractable predict gives rows their log density.",
+}
 
 
-def from_table(path: Path, asked: Asked) -> Problem:
+def read(kind: Kind, given: Mapping[str, Any]) -> Task:
     """The numbers of a table; what is left out is told by warnings.
 
     Raises:
         DataError: no numbers, gaps that nothing was said of, more components than rows.
     """
-    frame = tables.read_table(path)
-    frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
-    numbers = [name for name in frame.columns if is_number(frame[name])]
-    others = [name for name in frame.columns if name not in numbers]
-    if not numbers:
-        raise DataError(f"{path} has no column of numbers, which a mixture of normals is of; got {listing(others)}.")
-    if others:
-        tell(f"Left out, as they hold no numbers: {listing(others)}.")
-    empty = [name for name in numbers if not np.isfinite(values_of(frame, [name])).any()]
-    if empty:
-        tell(f"Left out, as they hold no value at all: {listing(empty)}.")
-    numbers = [name for name in numbers if name not in empty]
-    frame = with_values(frame, numbers, asked.missing)
-    kept, rest = split(frame, "", "normal", asked.held_out)
-    columns = tuple(column for name in numbers if (column := standardised(kept, name)) is not None)
-    if not columns:
+    if given.get("table") is None:
+        raise DataError(f"--model {NAME} expects a table: tractable fit TABLE --model {NAME}.")
+    path, asked = Path(given["table"]), kind.ask(given)
+    if asked["choose"] == "held-out" and asked["held_out"] == 0:
+        raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
+    if asked["choose"] == "evidence" and asked["missing"] == "exact":
+        raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
+    source = without_gaps(numbers_of(path), asked["missing"])
+    back = held_back(len(source.values), asked["held_out"])
+    columns = [fitted(*each) for each in zip(source.names or (), source.values[~back].T, strict=True)]
+    used = [column is not None for column in columns]
+    if not any(used):
         raise DataError(f"No column of numbers in {path} differs between rows, so there is nothing to learn from.")
-    asks, n = components_of(asked.components)[-1], len(kept)
+    asks, n = components_of(asked["components"])[-1], int(np.sum(~back))
     if asks > n:
         raise DataError(
             f"--components asks for up to {asks}, of {counted(n, 'row')} to fit: each needs a row at least. Ask for "
-            f"fewer{', or set --held-out 0' if len(rest) else ''}."
+            f"fewer{', or set --held-out 0' if back.any() else ''}."
         )
+    encoder = Encoder(tuple(column for column in columns if column is not None), missing=asked["missing"])
+    rows = encoder.standardise(source.values[:, used])
+    gaps = "keep" if np.isnan(rows).any() else "raise"
+    data, held_out = Data(rows[~back], missing=gaps), Data(rows[back], missing=gaps) if back.any() else None
     name = path.name.split(".")[0] or "table"
-    return Problem(name, path, columns, encoded(columns, kept), encoded(columns, rest), asked)
+    label = f"{name} ({n:,} rows of {counted(sum(used), 'number')})"
+    spec = {"table": str(path.resolve()), "model": NAME, **asked, "encoder": encoder.to_dict(), "chosen": None}
+    return Task(kind, name, label, asked, spec, data, held_out, encoder=encoder)
 
 
-def with_values(frame: pd.DataFrame, names: list[str], missing: str) -> pd.DataFrame:
+def numbers_of(path: Path) -> Source:
+    """The columns of a table that hold numbers."""
+    source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
+    some, names = np.isfinite(source.values).any(0), np.array(source.names, object)
+    if not some.all():
+        tell(f"Left out, as they hold no value at all: {listing(names[~some])}.")
+    return source._replace(values=source.values[:, some], names=names[some].tolist())
+
+
+def without_gaps(source: Source, missing: str) -> Source:
     """The rows that are learnt from, or a sentence about the first gap."""
-    values = values_of(frame, names)
-    absent = np.isnan(values) if missing == "exact" else ~np.isfinite(values)
-    refuse_infinite(values, names, missing == "exact")
+    values, exact = source.values, missing == "exact"
+    if exact:
+        source.refuse_infinite()
+    absent = np.isnan(values) if exact else ~np.isfinite(values)
     if missing == "raise" and absent.any():
-        column = int(np.argmax(absent.any(0)))
-        count, more = int(absent[:, column].sum()), int(absent.any(0).sum()) - 1
         raise DataError(
-            f"Column {names[column]!r} has {counted(count, 'value')} missing or not finite, the first in row "
-            f"{int(np.argmax(absent[:, column]))} (the top row is 0)"
-            + (f"; {counted(more, 'more column')} likewise" if more else "")
-            + ". Use --missing exact, which learns from the numbers there are and imputes nothing, or leave out such "
-            "rows (--missing drop) or the column."
+            f"{gap(dict(zip(source.names or (), absent.T, strict=True)))} Use --missing exact, which learns from the "
+            "numbers there are and imputes nothing, or leave out such rows (--missing drop) or the column."
         )
-    gone = absent.all(1) if missing == "exact" else absent.any(1)
+    gone = absent.all(1) if exact else absent.any(1)
     if gone.all():
         raise DataError("No row is left once those with missing values are left out. Use --missing exact.")
-    if missing == "exact" and gone.any():
+    if exact and gone.any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} without any number.")
-    return frame.loc[~gone]
+    return source._replace(values=values[~gone])
+
+
+def fitted(name: str, values: np.ndarray) -> Column | None:
+    """A column by the rows fitted; None, and a note, where it is the same in all of them."""
+    column, present = standardised(name, values), values[~np.isnan(values)]
+    if column is None:
+        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
+        tell(f"Column {name!r} {same} that is fitted; it is left out.")
+    return column
+
+
+def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
+    """The mixture of standardised rows."""
+    return (mixture.with_missing if gaps else mixture.gaussian_mixture)(components, features, covariance)
+
+
+def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
+    """A fit for each K, and the one that is chosen; its table in the table's units."""
+    asked, encoder, rows = task.asked, task.encoded_by, task.data.y
+    gaps, d = task.data.missing == "keep", len(encoder.columns)
+    found = select(
+        lambda k: model_of(k, d, asked["covariance"], gaps), task.data, components_of(asked["components"]), method,
+        by=asked["choose"], held_out=task.held_out,
+        bound_of=lambda k: bayesian_gaussian_mixture(k, d, asked["covariance"], weight_concentration=1.0),
+        seed=seed, progress=progress,
+    )  # fmt: skip
+    # log |d standardised / d x| is the same for every K, so the choice and what is said of it do not change.
+    units = encoder.log_scales(rows).sum()
+    changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
+    if task.held_out is not None:
+        changes["held-out"] = -encoder.log_scales(task.held_out.y).mean()
+    table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
+    found.posterior.save(folder)
+    components(found.posterior, task).frame(len(rows)).to_csv(folder / "components.csv", index=False)
+    table.to_csv(folder / "criterion.csv", index=False)
+    task.spec["chosen"] = found.components
+    seconds = {"fits": float(table["seconds"].sum())}
+    return Learnt(found.posterior, seconds, dataclasses.replace(found, table=table))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _told(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
+
+
+def told(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+    """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
+    n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
+    theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
+    padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
+    parts = [_told(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)]
+    density, share = (np.concatenate([np.asarray(p[j], np.float64) for p in parts])[:n] for j in (0, 1))
+    return density - encoder.log_scales(rows), share
+
+
+def components(posterior: Posterior, task: Task) -> Components:
+    """θ in the table's units, and standard errors of the weights."""
+    theta, errors = posterior.mean(), posterior.sd()
+    _, sd = task.encoded_by.scale
+    k, d = theta.means.shape
+    spread = np.asarray(theta.covariances, np.float64)
+    if task.asked["covariance"] in ("full", "tied"):
+        spread = np.broadcast_to(spread, (k, d, d))
+    else:
+        spread = spread.reshape(k, -1, 1) * np.eye(d)
+    means = task.encoded_by.restore(np.asarray(theta.means, np.float64))
+    weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
+    return Components(task.encoded_by.names, weights, uncertain, means, spread * np.outer(sd, sd))
+
+
+def page(folder: Path, task: Task, learnt: Learnt) -> None:
+    """The report of the mixture chosen."""
+    posterior, rows = learnt.posterior, task.data.y
+    found, model = cast(Selection, learnt.selection), cast(LatentModel, posterior.model)
+    _, share = told(model, posterior.mean(), rows, task.encoded_by)
+    write_mixture_page(
+        folder, posterior,
+        title=f"{task.name} by a mixture of {counted(found.components, 'normal')}",
+        table=found.table, best=found.best, by=CRITERIA[found.by].column, remarks=found.remarks,
+        components=components(posterior, task), rows=task.encoded_by.restore(rows), likeliest=share.argmax(1),
+        covariance=task.asked["covariance"], held_out=0 if task.held_out is None else task.held_out.size,
+    )  # fmt: skip
+
+
+def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
+    """For each row of a table its log density, its likeliest component and the probability of each."""
+    encoder = Encoder.from_dict(spec["encoder"])
+    source = of_table(read_table(new), new, encoder.names)
+    source.refuse_infinite()
+    rows = encoder.standardise(source.values)
+    gaps = np.isnan(rows).any(1)
+    if gaps.any():
+        tell(f"{counted(int(gaps.sum()), 'row')} with missing values: told by the numbers there are.")
+    plain, gapped = (model_of(spec["chosen"], len(encoder.columns), spec["covariance"], each) for each in (False, True))
+    density, share = told(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
+    told_of = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
+    return pd.DataFrame({"component": share.argmax(1) + 1, **told_of, "log density": density})
+
+
+def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
+    """Every K, and the components chosen."""
+    found = cast(Selection, learnt.selection)
+    yield criterion_table(found.table, found.best)
+    yield components_table(components(learnt.posterior, task))
+
+
+def kept(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
+    """Every K that a run tried."""
+    tried = pd.read_csv(folder / "criterion.csv")
+    yield criterion_table(tried, list(tried["components"]).index(spec["chosen"]))
+
+
+def criterion_table(table: pd.DataFrame, best: int) -> Table:
+    """Every K on a terminal."""
+    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
+    heads = ["parameters", "log likelihood", "BIC", *more, "starts that agree"]
+    out = show.table("Components tried", "components", *heads, "verdict", "", numbers=len(heads))
+    for i, row in table.reset_index(drop=True).iterrows():
+        held = [f"{row[name]:{style}}" for name, style in more.items()]
+        word = str(row["verdict"])
+        values = (f"{row[name]:,.1f}" for name in ("log likelihood", "BIC"))
+        out.add_row(
+            str(row["components"]), str(row["parameters"]), *values, *held,
+            f"{row['starts that agree']} of {row['starts']}", f"[{show.COLOUR[word]}]{word}[/]",
+            "← chosen" if i == best else "",
+        )  # fmt: skip
+    return out
+
+
+def components_table(found: Components) -> Table:
+    """The components on a terminal: a column each."""
+    k = min(len(found.weights), SHOWN)
+    more = f", the first {k} of {len(found.weights)}" if k < len(found.weights) else ""
+    out = show.table(f"Components: mean (sd) of each column{more}", "", *(str(i + 1) for i in range(k)), numbers=k)
+    out.add_row("weight π", *(f"{found.weights[i]:.3f}" for i in range(k)))
+    if np.isfinite(found.errors).any():
+        out.add_row("its standard error", *(f"{found.errors[i]:.3f}" for i in range(k)))
+    for j, name in enumerate(found.names[: show.ROWS]):
+        cells = (f"{found.means[i, j]:.3g} ({found.sds[i, j]:.2g})" for i in range(k))
+        out.add_row(name, *cells)
+    if len(found.names) > show.ROWS:
+        out.add_row(f"and {len(found.names) - show.ROWS} more")
+    return out
+
+
+MIXTURE = Kind(
+    NAME, "em", OPTIONS,
+    refusals(NAME, NOT_OF_MIXTURES),
+    read, learn, page, shown, kept, predict,
+    methods=("em",), resumable=False, noun="mixture", folder=NAME, learner="mixtures of normals",
+)  # fmt: skip

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tractable.tools.errors import SettingsError
+
 Table = Annotated[Path | None, typer.Argument(help="A .csv or .parquet file; or give --example.", show_default=False)]
 FitTable = Annotated[
     Path | None,
@@ -130,3 +132,10 @@ Resume = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's folder and nothing else.")]
 Folder = Annotated[Path, typer.Argument(help="A folder made by fit or compare.", metavar="RUN")]
+
+
+def missing_of(missing: str | None, drop: bool) -> str | None:
+    """What --missing and --drop-missing say together."""
+    if drop and missing not in (None, "drop"):
+        raise SettingsError(f"--drop-missing and --missing {missing} contradict each other; give one of them.")
+    return "drop" if drop else missing

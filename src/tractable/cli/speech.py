@@ -2,11 +2,28 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import typer
 
 FAULT, REJECTED = 2, 3  # exit codes
+TYPED = {  # what sentences of the library tell to do, as it is typed
+    "missing='drop' when fitting": "--drop-missing",
+    "missing='impute' when fitting": "--missing impute",
+    "array= is of": "--array is of",
+    "array='NAME'": "--array NAME",
+    "choose another family=": "choose another --family",
+    "family= says": "--family says",
+    "family='continuous-bernoulli'": "--family continuous-bernoulli",
+    "redraw=True": "--redraw",
+}
+
+
+def typed(sentence: str) -> str:
+    """A sentence of the library in the words of a command line."""
+    for told, words in TYPED.items():
+        sentence = sentence.replace(told, words)
+    return sentence
 
 
 @contextlib.contextmanager
@@ -19,20 +36,13 @@ def notes() -> Iterator[None]:
     def note(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in said:
             said.add(str(message))
-            say(f"Note: {message}", "yellow")
+            say(f"Note: {typed(str(message))}", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", TractableWarning)
         warnings.showwarning = note
         yield
-
-
-def tell(sentence: str) -> None:
-    """A note to the user."""
-    from tractable.tools.errors import TractableWarning
-
-    warnings.warn(sentence, TractableWarning, stacklevel=3)
 
 
 def say(text: str, style: str = "") -> None:
@@ -50,14 +60,3 @@ def end(interrupted: bool, verdict: str) -> None:
         raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
     if verdict == "reject":
         raise typer.Exit(REJECTED)
-
-
-def counted(count: int, noun: str) -> str:
-    """One row, or 1,234 rows."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def listing(names: Sequence[str]) -> str:
-    """Names in quotes, the first twelve."""
-    quoted = [repr(name) for name in names]
-    return ", ".join(quoted if len(quoted) <= 12 else [*quoted[:11], f"and {len(quoted) - 11} more"])

@@ -150,6 +150,8 @@ def latent_problem(
     if data is None or as_data(data).size == 0:
         raise DataError("log p(x|θ) is of data: log_evidence(model, data, theta=...) needs rows.")
     data = as_data(data)
+    if data.weights is not None:
+        raise DataError("log_evidence(theta=...) is Σ_n log p(x_n|θ) of rows that count once; these data have weights.")
     check_resident(data)
     if name == "enumeration":
         if model.log_prob is None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
-from tractable.core import Data, Model, is_distribution, log_density
+from tractable.core import Data, Model, counted_log_likelihoods, is_distribution, log_density
 from tractable.models.latent import LatentModel
 
 PyTree = Any
@@ -165,10 +165,10 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
 
 
 def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
-    """Σ log p(y_n|θ); 0 without data."""
+    """Σ_n w_n log p(y_n|θ); 0 without data."""
     if rows is None:
         return jnp.zeros((), jnp.result_type(float))
-    return jnp.sum(model.log_likelihoods(params, rows))
+    return jnp.sum(counted_log_likelihoods(model, params, rows))
 
 
 def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Target:

@@ -21,8 +21,8 @@ from jax.core import Tracer
 
 from tractable.core import Batch, Data, Kernel, as_data
 from tractable.tools import schedules, tree
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import expect_whole
 
 PyTree = Any
 
@@ -123,8 +123,7 @@ def online_em(
     Raises:
         SettingsError: γ outside (0, 1], patience < 1.
     """
-    if not is_count(patience):
-        raise SettingsError(f"online_em(patience=...) is a whole number of batches, 1 or more; got {patience}.")
+    expect_whole("online_em(patience=...)", patience, of=" of batches")
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
     gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
@@ -170,7 +169,7 @@ def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = Non
     Raises:
         SettingsError: a chunk below 1.
     """
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     size = jax.tree.leaves(rows)[0].shape[0]
     weights = jnp.ones(size, _dtype(theta)) if weights is None else jnp.asarray(weights)
     if chunk >= size:
@@ -196,7 +195,7 @@ def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = Non
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
     """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
 
 
@@ -213,7 +212,7 @@ def expected(
         theta: parameters. The M-step of float64 sums may be float64 too: cast it where single precision is wanted.
         data: ``Data``, such as of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
-        weights: (N,), each ≥ 0; all 1 by default.
+        weights: (N,), each ≥ 0; by default those of the data.
         lay: ``(rows, mask) -> (rows, mask)``, which puts a chunk where the E-step looks for it: over devices.
 
     Returns:
@@ -222,8 +221,9 @@ def expected(
     Raises:
         SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
     """
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     data = as_data(data)
+    weights = data.weights if weights is None else weights
     if weights is not None and np.shape(weights) != (data.size,):
         raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:
@@ -343,11 +343,6 @@ def _like(new: PyTree, old: PyTree) -> PyTree:
             f"{shapes[1][0]} of shapes {shapes[1][1]}; got {shapes[0][0]} of shapes {shapes[0][1]}."
         )
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
-
-
-def _check_chunk(chunk: int) -> None:
-    if not is_count(chunk):
-        raise SettingsError(f"A chunk is a whole number of rows, 1 or more; got {chunk}.")
 
 
 def _summed(total: PyTree, term: PyTree) -> PyTree:

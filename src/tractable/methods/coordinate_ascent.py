@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.belief import Draws, draws_key
 from tractable.core import Model
 from tractable.data.rows import Data, Plan
 from tractable.kernels.em import expected
@@ -18,12 +19,12 @@ from tractable.methods.em_climb import Reached
 from tractable.methods.maximisation import EM, LOOKED_AT, chosen
 from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.methods.online_em import OnlineEM, followed
-from tractable.methods.variational import draws_key
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.latent import LatentModel
 from tractable.models.variational import ConjugateModel
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count
 
 PyTree = Any
 DRAWN = 4000
@@ -54,16 +55,9 @@ class CoordinateAscent(EM):
     label: ClassVar[str] = "cavi"
     point: ClassVar[bool] = False
     independent: ClassVar[bool] = True
-    batch_size: int | None = None
-    epochs: int = 20
-    draws: int = DRAWN
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("draws", "epochs"):
-            self.check_whole(field)
-        if self.batch_size is not None:
-            self.check_whole("batch_size")
+    batch_size: Count | None = None
+    epochs: Count = 20
+    draws: Count = DRAWN
 
     @property
     def minibatch(self) -> bool:
@@ -91,7 +85,7 @@ class CoordinateAscent(EM):
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
         seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-        rows = jax.tree.map(np.asarray, seen.rows)
+        rows = jax.tree.map(np.asarray, seen.alike().rows)
         rows = rows[0] if rows[1] is None else rows
         found = [model.first(k, rows) for k in chain_keys(key, self.starts)]
         dtype = jnp.result_type(float)
@@ -105,7 +99,7 @@ class CoordinateAscent(EM):
         positions = _drawn(model, q, draws_key(session.key), self.draws)
         found |= {"elbo": found["objective"]} | {f"lambda {i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(q))}
         seconds |= {"drawing": time.perf_counter() - began}
-        return Outcome(np.asarray(positions)[None], None, {}, None, None, found, reached.interrupted, seconds)
+        return Outcome(Draws(positions=np.asarray(positions)[None]), found, seconds, reached.interrupted)
 
     def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """What ``climb`` gives, by minibatches: where q was, and what one exact step from there gains."""

@@ -8,7 +8,7 @@ import numpy as np
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import Family, family_of, layer, top
 from tractable.models.linear import shared
-from tractable.tools.counts import is_count
+from tractable.models.network import check_units
 from tractable.tools.errors import ModelError
 
 
@@ -88,6 +88,5 @@ def _sizes(name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
     """As a tuple of whole numbers, or a sentence."""
     listed = (sizes,) if isinstance(sizes, int | np.integer) else tuple(sizes)
     for size in listed:
-        if not is_count(size):
-            raise ModelError(f"{name} counts units, in whole numbers ≥ 1; got {size!r}.")
+        check_units(name, size)
     return tuple(int(size) for size in listed)

@@ -22,8 +22,8 @@ from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.models.conjugate import LOG_2PI, Real
 from tractable.models.latent import LatentModel
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.small import inverse_root
 
 
@@ -132,9 +132,8 @@ class Setting(NamedTuple):
 
 
 def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
-    if not is_count(features):
-        raise ModelError(f"features is a whole number, 1 or more; got {features}.")
-    if not is_count(rank) or rank > features:
+    expect_whole("features", features, ModelError)
+    if not is_whole(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")

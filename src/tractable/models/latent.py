@@ -6,7 +6,7 @@ With z summed out it is a ``Model`` like any other, so any method learns its θ;
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ PyTree = Any
 MOST_VALUES = 10_000  # of z that are summed over
 
 
+_UNSEEN = {"begin", "examine", "first"}  # of a model's steps, by the compiler
 _STEPS = (
     "latent", "conditional", "causes", "statistics", "e_step", "m_step", "log_prob", "responsibilities", "encode",
     "sampler", "begin", "examine", "shift", "canonical",
@@ -85,6 +86,8 @@ class LatentModel(Model):
     canonical: Any
     permute: Any
     parameters: int | None
+    steps: ClassVar[tuple[str, ...]] = _STEPS
+    compiled_as: "LatentModel | None" = None  # the model whose compiled programs serve this one too
 
     def __init__(
         self,
@@ -174,12 +177,22 @@ class LatentModel(Model):
         """The same model with another e_step, m_step, log_prob, responsibilities, encode, begin or examine."""
         made = type(self).__new__(type(self))
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start)
-        kept = {name: value for name, value in vars(self).items() if name in _STEPS}
-        unknown = sorted(set(steps) - set(_STEPS))
+        kept = {name: value for name, value in vars(self).items() if name in self.steps}
+        unknown = sorted(set(steps) - set(self.steps))
         if unknown:
-            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(_STEPS)}.")
-        made._set(**(kept | steps))
+            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(self.steps)}.")
+        made._set(**(kept | steps), compiled_as=self._compiled() if set(steps) <= _UNSEEN else None)
         return made
+
+    def __eq__(self, other: object) -> bool:
+        """Models that differ only in where they begin and how they are judged are one to the compiler."""
+        return isinstance(other, LatentModel) and self._compiled() is other._compiled()
+
+    def __hash__(self) -> int:
+        return object.__hash__(self._compiled())
+
+    def _compiled(self) -> "LatentModel":
+        return self.compiled_as or self
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():

@@ -18,8 +18,8 @@ from tractable.beliefs.approximations import inverse_softplus, softplus
 from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.network import Network, mlp
-from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import is_whole
 
 PyTree = Any
 SD_FLOOR = 1e-3  # of a normal layer whose sd is computed: without one the likelihood of x has no bound
@@ -115,7 +115,7 @@ def _normal_noise(sd: float) -> Family:
 
 def categorical(levels: int) -> Family:
     """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
-    if not is_count(levels, 2):
+    if not is_whole(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
     return _categorical(int(levels))
 
@@ -277,7 +277,7 @@ def _started(net: Network, key: jax.Array) -> PyTree:
 
 
 def _check_size(size: Any) -> None:
-    if not is_count(size):
+    if not is_whole(size):
         raise ModelError(f"A layer has 1 unit or more; got size={size!r}.")
 
 

@@ -16,8 +16,8 @@ from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
 from tractable.models.latent import LatentModel
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.settings import expect_whole
 
 SEEN = 10_000  # rows that a start is made from
 
@@ -138,5 +138,4 @@ def rows_of(x: Any, features: int) -> jax.Array:
 def check_sizes(components: int, features: int) -> None:
     """A sentence where K or d is no whole number above 0."""
     for name, value in {"components": components, "features": features}.items():
-        if not is_count(value):
-            raise ModelError(f"{name} is a whole number, 1 or more; got {value}.")
+        expect_whole(name, value, ModelError)

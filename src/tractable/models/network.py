@@ -19,8 +19,8 @@ from numpyro.distributions import biject_to, constraints
 from tractable.core import Model, Through, is_distribution
 from tractable.models.conjugate import Real, positive
 from tractable.models.linear import BernoulliLogits
-from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import is_whole
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
@@ -113,12 +113,17 @@ def mlp(
     """
     middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
     for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
-        if not is_count(width):
-            raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {width!r}.")
+        check_units(name, width)
     if isinstance(activation, str) and activation not in ACTIVATIONS:
         raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
     # Arrays belong to the precision in force when they were made.
     return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
+
+
+def check_units(name: str, count: Any) -> None:
+    """Raise the sentence of a number of units that is not one."""
+    if not is_whole(count):
+        raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")
 
 
 @functools.lru_cache(maxsize=32)

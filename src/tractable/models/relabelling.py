@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import whole
+from tractable.data.rows import apart
 from tractable.models.latent import LatentModel
 
 PyTree = Any
@@ -45,12 +46,13 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="model")
 def _agreement(model: LatentModel, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
     """Rows that component j of the pivot and component k of a draw share, (s, K, K)."""
-    x = rows[0] if rows[1] is None else rows
+    (y, given), weights = apart(rows)
+    x = y if given is None else (y, given)
 
     def shares(u: jax.Array) -> jax.Array:
         return model.responsibilities(model.constrain(model.space.unravel(u)), x)
 
-    known = shares(pivot)
+    known = shares(pivot) if weights is None else weights[:, None] * shares(pivot)
     return jax.lax.map(lambda u: known.T @ shares(u), flat, batch_size=BATCH)
 
 

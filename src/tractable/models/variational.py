@@ -31,6 +31,7 @@ class ConjugateModel(LatentModel):
 
     conjugate: Conjugate
     first: Any
+    steps = (*LatentModel.steps, "conjugate", "first")
 
 
 def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, rate: float = 1.0) -> ConjugateModel:

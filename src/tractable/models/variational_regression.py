@@ -15,8 +15,8 @@ from tractable.core import Batch
 from tractable.kernels.em import Expected
 from tractable.models.conjugate import LOG_2PI, Real, positive
 from tractable.models.conjugate_variational import Conjugate, gamma_divergence, log_normal_of_unknown_precision
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.settings import expect_whole, is_whole
 
 SWEEPS = 1000  # at most, where none are asked for
 
@@ -112,10 +112,9 @@ def linear_regression_unknown_noise(
     >>> float(model.mean(model.prior).weight_precision)
     1.0
     """
-    if not is_count(features):
-        raise ModelError(f"features is a whole number, 1 or more; got {features}.")
+    expect_whole("features", features, ModelError)
     positive(shape=shape, rate=rate)
-    if sweeps is not None and not is_count(sweeps):
+    if sweeps is not None and not is_whole(sweeps):
         raise ModelError(f"sweeps is a whole number, 1 or more, or None; got {sweeps}.")
     if isinstance(prior_precision, tuple):
         if len(prior_precision) != 2:

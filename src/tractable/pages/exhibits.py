@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, Independen
 from tractable.beliefs import approximations
 from tractable.checks import calibration
 from tractable.core import Data, Model, Through, is_distribution
-from tractable.data.tables import Encoder, Target
+from tractable.data.encoder import Encoder, Target
 from tractable.models.ladder import Ladder
 from tractable.pages import plots
 from tractable.pages.ladders import Shape, ladder_sections

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import as_data
-from tractable.data.tables import Encoder
+from tractable.data.encoder import Encoder
 from tractable.pages import plots
 from tractable.pages.exhibits import (
     SHOWN,

@@ -9,7 +9,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import bounds, log_weights, numbers
 from tractable.objectives.moments import coded, draws_needed, moments
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
 AVERAGED = 100  # draws that moments are averaged over, of a layer that depends on a drawn one
@@ -73,7 +73,7 @@ def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
         DataError: rows of another width, outside the support of x, or with gaps (``impute`` takes them).
     """
     ladder, params = network_of(posterior, "encode")
-    check_whole("encode", "draws", draws, 0)
+    expect("encode(draws=...)", draws, Annotated[int, at_least(0)])
     rows = rows_of(ladder, params, x, "encode")
     averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
     width = rows_together(ladder, max(draws, *averaged, 1))
@@ -89,7 +89,7 @@ def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
 def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
     """n of x from the top down, h^L first. The first of many are those of few."""
     ladder, theta = theta_of(posterior, "generate")
-    check_whole("generate", "n", n, 1)
+    expect("generate(n=...)", n, Count)
     made = over_rows(
         functools.partial(_generated, ladder, theta, jax.random.key(seed)), np.zeros((n, 0)), rows_together(ladder, 1)
     )
@@ -99,7 +99,7 @@ def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
 def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
     """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
-    check_whole("reconstruct", "draws", draws, 1)
+    expect("reconstruct(draws=...)", draws, Count)
     rows = rows_of(ladder, params, x, "reconstruct")
     again = functools.partial(_reconstructed, ladder, draws, params, jax.random.key(seed))
     return over_rows(again, rows, rows_together(ladder, draws))
@@ -135,8 +135,8 @@ def log_evidence(
     """
     began = time.perf_counter()
     ladder, params = network_of(posterior, "log_evidence")
-    check_whole("log_evidence", "samples", samples, 1)
-    check_whole("log_evidence", "simulated", simulated, 0)
+    expect("log_evidence(samples=...)", samples, Count)
+    expect("log_evidence(simulated=...)", simulated, Annotated[int, at_least(0)])
     rows = _data(posterior, ladder, params, data)
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
     checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
@@ -214,11 +214,6 @@ def network_of(posterior: Any, what: str) -> tuple[Ladder, dict[str, PyTree]]:
             "AutoEncoding, ImportanceWeighted, NVIL, VIMCO, WakeSleep and ReweightedWakeSleep do."
         )
     return ladder, {"theta": theta, "phi": jax.tree.map(jnp.asarray, posterior.phi)}
-
-
-def check_whole(what: str, field: str, value: Any, least: int) -> None:
-    if not is_count(value, least):
-        raise SettingsError(f"{what}({field}=...) expects a whole number ≥ {least}; got {value!r}.")
 
 
 def visible(ladder: Ladder, params: PyTree) -> Any:

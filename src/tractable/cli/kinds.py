@@ -1,0 +1,51 @@
+"""The five kinds of model that a command line fits, and which options are whose."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tractable.cli import explained, ladders, mixtures
+from tractable.cli.task import Kind
+from tractable.tools.errors import CheckpointError, SettingsError
+
+KINDS = {kind.name: kind for kind in (explained.GLM, explained.MLP, mixtures.MIXTURE, ladders.VAE, ladders.BELIEF)}
+DEFAULT = explained.GLM.name
+
+
+def named(name: str) -> Kind:
+    """The kind of that name."""
+    if name not in KINDS:
+        raise unknown(name)
+    return KINDS[name]
+
+
+def unknown(name: str) -> SettingsError:
+    """The sentence about a kind that is none, or that compare does not take."""
+    compared = [kind.name for kind in KINDS.values() if kind.compared is not None]
+    *others, last = [kind.name for kind in KINDS.values() if kind.compared is None]
+    return SettingsError(
+        f"--model is {' or '.join(compared)}; got {name!r}. tractable fit takes {', '.join(others)} and {last} too."
+    )
+
+
+def check_options(kind: Kind, given: Mapping[str, Any]) -> None:
+    """A sentence about the first option that was given and that the kind does not take."""
+    said = [option for option, value in given.items() if value not in (None, False)]
+    for option in said:
+        if option in kind.refused:
+            raise SettingsError(kind.refused[option])
+        owners = [each.name for each in KINDS.values() if option in each.options]
+        if owners and kind.name not in owners:
+            raise SettingsError(f"--{option} is for --model {' and '.join(owners)}; got --model {kind.name}.")
+
+
+def kind_gone_on_with(folder: Path | None, saved: Mapping[str, Any], name: str) -> Kind:
+    """The kind of a saved run that is to be gone on with; ``name`` is what was typed, or the default."""
+    if "method" not in saved:
+        raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
+    kept = named(saved["problem"]["model"])
+    if not kept.resumable:
+        raise CheckpointError(f"{folder} is a {kept.name}: {kept.refused['resume'].partition(': ')[2]}")
+    if name not in (kept.name, DEFAULT):
+        raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")
+    return kept

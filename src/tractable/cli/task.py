@@ -1,0 +1,211 @@
+"""What a command line is to learn: the options that say it, the kinds of model, and a task of one kind."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tractable.core import Data, Model
+from tractable.data.encoder import Encoder
+from tractable.methods import Method
+from tractable.results.posterior import Posterior
+from tractable.select import Selection
+from tractable.tools.errors import DataError, SettingsError
+
+SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
+
+
+class Option(NamedTuple):
+    """An option of a kind of model.
+
+    ``read`` makes its value, which JSON can hold, from the text typed or from the value itself; it raises a sentence
+    where that cannot be.
+    """
+
+    read: Callable[[Any], Any] = lambda value: value
+    usual: Any = None  # where nothing is said
+
+
+def share(value: float) -> float:
+    """--held-out."""
+    if not 0 <= value < 1:
+        raise DataError(f"--held-out expects a share of the rows in [0, 1); got {value:g}.")
+    return value
+
+
+def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any], Any]:
+    """Reads one of some names; ``words`` begin the sentence about another, ``remedy`` ends it."""
+    names = tuple(names)
+
+    def read(value: str) -> str:
+        if value not in names:
+            expected = ", ".join(names) if names[2:] else " or ".join(names)
+            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}")
+        return value
+
+    return read
+
+
+def sizes(option: str, such: str) -> Callable[[Any], list[int]]:
+    """Reads whole numbers with commas between, such as ``such``.
+
+    >>> sizes("latent", "20 or 100,50")("100, 50")
+    [100, 50]
+    """
+
+    def read(value: str | Sequence[int]) -> list[int]:
+        if not isinstance(value, str):
+            return list(value)
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+            raise SettingsError(
+                f"--{option} expects whole numbers of 1 or more, with commas between them, such as {such}; got "
+                f"{value!r}."
+            )
+        return list(map(int, parts))
+
+    return read
+
+
+def refusals(name: str, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Sentences about options that are not the kind's."""
+    return {option: f"--{option} is not for --model {name}: {why}" for option, why in reasons.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A model to learn from rows of a file, or a built-in example.
+
+    Attributes:
+        kind: of the model.
+        name: short, for the run's folder.
+        label: what is learnt from, in words.
+        asked: the kind's options.
+        spec: what JSON can hold; the task is read again from it, and rows to predict are encoded by it.
+        data: rows to fit.
+        held_out: rows that no method takes part of; None where there are none.
+        model: None where it is chosen among several.
+        encoder: from rows of the file to those of the model; None of an example.
+        shifted: inputs of rows from elsewhere, which predictions should be less sure of.
+    """
+
+    kind: "Kind"
+    name: str
+    label: str
+    asked: Mapping[str, Any]
+    spec: dict[str, Any]
+    data: Data
+    held_out: Data | None
+    model: Model | None = None
+    encoder: Encoder | None = None
+    shifted: np.ndarray | None = None
+
+    @property
+    def encoded_by(self) -> Encoder:
+        """The encoder of a task of a file's rows."""
+        if self.encoder is None:
+            raise DataError(f"{self.name} is a built-in example, whose rows are of no file.")
+        return self.encoder
+
+
+class Learnt(NamedTuple):
+    """What a fit came to."""
+
+    posterior: Posterior
+    seconds: dict[str, float]  # wall time by phase
+    selection: Selection | None = None  # where the model was chosen among several
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of model, as ``--model`` names it.
+
+    Attributes:
+        name: as typed.
+        method: the name of what learns it where nothing is said.
+        options: those that it takes.
+        refused: sentences about options that it does not take.
+        read: ``(kind, given) -> Task`` from what was typed, or from a saved spec.
+        learn: ``(task, method, seed, folder, progress) -> Learnt``, which is then in the folder too.
+        page: ``(folder, task, learnt)`` writes the report.
+        tables: ``(task, learnt)`` gives what a terminal shows of a fit before the verdict;
+        kept: ``(folder, spec, about)`` what it shows of the fit in a folder.
+        predict: ``(folder, spec, new, Wanted) -> a table``, a row for each new row.
+        predicted: what those rows are.
+        methods: names of those that learn it; empty for any but the ``unsuited``,
+        unsuited: sentences about those that cannot.
+        suits: ``(task, method, sized) -> Method``, adapted to the task or refused; ``sized`` where the batch's size
+            was given.
+        compared: names of methods that compare puts side by side; None where it takes no such models.
+        referenced: moments of its parameters mean something, and methods are held against those of a reference.
+        resumable: a run that was stopped can be gone on with.
+        calibrates: its predictions have intervals, which other rows can calibrate.
+        noun: it, in a sentence.
+        folder: how the run's folder ends; the method's name by default.
+        learner: what is said to learn; the method's name by default.
+    """
+
+    name: str
+    method: str
+    options: Mapping[str, Option]
+    refused: Mapping[str, str]
+    read: Callable[["Kind", Mapping[str, Any]], Task]
+    learn: Callable[[Task, Method, int, Path, bool | None], Learnt]
+    page: Callable[[Path, Task, Learnt], Any]
+    tables: Callable[[Task, Learnt], Iterable[Any]]
+    kept: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Iterable[Any]]
+    predict: Callable[[Path, Mapping[str, Any], Path, "Wanted"], pd.DataFrame]
+    predicted: str = "predictions"
+    methods: tuple[str, ...] = ()
+    unsuited: Mapping[str, str] = field(default_factory=dict)
+    suits: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method
+    compared: str | None = None
+    referenced: bool = True
+    resumable: bool = True
+    calibrates: bool = False
+    noun: str = ""
+    folder: str = ""
+    learner: str = ""
+
+    def ask(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The kind's options from what was typed or saved; what is None or absent is the usual."""
+        said = {name: given.get(name) for name in self.options}
+        said = {name: self.options[name].usual if value is None else value for name, value in said.items()}
+        return {name: None if value is None else self.options[name].read(value) for name, value in said.items()}
+
+    def suited(self, task: Task, method: Method, sized: bool) -> Method:
+        """The method, adapted to the task, or a sentence where it cannot learn it."""
+        if self.methods and method.label not in self.methods:
+            names = f"{', '.join(self.methods[:-1])} or {self.methods[-1]}" if self.methods[1:] else self.methods[0]
+            raise SettingsError(f"--model {self.name} is learnt by --method {names}; got {method.label}.")
+        if method.label in self.unsuited:
+            raise SettingsError(self.unsuited[method.label])
+        return self.suits(task, method, sized)
+
+
+class Wanted(NamedTuple):
+    """What a command line says of predictions."""
+
+    level: float
+    calibrate: Path | None
+    array: str | None
+
+
+def held_back(count: int, share: float) -> np.ndarray:
+    """(count,) which rows are held out, at random; two at least are not."""
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
+    return chosen
+
+
+def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows to fit, rows held out). Of every class at least one row is fitted."""
+    chosen = held_back(len(frame), share)
+    if family != "normal":
+        labels = frame[target].astype(str).to_numpy()
+        unseen = ~np.isin(labels, labels[~chosen])
+        chosen &= ~unseen
+    return frame.loc[~chosen], frame.loc[chosen]

@@ -1,0 +1,291 @@
+"""Tables and arrays in files: CSV, Parquet, .npy and .npz, in memory or mapped."""
+
+import contextlib
+import pathlib
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow
+
+from tractable.tools.errors import DataError
+from tractable.tools.words import counted, listing, tell
+
+ARRAYS = (".npz", ".npy")
+USUAL = ("x_train", "x", "data")  # arrays that are meant where nothing is said
+NEW = ("x_test",)  # and before these, of new rows
+
+Frame = pd.DataFrame
+
+
+def read_table(path: str | Path) -> Frame:
+    """A CSV file (``.csv``, also ``.csv.gz``; commas, a header, UTF-8) or a Parquet file as a DataFrame.
+
+    Empty cells of a CSV file, and NA, NaN, null, None and the like, are missing values.
+
+    Raises:
+        DataError: no such file; another kind of file; an unreadable or empty one; two columns of one name.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
+    if path.name.lower().endswith((".csv", ".csv.gz")):
+        frame = _read_csv(path)
+    elif path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            frame = pd.read_parquet(path, engine="pyarrow")
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+    else:
+        raise DataError(f"Tables are .csv or .parquet files; got {path.name}. Convert it to one of them.")
+    if frame.empty:
+        raise DataError(f"{path} holds no rows under its header; expected at least one.")
+    return frame
+
+
+def _read_csv(path: Path) -> Frame:
+    try:
+        # As rows, because as a header pandas would rename the second of two equal names.
+        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        names = [str(name) for name in head.iloc[0]]
+        if "" in names and len(names) > 1:
+            raise DataError(
+                f"{path} has a column without a name in position {names.index('')} (the first is 0). "
+                "Name it, or leave it out if it only numbers the rows."
+            )
+        distinct(names, str(path))
+        if len(names) == 1 and (found := next((s for s in (";", "\t", "|") if s in names[0]), None)):
+            raise DataError(f"{path} seems to be separated by {found!r}; expected commas.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
+            return pd.read_csv(path, encoding="utf-8-sig", low_memory=False, index_col=False)
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty; expected a header and rows.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning, OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read as CSV: {str(error).strip()}.") from error
+
+
+def distinct(names: list[str], where: str) -> None:
+    """A sentence about columns that share a name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{where} has more than one column named {listing(twice)}; rename all but one.")
+
+
+class Source(NamedTuple):
+    """Rows of numbers as a file has them.
+
+    Attributes:
+        values: (n, d) numbers.
+        shape: of one row in the file.
+        array: name of the array of an .npz; None elsewhere.
+        names: of a table's columns; None of an array.
+    """
+
+    values: np.ndarray
+    shape: tuple[int, ...]
+    array: str | None
+    names: list[str] | None
+
+    def place(self, column: int) -> str:
+        """Of a number in a row: "column 'a'", or "at 2, 5"."""
+        return f"at {places(self.shape)[column]}" if self.names is None else f"column {self.names[column]!r}"
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """(n,) whether a row lacks a number: it is missing or not finite."""
+        return np.any(~np.isfinite(self.values), axis=1)
+
+    def refuse_infinite(self) -> None:
+        """A sentence about the first number that is infinite."""
+        if np.isinf(self.values).any():
+            row, column = map(int, np.argwhere(np.isinf(self.values))[0])
+            where = self.place(column)
+            raise DataError(f"{where[0].upper()}{where[1:]} is infinite in row {row} (the top row is 0); mend it.")
+
+    def refuse_gaps(self, remedy: str) -> None:
+        """A sentence about the first number that is missing or not finite."""
+        bad = self.gaps
+        if not bad.any():
+            return
+        row = int(np.argmax(bad))
+        column = int(np.argmin(np.isfinite(self.values[row])))
+        raise DataError(
+            f"{counted(int(bad.sum()), 'row')} of {counted(len(bad), 'row')} hold numbers that are missing or not "
+            f"finite, the first in row {row}, {self.place(column)} (the top row is 0). {remedy}"
+        )
+
+
+def places(shape: Sequence[int]) -> list[str]:
+    """Where in a row of an array each of its numbers is.
+
+    >>> places((2, 2))
+    ['0, 0', '0, 1', '1, 0', '1, 1']
+    """
+    return [", ".join(map(str, index)) for index in np.ndindex(*shape or (1,))]
+
+
+def read_rows(path: Path, array: str | None = None, first: Sequence[str] = USUAL, names: Sequence[str] = ()) -> Source:
+    """Rows of an .npz, an .npy, a .csv or a .parquet file.
+
+    Args:
+        array: which of an .npz.
+        first: arrays that are taken where none is named, the foremost that is there.
+        names: of columns a table must have; all columns of numbers by default.
+
+    Raises:
+        DataError: a file that is not there or damaged, no such array, text, Python objects, no numbers.
+    """
+    if path.suffix not in ARRAYS:
+        if array is not None:
+            raise DataError(f"array= is of an .npz; {path.name} is a table.")
+        return of_table(read_table(path), path, names)
+    name, values = _of_file(path, array, first)
+    called = f"{path.name}: {name}" if name else path.name
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"{called} holds {values.dtype}; expected numbers.")
+    if values.ndim == 0 or values.size == 0:
+        raise DataError(f"{called} has shape {values.shape}; expected rows of numbers, (n, …).")
+    return Source(values.reshape(len(values), -1), values.shape[1:], name, None)
+
+
+def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str = "") -> Source:
+    """The columns of a table that hold numbers, NaN where there is none; True and False are no numbers.
+
+    Args:
+        path: of the table, for sentences.
+        names: columns that it must have, and which are taken; all of numbers by default.
+        purpose: ends a sentence about a table that has none.
+
+    Raises:
+        DataError: columns that are not there, or hold no numbers.
+    """
+    frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
+    numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
+    kept, others = list(names) or numbers, [name for name in frame.columns if name not in numbers]
+    if absent := [name for name in kept if name not in frame]:
+        raise DataError(f"The table lacks {listing(absent)}; expected the columns {listing(kept)}.")
+    if text := [name for name in kept if name not in numbers]:
+        raise DataError(f"Column {text[0]!r} held numbers when the model was fitted, and does not here.")
+    if not kept:
+        raise DataError(f"{path} has no column of numbers{purpose}; got {listing(others)}.")
+    if others and not names:
+        tell(f"Left out, as they hold no numbers: {listing(others)}.")
+    values = np.stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in kept], 1)
+    return Source(values, (len(kept),), None, kept)
+
+
+def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str | None, np.ndarray]:
+    """Name and values of an array on file; nothing is unpickled."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist.")
+    try:
+        with open(path, "rb") as file:
+            found: Any = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                if array is not None:
+                    raise DataError(f"array= is of an .npz; {path.name} holds one array without a name.")
+                return None, found
+            name = _named(path, found.files, array, first)
+            return name, found[name]
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+        if "allow_pickle" in str(error) or "pickled" in str(error):
+            raise DataError(
+                f"{path.name} holds Python objects, which are not read, as reading them may run code; expected arrays "
+                "of numbers."
+            ) from None
+        raise DataError(f"{path} is not an {path.suffix} file, or is damaged: {error}.") from None
+
+
+def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[str]) -> str:
+    """Which of the arrays of a file is meant."""
+    if array is not None:
+        if array not in names:
+            raise DataError(f"{path.name} has no array {array!r}; it has {listing(names)}.")
+        return array
+    if not names:
+        raise DataError(f"{path.name} holds no arrays.")
+    usual = [name for name in first if name in names]
+    if len(names) > 1 and not usual:
+        raise DataError(f"{path.name} has the arrays {listing(names)}: say which is meant, by array='NAME'.")
+    if len(names) > 1:
+        tell(f"Rows are {usual[0]!r} of {path.name}, which has {listing(names)}.")
+    return usual[0] if usual else names[0]
+
+
+def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(x, weight) of ``size`` rows at a time."""
+    for start in range(0, len(x), size):
+        yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
+
+
+@contextlib.contextmanager
+def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
+    """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
+    if not isinstance(x, str | pathlib.Path):
+        yield x, None
+        return
+    path = pathlib.Path(x)
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
+    if path.suffix == ".npy":
+        try:
+            table = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
+        yield table, None
+    elif path.suffix == ".parquet":
+        with tempfile.TemporaryDirectory() as folder:
+            yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
+    else:
+        raise DataError(f"fit reads .npy and .parquet files; got {path.name}.")
+
+
+def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.ndarray, list[str]]:
+    """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as source:
+            schema, size = source.schema_arrow, source.metadata.num_rows
+            other = [f.name for f in schema if not _is_number(f.type)]
+            if other:
+                raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
+            single = all(pyarrow.types.is_float32(f.type) for f in schema)
+            dtype = np.float32 if single else np.float64
+            if size == 0:
+                return np.zeros((0, len(schema)), dtype), schema.names
+            table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
+            start = 0
+            for batch in source.iter_batches(batch_size=chunk):
+                for i, column in enumerate(batch.columns):
+                    table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
+                start += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+    return table, schema.names
+
+
+def _is_number(kind: Any) -> bool:
+    types = pyarrow.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def on_file(x: Any, chunk: int) -> bool:
+    """Whether rows are mapped, and more than are looked at at once."""
+    return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
+
+
+def framed(x: Any, names: list[str] | None) -> Any:
+    """Rows with their columns' names."""
+    if names is None:
+        return x
+    return pd.DataFrame(np.asarray(x), columns=pd.Index(names))

@@ -1,0 +1,288 @@
+"""How many components: a model is fitted with each of several numbers of them, and one fit is chosen."""
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tractable.checks.report import Report, number
+from tractable.core import Data, Model, as_data
+from tractable.infer import infer
+from tractable.methods import EM, CoordinateAscent, Method
+from tractable.methods.points import standard_errors
+from tractable.methods.signal import interruptible
+from tractable.models.latent import LatentModel
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
+from tractable.tools.progress import progress_of
+from tractable.tools.settings import is_whole
+from tractable.tools.words import counted
+
+CLOSE = 2.0  # of BIC, a difference that says next to nothing (Kass & Raftery 1995)
+
+
+class Criterion(NamedTuple):
+    """What a number of components is chosen by."""
+
+    column: str  # of the table
+    sign: int  # 1 where more is better, −1 where less is
+    name: str  # as a sentence begins
+
+
+CRITERIA = {
+    "bic": Criterion("BIC", -1, "BIC"),
+    "held-out": Criterion("held-out", 1, "The held-out log likelihood"),
+    "evidence": Criterion("evidence", 1, "The bound on the log evidence"),
+}
+
+
+class Candidate(NamedTuple):
+    """A model of K components, fitted."""
+
+    components: int
+    posterior: Posterior | None  # None where the fit failed
+    log_likelihood: float  # nats, of the rows fitted
+    parameters: int  # free numbers
+    held_out: float  # nats a row; NaN without held-out rows
+    evidence: float  # nats, of the rows fitted; NaN where it was not asked for
+    seconds: float
+    verdict: str
+    why: str  # the checks that are not trusted, or why the fit failed; empty where all is well
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What ``select`` found.
+
+    Attributes:
+        table: a row for each K that was tried; ``select`` says what the columns are.
+        candidates: the fits, in the same order.
+        best: the row that is chosen.
+        by: the name of the criterion.
+        remarks: sentences about the choice: fits that failed or were rejected, an optimum at the edge, near ties.
+        interrupted: the run was stopped, and further K were not tried.
+    """
+
+    table: Any  # a pandas DataFrame
+    candidates: list[Candidate]
+    best: int
+    by: str
+    remarks: list[str]
+    interrupted: bool = False
+
+    @property
+    def components(self) -> int:
+        """The K that is chosen."""
+        return self.candidates[self.best].components
+
+    @property
+    def posterior(self) -> Posterior:
+        """Of the model that is chosen."""
+        posterior = self.candidates[self.best].posterior
+        if posterior is None:
+            raise RunError("The model chosen has no fit.")
+        return posterior
+
+    def __str__(self) -> str:
+        return "\n".join([self.table.to_string(index=False), f"{self.components} chosen by {self.by}.", *self.remarks])
+
+    __repr__ = __str__
+
+
+def select(
+    model_of: Callable[[int], LatentModel],
+    data: Any,
+    candidates: Iterable[int],
+    method: Method | None = None,
+    *,
+    by: str = "bic",
+    held_out: Any = None,
+    bound_of: Callable[[int], Model] | None = None,
+    seed: int = 0,
+    progress: bool | Callable | None = None,
+) -> Selection:
+    """Fit a model with each of several numbers of components and choose one.
+
+        BIC = −2 Σ log p(x_n | θ̂) + p log n,    AIC = −2 Σ log p(x_n | θ̂) + 2 p,    p free numbers in θ
+
+    Args:
+        model_of: ``K -> model``, such as ``lambda k: gaussian_mixture(k, 2)``.
+        data: Data or arrays, n rows.
+        candidates: numbers of components, each ≥ 1.
+        method: finds one θ, such as ``EM()``, the default.
+        by: "bic", the least; "held-out", the highest mean log density of ``held_out``; or "evidence", the highest lower
+            bound on log p(data) that variational Bayes finds.
+        held_out: rows that no fit takes part of, for the column "held-out".
+        bound_of: for "evidence", ``K -> model`` of the same components under a conjugate prior, such as
+            ``lambda k: bayesian_gaussian_mixture(k, 2)``. Its bound counts one of K! equal modes; log K! is added.
+        seed, progress: as for ``infer``; a progress function hears ``"3 components, phase"``.
+
+    Returns:
+        A Selection, whose table has the columns components, parameters, log likelihood, BIC, AIC, held-out (nats a
+        row), evidence, starts that agree, starts, seconds and verdict. A fit that its report rejects is chosen only
+        where all are rejected; of equal ones the first is chosen. Ctrl-C and SIGTERM stop it, and the choice is among
+        the fits there are.
+
+    Raises:
+        SettingsError: no candidates or some that are no counts, another ``by``, or one whose rows or bound are missing,
+            a method that does not find one θ.
+        RunError: every fit failed.
+
+    >>> from tractable.models import gaussian_mixture
+    >>> rows = np.concatenate([np.linspace(-6, -4, 30), np.linspace(4, 6, 30)])[:, None]
+    >>> select(lambda k: gaussian_mixture(k, 1), rows, [1, 2], EM(starts=2)).components
+    2
+    """
+    method, tried = EM() if method is None else method, list(candidates)
+    _check(method, tried, by, held_out, bound_of)
+    data, rest = as_data(data), None if held_out is None else as_data(held_out)
+    fits, warned, stopped = [], {}, False
+    with interruptible() as stop, progress_of(progress) as bar:
+        for components in tried:
+
+            def say(phase: str, done: int, of: int, components: int = components) -> None:
+                bar.say(f"{counted(components, 'component')}, {phase}", done, of)
+
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", TractableWarning)
+                bound = bound_of if by == "evidence" else None
+                one = _candidate(model_of(components), data, components, method, rest, bound, seed, say)
+            warned[components] = [w for w in caught if issubclass(w.category, TractableWarning)]
+            fits.append(one)
+            stopped = stop() or (one.posterior is not None and one.posterior.interrupted)
+            if stopped:
+                break
+    if all(one.posterior is None for one in fits):
+        raise RunError(f"No model could be fitted. {fits[-1].why}")
+    best = chosen(table_of(fits, method, data.size), by)
+    fits[best] = _with_errors(fits[best], method)
+    table = table_of(fits, method, data.size)
+    for warning in warned[fits[best].components]:  # those of models that are not used help nobody
+        warnings.warn(warning.message, TractableWarning, stacklevel=2)
+    return Selection(table, fits, best, by, remarks(fits, table, best, by, len(tried), stopped), stopped)
+
+
+def _check(method: Any, tried: list, by: str, held_out: Any, bound_of: Any) -> None:
+    if not getattr(method, "point", False):
+        got = getattr(method, "label", None) or repr(method)
+        raise SettingsError(f"select compares maxima, and expects a method that finds one, such as EM(); got {got}.")
+    if not tried or not all(is_whole(k) for k in tried):
+        raise SettingsError(f"select expects numbers of components, each 1 or more, such as range(1, 6); got {tried}.")
+    if by not in CRITERIA:
+        raise SettingsError(f"by is {', '.join(map(repr, CRITERIA))}; got {by!r}.")
+    if by == "held-out" and held_out is None:
+        raise SettingsError("by='held-out' looks at rows that no fit takes part of: give held_out=.")
+    if by == "evidence" and bound_of is None:
+        raise SettingsError("by='evidence' bounds the evidence under a conjugate prior: give bound_of=.")
+
+
+def _candidate(
+    model: LatentModel,
+    data: Data,
+    components: int,
+    method: Method,
+    held_out: Data | None,
+    bound_of: Callable[[int], Model] | None,
+    seed: int,
+    say: Callable[[str, int, int], None],
+) -> Candidate:
+    """One fit, and how well it does."""
+    began, nothing = time.perf_counter(), math.nan
+    free = model.space.size if model.parameters is None else model.parameters
+    # Standard errors are found for the chosen fit alone.
+    quick: Any = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
+    try:
+        posterior = infer(model, data, quick, seed=seed, progress=say)
+    except TractableError as error:
+        spent = time.perf_counter() - began
+        return Candidate(components, None, nothing, free, nothing, nothing, spent, "failed", str(error))
+    total = float(posterior.log_predictive(data).sum(dtype=np.float64))
+    kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
+    report, spent = posterior.report(), time.perf_counter() - began
+    bound = nothing if bound_of is None else bounded(bound_of(components), data, components, method, seed, say)
+    return Candidate(components, posterior, total, free, kept, bound, spent, report.verdict, _doubts(report))
+
+
+def bounded(
+    model: Model, data: Data, components: int, method: Method, seed: int = 0, progress: bool | Callable | None = False
+) -> float:
+    """ELBO + log K!, a lower bound on log p(data), nats, by variational Bayes (Bishop 2006, section 10.2.4)."""
+    ascent = CoordinateAscent(starts=getattr(method, "starts", 1), draws=1)
+    found = infer(model, data, ascent, seed=seed, progress=progress).found
+    return float(found["objective"]) + math.lgamma(components + 1)
+
+
+def _with_errors(one: Candidate, method: Method) -> Candidate:
+    """The same fit with the standard errors of its estimates, where the method finds them."""
+    posterior: Any = one.posterior
+    if not getattr(method, "errors", False) or posterior.interrupted:
+        return one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TractableWarning)  # the report says it
+        found = standard_errors(posterior.model, posterior.data, posterior.point, getattr(method, "prior", True))
+    posterior = dataclasses.replace(posterior, found=posterior.found | found, method=method, judged=None)
+    report = posterior.report()
+    return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))
+
+
+def _doubts(report: Report) -> str:
+    """The checks that are not trusted, as one sentence; empty where all are."""
+    return "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust")
+
+
+def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> Any:
+    """A row for each K, a DataFrame."""
+    import pandas as pd  # here, for those who need it: it takes a while
+
+    lines = [
+        {
+            "components": c.components, "parameters": c.parameters, "log likelihood": c.log_likelihood,
+            "BIC": -2 * c.log_likelihood + c.parameters * math.log(rows),
+            "AIC": -2 * c.log_likelihood + 2 * c.parameters, "held-out": c.held_out, "evidence": c.evidence,
+            "starts that agree": 0 if c.posterior is None else c.posterior.found.get("starts that agree", 1),
+            "starts": getattr(method, "starts", 1), "seconds": c.seconds, "verdict": c.verdict,
+        }
+        for c in candidates
+    ]  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def chosen(table: Any, by: str) -> int:
+    """The row with the best criterion of those not rejected, of equal ones the first; of the rejected where all are."""
+    score = CRITERIA[by].sign * table[CRITERIA[by].column].to_numpy(np.float64)
+    score = np.where(np.isfinite(score), score, -np.inf)
+    sound = table["verdict"].isin(["trust", "caution"]).to_numpy() & (score > -np.inf)
+    return int(np.argmax(np.where(sound, score, -np.inf) if sound.any() else score))
+
+
+def remarks(candidates: Sequence[Candidate], table: Any, best: int, by: str, asked: int, stopped: bool) -> list[str]:
+    """What there is to say about the choice; ``asked`` numbers of components were to be tried."""
+    _, sign, name = CRITERIA[by]
+    column, out = CRITERIA[by].column, []
+    score = sign * table[column].to_numpy(np.float64)
+    verdicts, tried = list(table["verdict"]), list(table["components"])
+    if verdicts[best] == "reject":
+        out.append("Every mixture is rejected by its checks; the best of them is shown, and is not to be used.")
+    for i, one in enumerate(candidates):
+        if verdicts[i] == "failed":
+            out.append(f"{counted(one.components, 'component')} could not be fitted: {one.why}")
+        elif one.posterior is not None and verdicts[i] == "reject" != verdicts[best] and score[i] > score[best]:
+            cause = next(c for c in one.posterior.report().checks if c.verdict == "reject")
+            out.append(
+                f"{counted(one.components, 'component')} would do better by {column}, but that fit is rejected and "
+                f"not chosen: {cause.name} {number(float(cause.value))}, {cause.sentence}."
+            )
+    if stopped and len(tried) < asked:
+        out.append(f"The run was stopped: more than {counted(tried[-1], 'component')} were not tried.")
+    elif best == len(tried) - 1 > 0:
+        out.append(f"{name} is best at {tried[best]} components, the most that were tried: try more.")
+    near = [k for i, k in enumerate(tried) if i != best and score[best] - score[i] < CLOSE]
+    near = [k for k in near if verdicts[tried.index(k)] not in ("failed", "reject")]
+    if by == "bic" and near:
+        out.append(f"BIC is within {CLOSE:g} at {' and '.join(map(str, near))}: the rows hardly tell these apart.")
+    return out
