@@ -22,6 +22,10 @@ COLUMNS = (
 )  # fmt: skip
 # Okabe & Ito's, which differ for every eye.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#8C6D31")
+FORMS = {
+    "seconds": ".2f", "compiling": ".2f", "gradients": ",.0f", "densities": ",.0f", "ess": ",.0f", "mean error": ".3f",
+    "sd ratio": ".3f", "held-out": ".4f",
+}  # fmt: skip
 PANELS = 4
 SMOOTHED = 4000  # draws of a density estimate, at most
 
@@ -234,15 +238,11 @@ def labels(methods: Sequence[Method]) -> list[str]:
 
 def shown(table: Any) -> Any:
     """The table as text, in as many digits as mean something; columns without a number are left out."""
-    forms = {
-        "seconds": "{:.2f}", "compiling": "{:.2f}", "gradients": "{:,.0f}", "densities": "{:,.0f}", "ess": "{:,.0f}",
-        "mean error": "{:.3f}", "sd ratio": "{:.3f}", "held-out": "{:.4f}", "verdict": "{}",
-    }  # fmt: skip
     import pandas as pd
 
     kept = table.dropna(axis=1, how="all")
     return pd.DataFrame(
-        {name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]] for name in kept.columns},
+        {name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in kept[name]] for name in kept.columns},
         index=kept.index,
         dtype=object,
     )

@@ -260,6 +260,12 @@ class Model:
         """One name for each of the k numbers of the user's parameters."""
         return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
 
+    @property
+    def network_weights(self) -> tuple[str, ...]:
+        """Names of parameters that are weights of a network, whose units can be exchanged: single ones mean little."""
+        network = isinstance(self.likelihood, Through) and self.start is not None and isinstance(self.prior, dict)
+        return ("weights",) if network and "weights" in self.prior else ()
+
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
         """log |∂params/∂unconstrained|, summed over parameters."""
         return tree.total(self._jacobians(unconstrained, params))

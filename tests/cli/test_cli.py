@@ -16,11 +16,11 @@ from commands import fault, run, task_of
 from tractable import NUTS, load
 from tractable.cli import kinds, settings
 from tractable.cli.explained import as_rows, model_in, model_of
-from tractable.cli.folders import read_run, upgraded
+from tractable.cli.folders import read_run, upgrade
 from tractable.cli.task import split
 from tractable.data.encoder import Encoder
 from tractable.models.gallery import EXAMPLES
-from tractable.pages.page import named
+from tractable.pages.parameters import labels_of
 from tractable.tools.errors import SettingsError
 
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
@@ -231,7 +231,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
     for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
         asked = {"held_out": 0.2, "missing": missing, "family": "normal", "shifted": None}
-        assert kinds.named("glm").ask(upgraded(older | written)) == asked
+        assert kinds.named("glm").ask(upgrade(older | written)) == asked
     problem = task_of(older)
     assert problem.spec == spec
     assert model_in(older)[0] is problem.model
@@ -242,7 +242,7 @@ def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}
     problem = task_of(given)
     spec = json.loads(json.dumps(problem.spec))
-    labels = named(problem.model.names, problem.encoder)
+    labels = labels_of(problem.model.names, problem.encoder)
     assert ("scales.layer0.weight[3] · colour=red" in labels) == (prior == "relevance")
     assert task_of(spec).model is model_in(spec)[0] is problem.model
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)

@@ -41,11 +41,12 @@ def examples() -> None:
     """List the built-in examples."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
+    from tractable.pages.exhibit import Exhibit, Table
+    from tractable.pages.terminal import to_terminal
 
-    out = show.table("", "name", "data and model", "what to look at")
-    for each in EXAMPLES.values():
-        out.add_row(each.name, each.title, each.notes)
-    show.console().print(out)
+    heads = ["name", "data and model", "what to look at"]
+    rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
+    show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
 @command
@@ -138,7 +139,7 @@ def compare(
     if out is not None and (out / "draws.zarr").exists():
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
     kind = kinds.named(model)
-    if kind.compared is None:
+    if kind.side_by_side is None:
         raise kinds.unknown(model)
     given = {
         "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
@@ -192,6 +193,6 @@ def predict(
     and log_evidence.
     """
     from tractable.cli.fit import predict as predicted
-    from tractable.cli.task import Wanted
+    from tractable.cli.task import Request
 
-    predicted(run, new, out, Wanted(level, calibrate, array))
+    predicted(run, new, out, Request(level, calibrate, array))

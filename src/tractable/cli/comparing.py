@@ -14,10 +14,12 @@ from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
 from tractable.cli.task import Task
-from tractable.compare import Comparison, shown
+from tractable.compare import Comparison
 from tractable.compare import compare as side_by_side
 from tractable.models.gallery import EXAMPLES
+from tractable.pages.comparison import results_table
 from tractable.pages.page import write_comparison_page
+from tractable.pages.terminal import to_terminal
 from tractable.tools.progress import progress_of
 
 
@@ -26,8 +28,8 @@ def compare(
 ) -> None:
     """A table, a page and a figure of several methods, in a folder."""
     model: Any = task.model
-    chosen = methods_of(str(task.kind.compared) if methods is None else methods, assignments)
-    chosen = [task.kind.suited(task, each, True) for each in chosen]
+    chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
+    chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
@@ -41,7 +43,7 @@ def compare(
     found.table.to_csv(folder / "comparison.csv")
     if found.posteriors:
         write_comparison_page(folder, found, title=f"{task.name}: methods side by side")
-        if task.kind.referenced:
+        if task.kind.has_reference:
             found.plot(folder / "marginals.png")
     conclude(found, folder, quiet)
 
@@ -51,7 +53,7 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
     if quiet:
         typer.echo(folder)
     else:
-        show.console().print(show.comparison(shown(found.table)))
+        show.console().print(to_terminal(results_table(found.table)))
     for label, sentence in found.failures.items():
         say(f"{label} failed: {sentence}", "red")
     if not quiet and found.posteriors:
@@ -63,7 +65,7 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
 
 def reference_of(task: Task) -> Any:
     """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
-    if task.model is not None and not task.kind.referenced:
+    if task.model is not None and not task.kind.has_reference:
         return dict.fromkeys(task.model.names, (math.nan, math.inf))  # from which every distance is NaN
     return exact(task)
 

@@ -21,6 +21,7 @@ from tractable.methods.abilities import needs
 from tractable.methods.method import Method, Outcome
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
+from tractable.models.latent import latent_model
 from tractable.models.relabelling import matched
 from tractable.results import encoding as coding
 from tractable.results import imputing
@@ -238,8 +239,8 @@ class Posterior:
         Where labels switch, the mean of a component's parameter is one of all components': summaries, R-hat and plots
         of single components mean something afterwards. For mixtures, of data in memory.
         """
-        model: Any = self.model
-        if getattr(model, "permute", None) is None or self.data is None or self.unconstrained is None:
+        model = latent_model(self.model)
+        if model is None or model.symmetry.permute is None or self.data is None or self.unconstrained is None:
             raise SettingsError("relabelled() expects draws of a mixture's components, and the data they explain.")
         shape = self.unconstrained.shape
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
