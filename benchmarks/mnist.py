@@ -53,10 +53,10 @@ from measuring import arguments, data_folder, say_where, table
 import tractable as tr
 from tractable import objectives
 from tractable.beliefs import approximations
+from tractable.beliefs.belief import Fitted
 from tractable.checks import calibration
 from tractable.data.rows import Plan, place, window
 from tractable.kernels.ascend import ascend
-from tractable.methods.method import Fitted
 from tractable.models.network import Network
 
 FIGURE = pathlib.Path(__file__).parent / "figures" / "mnist.png"
@@ -298,8 +298,8 @@ def pruned(way: Way, phi: Any, images: Images, seed: int) -> list[tuple[float, f
     ravel, unravel = way.model.space.ravel, way.model.space.unravel
     flat = {name: np.asarray(ravel(part)) for name, part in phi.items()}
     q = tr.Posterior(
-        way.model, images.train, tr.BayesByBackprop(), seed, flat["mean"][None, None],
-        fitted=Fitted("mean field", flat, None, {}),
+        way.model, images.train, tr.BayesByBackprop(), seed,
+        Fitted(positions=flat["mean"][None, None], family="mean field", phi=flat),
     )  # fmt: skip
     out, x = [], jnp.asarray(images.test.given)
     for share in SHARES:

@@ -21,7 +21,7 @@ from measuring import arguments, table
 PACKAGES = (
     "jax", "optax", "equinox", "numpyro", "blackjax", "sklearn", "scipy.stats", "pandas", "pyarrow",
     "matplotlib.pyplot",
-    "arviz_base", "arviz_stats", "arviz_plots", "zarr", "typer", "rich",
+    "arviz_base", "arviz_stats", "jinja2", "zarr", "typer", "rich",
 )  # fmt: skip
 METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
 

@@ -49,8 +49,13 @@ class Case(NamedTuple):
     """A method and what it learns."""
 
     model: tr.Model
-    data: Any  # ``tr.Data``'s arguments
+    data: tuple[np.ndarray, ...]  # ``tr.Data``'s arguments
     method: tr.Method
+    drawn_only: bool = False  # z can be drawn, not summed out
+
+    @property
+    def rows(self) -> tr.Data:
+        return tr.Data(*self.data)
 
 
 REGRESSION, RAISED = regression(), regression(Raised)  # shared, so that they are compiled once
@@ -97,7 +102,7 @@ CASES = {
     "em": Case(MIXTURE, (POINTS,), tr.EM(starts=2, steps=30)),
     "em by gradient": Case(COOK, (RATINGS,), tr.EM(starts=2, steps=30)),
     "online-em": Case(MIXTURE, (POINTS,), tr.OnlineEM(batch_size=15, epochs=10)),
-    "monte-carlo-em": Case(HIDDEN, (RATINGS,), tr.MonteCarloEM(draws=8, most=32, warmup=20, steps=10)),
+    "monte-carlo-em": Case(HIDDEN, (RATINGS,), tr.MonteCarloEM(draws=8, most=32, warmup=20, steps=10), True),
     "monte-carlo-em by values": Case(COOK, (RATINGS,), tr.MonteCarloEM(draws=8, most=32, steps=6, starts=1)),
     "cavi": Case(BAYESIAN, (POINTS,), tr.CoordinateAscent(starts=2, steps=30, draws=45)),
     "cavi minibatch": Case(BAYESIAN, (POINTS,), tr.CoordinateAscent(starts=1, batch_size=15, epochs=8, draws=45)),

@@ -8,7 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
-from tractable.compare import COLUMNS, as_reference, evaluations, interesting, labels, stopwatch
+from tractable.beliefs.belief import Draws
+from tractable.compare import COLUMNS, as_reference, interesting, labels, stopwatch
 from tractable.infer import infer
 from tractable.models import linear
 from tractable.models.gallery import example
@@ -74,11 +75,14 @@ def test_minibatches_count_by_their_share(coin):
     model, data, _ = coin
     drawn = np.zeros((2, 20, 1))
     method = SGLD(chains=2, draws=20, warmup=10, thin=1, batch_size=30)
-    assert evaluations(Posterior(model, data, method, 0, drawn)) == (2 * (20 + 10) * 25 / 100, 0)  # four blocks of 25
+    assert Posterior(model, data, method, 0, Draws(positions=drawn)).cost == (
+        2 * (20 + 10) * 25 / 100,
+        0,
+    )  # four blocks of 25
     twice = SGLD(chains=2, draws=20, warmup=10, thin=1, batch_size=30, gradient="control_variates")
-    assert evaluations(Posterior(model, data, twice, 0, drawn)) == (2 * 15, 0)
-    tries = {"tries": np.full((2, 20), 3.0)}
-    assert evaluations(Posterior(model, data, Rejection(chains=2, draws=20), 0, drawn, info=tries)) == (0, 120)
+    assert Posterior(model, data, twice, 0, Draws(positions=drawn)).cost == (2 * 15, 0)
+    counted = Draws(positions=drawn, info={"tries": np.full((2, 20), 3.0)})
+    assert Posterior(model, data, Rejection(chains=2, draws=20), 0, counted).cost == (0, 120)
 
 
 def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):

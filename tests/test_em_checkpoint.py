@@ -14,10 +14,11 @@ from contract_method import Killed, quick_compilation
 
 import tractable as tr
 from tractable.methods import em_climb, maximisation
-from tractable.methods.method import Session
+from tractable.methods import session as sessions
+from tractable.methods.session import Session
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
 from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
+from tractable.tools.errors import CheckpointError, TractableWarning
 
 RNG = np.random.default_rng(7)
 X = np.where(RNG.random((60, 1)) < 0.4, [-1.0, 0.0], [1.0, 0.5]) + RNG.normal(size=(60, 2))
@@ -33,7 +34,7 @@ def short_segments():
     """Segments of four steps, each of them saved; programs that run for less than they compile."""
     with pytest.MonkeyPatch.context() as patch, quick_compilation():
         patch.setattr(em_climb, "SEGMENT", 4)
-        patch.setattr(em_climb, "SAVING", np.inf)
+        patch.setattr(sessions, "SAVING", np.inf)
         jax.clear_caches()
         yield
 
@@ -110,8 +111,8 @@ def test_killed_in_a_second_attempt(where, tmp_path, monkeypatch):
     unbroken = tr.infer(MIXTURE, data, METHOD, seed=3, progress=lambda *now: told.append(now))
     with pytest.raises(Killed):
         tr.infer(MIXTURE, data, METHOD, seed=3, checkpoint=folder, progress=after(len(told) // 2, kill))
-    numbers = checkpoint.load(folder / "checkpoint")
-    assert numbers is not None and numbers[2]["numbers"]["attempt"] == "1"
+    saved = checkpoint.load(folder / "checkpoint")
+    assert saved is not None and saved[1]["attempts/0:int"] == 1
     left: list[tuple] = []
     resumed = tr.infer(MIXTURE, data, METHOD, seed=3, checkpoint=folder, progress=lambda *now: left.append(now))
     same(resumed, unbroken)
@@ -151,25 +152,21 @@ def test_another_run(tmp_path):
         model = bayesian_gaussian_mixture(2, 2) if method is BOUND else MIXTURE
         with pytest.raises(CheckpointError, match=sentence):
             tr.infer(model, tr.Data(data), method, seed=seed, checkpoint=folder)
-    with pytest.raises(SettingsError, match="OnlineEM is not saved as it goes"):
-        tr.infer(MIXTURE, tr.Data(X), tr.OnlineEM(batch_size=10), checkpoint=tmp_path / "other")
-    batches = tr.CoordinateAscent(batch_size=10)
-    with pytest.raises(SettingsError, match="CoordinateAscent is not saved as it goes"):
-        tr.infer(bayesian_gaussian_mixture(2, 2), tr.Data(X), batches, checkpoint=tmp_path / "other")
 
 
 def test_saving_takes_a_share(monkeypatch):
     """However fast the segments, no more than a twentieth of the time is spent on saving."""
     clock, saves = [0.0], []
-    monkeypatch.setattr(em_climb, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(em_climb, "SAVING", 0.05)
+    monkeypatch.setattr(sessions, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(sessions, "SAVING", 0.05)
 
-    def save(arrays: Any, numbers: Any, step: int) -> None:
+    def save(standing: Any, drawn: Any = None) -> None:
         saves.append(clock[0])
         clock[0] += 1.0
 
-    session = Session(MIXTURE, tr.Data(X), jax.random.key(0), lambda: False, lambda *now: None, lambda a: a, save=save)
-    keep = em_climb.Keeper(session)
+    saver: Any = types.SimpleNamespace(save=save)
+    session = Session(MIXTURE, tr.Data(X), jax.random.key(0), lambda: False, lambda *now: None, lambda a: a, saver)
+    keep = session.keeper()
     for _ in range(400):
         keep(dict)
         clock[0] += 0.25

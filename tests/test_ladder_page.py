@@ -12,12 +12,14 @@ from contract_method import quick_compilation
 from matplotlib.image import imread
 
 import tractable as tr
+from tractable.beliefs.belief import Coded, Point
 from tractable.checks.report import Report
 from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, standard_normal, top
 from tractable.pages import ladders as ladder_page
 from tractable.pages.page import write_page
+from tractable.pages.render import png
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
@@ -35,11 +37,9 @@ def posterior(ladder: Ladder, x, method=None) -> Posterior:
     found = {"settled": True, "elbo": -1.0, "bound": -0.9, "weights' sample size": 0.5, "samples": 10, "steps": 50}
     found |= {f"cost h{i + 1}": 1.5 for i in range(ladder.depth)} | {f"active h{i + 1}": 1 for i in range(ladder.depth)}
     point, trace = np.asarray(ladder.space.ravel(params["theta"])), np.linspace(-90.0, -60.0, 50)[None]
-    phi = None if method else params["phi"]
-    info, judged = ({}, Report("trust", (), "MAP")) if method else ({"objective": trace}, None)
-    return Posterior(
-        ladder, tr.Data(x), method or AutoEncoding(), 0, point=point, info=info, phi=phi, found=found, judged=judged
-    )
+    learnt = Coded(position=point, info={"objective": trace}, network=params["phi"])
+    belief, judged = (Point(position=point), Report("trust", (), "MAP")) if method else (learnt, None)
+    return Posterior(ladder, tr.Data(x), method or AutoEncoding(), 0, belief, found, judged=judged)
 
 
 def page(folder, of: Posterior, **options) -> str:
@@ -89,9 +89,7 @@ def test_levels_are_drawn_by_their_mean():
 def test_mosaic():
     """Every number in its place, dark where it is high, nothing between pictures."""
     rows = np.arange(12).reshape(3, 4) / 11
-    source = re.search(r'base64,([^"]+)"', ladder_page.mosaic(rows, (2, 2), 2, (0.0, 1.0), "a <title>"))
-    assert source is not None
-    image = imread(io.BytesIO(base64.b64decode(source[1])))
+    image = imread(io.BytesIO(base64.b64decode(png(ladder_page.mosaic(rows, (2, 2), 2, (0.0, 1.0), "a <title>")))))
     assert image.shape == (5, 5, 4) and np.all(image[2, :, 3] == 0) and np.all(image[3:, 3:, 3] == 0)
     for i, (y, left) in enumerate([(0, 0), (0, 3), (3, 0)]):
         part = image[y : y + 2, left : left + 2, 0]
@@ -105,7 +103,7 @@ def test_traversals_move_one_unit():
         bottom_up([layer(3, 2, "normal"), layer(2, 2, "normal")]),
     )
     theta = jax.tree.map(lambda a: a + 0.1, ladder.initial(jax.random.key(1))["theta"])
-    got = np.asarray(ladder_page._traversed(ladder, theta, jnp.array([-2.0, 0.0, 1.0])))
+    got = np.asarray(ladder_page.traversed(ladder, theta, jnp.array([-2.0, 0.0, 1.0])))
     assert got.shape == (2, 3, 3)
     first, second = (jax.tree.map(np.asarray, theta[name]["layer0"]) for name in ("h1", "x"))
     for unit, (at, step) in ((u, s) for u in range(2) for s in enumerate([-2.0, 0.0, 1.0])):

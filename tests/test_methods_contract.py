@@ -1,69 +1,40 @@
 """Every public method keeps the contract."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from contract_method import CLOSE, MODEL, X, Y, check_method, numbers, small_groups
+from contract_method import CLOSE, check_method, small_groups
+from every_method import CASES, REGRESSION, X, Y, numbers
 
 import tractable as tr
 from tractable.methods import METHODS
-from tractable.tools import schedules
+from tractable.methods.abilities import ABILITIES
 
 pytestmark = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 
-EXACT = {"chains": 2, "draws": 45, "warmup": 60}
-NOISY = {**EXACT, "thin": 2, "batch_size": 8}
-CLIMB = {"draws": 45, "samples": 4, "steps": 400, "solver": "stochastic"}
-METHOD = {
-    "mle": tr.MLE(),
-    "map": tr.MAP(starts=2),
-    "map adam": tr.MAP(optimizer="adam", steps=60),
-    "map adam minibatch": tr.MAP(optimizer="adam", batch_size=8, steps=60),
-    "rejection": tr.Rejection(chains=2, draws=45),
-    "random-walk": tr.RandomWalk(**EXACT),
-    "mala": tr.MALA(**EXACT, thin=2),
-    "hmc": tr.HMC(**EXACT, leapfrogs=4),
-    "nuts": tr.NUTS(**EXACT),
-    "sgld": tr.SGLD(**NOISY),
-    "sgld constant": tr.SGLD(**NOISY, step_size=0.01, preconditioner="dense"),
-    "sgld polynomial": tr.SGLD(**NOISY, step_size=schedules.polynomial(0.1, 20.0)),
-    "sgld rmsprop": tr.SGLD(**NOISY, preconditioner="rmsprop"),
-    "sgld cycles": tr.SGLD(**NOISY, cycles=3),
-    "sgld control variates": tr.SGLD(**NOISY, gradient="control_variates"),
-    "sgld correct": tr.SGLD(**NOISY, step_size=0.005, correct=True),
-    "sghmc": tr.SGHMC(**NOISY),
-    "laplace": tr.Laplace(draws=45),
-    "laplace diagonal": tr.Laplace(draws=45, structure="diagonal", optimizer="adam", steps=60),
-    "meanfield": tr.MeanField(**CLIMB),
-    "meanfield score": tr.MeanField(**CLIMB, gradient="score", control="fitted", start="random", starts=2),
-    "meanfield forward": tr.MeanField(**CLIMB, divergence="forward", batch_size=8, tempering=(4.0,)),
-    "fullrank": tr.FullRank(**CLIMB, gradient="path"),
-    "lowrank": tr.LowRank(**CLIMB, rank=1),
-    "bbb": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80),
-    "bbb geometric": tr.BayesByBackprop(draws=45, batch_size=8, epochs=80, kl_weights="geometric", start="map"),
-    "ensemble": tr.DeepEnsemble(size=2, member=tr.MAP(starts=2)),
-    "ensemble of chains": tr.DeepEnsemble(size=2, member=tr.SGLD(**NOISY, step_size=0.01)),
-}
-VARIANTS = {
-    name for name in METHOD if name.startswith(("sgld ", "map adam ", "laplace ", "meanfield ", "bbb ", "ensemble "))
-} - {"sgld rmsprop"}
+# Other settings of methods that are held to all of the contract by their own name.
+VARIANTS = {name for name in CASES if any(name.startswith(f"{label} ") for label in METHODS)} - {"sgld rmsprop"}
 
 
-@pytest.mark.parametrize("name", METHOD)
-def test_contract(name):
-    check_method(METHOD[name], variant=name in VARIANTS)
-
-
-# These learn what the contract's regression has not, a z: ``test_em_method`` and its neighbours hold them to as much.
-LATENT = {"em", "online-em", "monte-carlo-em", "cavi"}
-# These learn a ladder of layers: ``test_nvil_method`` and its neighbours, and ``test_saving_ladders``.
-LADDER = {"autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep"}
+@pytest.mark.parametrize("name", CASES)
+def test_contract(name, tmp_path):
+    check_method(CASES[name], tmp_path, variant=name in VARIANTS)
 
 
 def test_every_method_is_here():
-    assert {method.label for method in METHOD.values()} == set(METHODS) - LATENT - LADDER
+    assert {case.method.label for case in CASES.values()} == set(METHODS)
+
+
+def test_the_docs_say_what_only_some_can():
+    page = (Path(__file__).parents[1] / "docs" / "which-method.md").read_text(encoding="utf-8")
+    methods = {type(case.method).__name__: case.method for case in CASES.values() if not case.method.minibatch}
+    methods |= {type(case.method).__name__: case.method for case in CASES.values()} | methods
+    for ability, (can, _) in ABILITIES.items():
+        named = " ".join(f"`{name}`" for name in sorted(methods) if can(methods[name]))
+        assert f"| `{ability}` | {named} |" in page, f"| `{ability}` | {named} |"
 
 
 # Where warm-up pools chains (step size, covariance, modes), a chain depends on its companions by design;
@@ -80,7 +51,7 @@ ALONE = {
 def test_chain_does_not_depend_on_its_companions(name):
     with small_groups():
         four, two, one = (
-            numbers(tr.infer(MODEL, tr.Data(Y, X), dataclasses.replace(ALONE[name], chains=c))) for c in (4, 2, 1)
+            numbers(tr.infer(REGRESSION, tr.Data(Y, X), dataclasses.replace(ALONE[name], chains=c))) for c in (4, 2, 1)
         )
     np.testing.assert_allclose(four[:2], two, atol=CLOSE)
     np.testing.assert_allclose(four[:1], one, atol=CLOSE)
@@ -95,7 +66,8 @@ def test_integer_data(name):
     flips = np.random.default_rng(0).integers(0, 2, 24)
     with small_groups():
         drawn = [
-            numbers(tr.infer(COIN, tr.Data(flips.astype(kind)), METHOD[name])) for kind in (np.int32, np.int8, bool)
+            numbers(tr.infer(COIN, tr.Data(flips.astype(kind)), CASES[name].method))
+            for kind in (np.int32, np.int8, bool)
         ]
     for other in drawn[1:]:
         np.testing.assert_allclose(other, drawn[0], atol=CLOSE)

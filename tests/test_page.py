@@ -1,7 +1,7 @@
 """The report is one file that stands alone, says the verdict and leaves nothing unescaped."""
 
 import dataclasses
-import html
+import io
 import re
 import warnings
 
@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from markupsafe import escape
 from numpyro.distributions import biject_to
+from rich.console import Console
 from scipy import stats
 
 from tractable.beliefs.approximations import inverse_softplus
+from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
 from tractable.compare import Comparison, compare
@@ -20,12 +23,14 @@ from tractable.core import Data, Model
 from tractable.data import encoder as tables
 from tractable.infer import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
-from tractable.methods.method import Fitted
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
-from tractable.pages import exhibits
-from tractable.pages.markup import decimals, duration, shown
-from tractable.pages.page import told, write_comparison_page, write_page
+from tractable.pages import held_out, networks, parameters, verdict
+from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
+from tractable.pages.page import write_comparison_page, write_page
+from tractable.pages.render import html as rendered
+from tractable.pages.render import shown
+from tractable.pages.terminal import to_terminal
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
@@ -39,6 +44,10 @@ SHORT = {"chains": 2, "draws": 40, "warmup": 20}
 
 def coin() -> Model:
     return Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
+
+
+def body_of(exhibits) -> str:
+    return rendered("", exhibits, "")
 
 
 def fit(model, data, method):
@@ -64,7 +73,7 @@ def page(folder, posterior, **options) -> str:
     for name in posterior.names:
         assert name in text
     for check in posterior.report().checks:
-        assert html.escape(check.name) in text
+        assert escape(check.name) in text
     return text
 
 
@@ -122,19 +131,17 @@ def test_moments_alone(tmp_path):
 
 def test_interrupted_with_some_draws_or_one(tmp_path, numbers):
     for kept in (30, 1):
-        part = dataclasses.replace(
-            numbers,
-            interrupted=True,
-            unconstrained=numbers.unconstrained[:, :kept],
-            info={name: values[:, :kept] for name, values in numbers.info.items()},
-        )
+        info = {name: values[:, :kept] for name, values in numbers.info.items()}
+        belief = dataclasses.replace(numbers.belief, positions=numbers.unconstrained[:, :kept], info=info)
+        part = dataclasses.replace(numbers, interrupted=True, belief=belief, judged=None)
         text = read(write_page(tmp_path, part, title="A title", held_out=NUMBERS))
         assert "stopped before its end" in text and part.report().verdict in text
 
 
 def test_stuck_chains_leave_no_number_that_is_none(tmp_path):
     posterior = fit(coin(), Data([1, 0, 1, 1]), RandomWalk(**SHORT))
-    posterior.unconstrained = np.zeros_like(posterior.unconstrained)
+    nowhere = np.zeros_like(posterior.unconstrained)
+    posterior.belief = dataclasses.replace(posterior.belief, positions=nowhere)
     assert "reject" in page(tmp_path, posterior)
 
 
@@ -179,9 +186,7 @@ def test_how_numbers_look():
 
 
 def test_a_check_without_a_number(tmp_path, numbers):
-    from tractable.pages.page import checks_table
-
-    text = checks_table([Check("<i>", float("nan"), "reject", "a < b")])
+    text = body_of([Exhibit("", [verdict.checks([Check("<i>", float("nan"), "reject", "a < b")])])])
     assert "&lt;i&gt;" in text and "a &lt; b" in text and "<td>–</td>" in text
 
 
@@ -194,9 +199,10 @@ def with_q(model, method, *, mean=0.3, sd=0.1, weights=None, bound=None, data=NU
     mu, sigma = mean * generator.normal(size=size), sd * np.exp(0.1 * generator.normal(size=size))
     draws = mu + sigma * generator.normal(size=(1, 60, size))
     phi = {"mean": mu, "rho": np.asarray(inverse_softplus(jnp.asarray(sigma)))}
-    fitted = Fitted("mean field", phi, weights, {} if bound is None else {"bound": bound})
+    trace = {} if bound is None else {"bound": bound}
+    fitted = Fitted(positions=draws, family="mean field", phi=phi, log_weights=weights, trace=trace)
     found = {"gain": 0.0, "gain error": 0.0, "steps": 600}
-    return Posterior(model, data, method, 0, draws, found=found, fitted=fitted)
+    return Posterior(model, data, method, 0, fitted, found)
 
 
 def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
@@ -216,15 +222,16 @@ def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
 )
 def test_khat_is_explained(spread, words):
     weights = None if spread is None else spread * np.random.default_rng(0).normal(size=1000)
-    found = exhibits.khat_sentence(with_q(coin(), MeanField(), weights=weights, data=Data([1, 0])))
+    found = verdict.khat(with_q(coin(), MeanField(), weights=weights, data=Data([1, 0])).report().checks)
     assert words in found if words else found == ""
 
 
 def test_a_climb_without_a_trace_or_of_one_value_is_left_out():
     for bound in (None, np.array([1.0]), np.array([np.nan, -np.inf])):
-        assert exhibits.climb_section(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == ""
+        assert parameters.bound_on_evidence(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == []
     broken = np.array([-np.inf, -1e9, -5.0, -4.0, np.nan, -3.0])
-    assert "<svg" in exhibits.climb_section(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
+    found = parameters.bound_on_evidence(with_q(coin(), MeanField(), bound=broken, data=Data([1, 0])))
+    assert "<svg" in body_of(found)
 
 
 @pytest.fixture(scope="module")
@@ -238,29 +245,30 @@ def test_a_network_is_told_by_layers(tmp_path, network):
     assert "layer1.weight" in text and "KL from prior" in text and "AUROC shifted" in text
     assert "49 weights of a network" in text
     assert "layer0.weight[" not in text and "layer1.bias[" not in text  # no number of its own
-    assert list(told(posterior)) == ["mean", "sd", "5%", "95%"]
+    assert list(parameters.summary(posterior)) == ["mean", "sd", "5%", "95%"]
 
     # By Bayes by Backprop or by chains, weights have no panels; of chains the noise has.
-    chains = Posterior(network, NUMBERS, NUTS(), 0, np.random.default_rng(0).normal(size=(2, 30, network.space.size)))
-    assert exhibits.interesting(chains) == [0] == exhibits.interesting(posterior)
-    labels = exhibits.chains_section(chains, network.names)
+    drawn = np.random.default_rng(0).normal(size=(2, 30, network.space.size))
+    chains = Posterior(network, NUMBERS, NUTS(), 0, Draws(positions=drawn))
+    assert parameters.interesting(chains) == [0] == parameters.interesting(posterior)
+    labels = body_of(parameters.chains(chains, network.names))
     assert "noise" in labels and "layer" not in labels and "Pairs" not in labels
-    point = Posterior(network, NUMBERS, MAP(), 0, point=np.zeros(network.space.size))
-    assert "noise" in exhibits.point_section(point, network.names)
-    assert "layer" not in exhibits.point_section(point, network.names)
+    point = Posterior(network, NUMBERS, MAP(), 0, Point(position=np.zeros(network.space.size)))
+    labels = body_of(parameters.estimates(point, network.names))
+    assert "noise" in labels and "layer" not in labels
 
 
 def test_which_numbers_are_weights(network):
-    assert exhibits.weights_of(network).tolist() == [name.startswith("weights.") for name in network.names]
+    assert parameters.listed(network).tolist() == [not name.startswith("weights.") for name in network.names]
     small = neural_network(mlp(2, (3,), 1))
     for model in (small, generalised_linear(60, "normal"), coin()):  # few, or each with a meaning
-        assert not exhibits.weights_of(model).any()
+        assert parameters.listed(model).all()
 
 
 def test_an_ensemble_lists_its_members(tmp_path, network):
     draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
     found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
-    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, draws, found=found)
+    posterior = Posterior(network, NUMBERS, DeepEnsemble(size=3), 0, Draws(positions=draws), found)
     text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS))
     for word in ("<h2>Members", "−42.00", "<dt>members</dt><dd>3</dd>", "how far members differ", "member.method"):
         assert word in text, word
@@ -292,7 +300,7 @@ def divergence_law(implementation) -> dict[str, float]:
         mass = stats.norm.pdf(z, m, s) * (z[1] - z[0])
         log_ratio = stats.norm.logpdf(z, m, s) - log_prior(z)
         value = mass @ log_ratio
-        return value, np.sqrt(mass @ (log_ratio - value) ** 2 / exhibits.KL_DRAWS)
+        return value, np.sqrt(mass @ (log_ratio - value) ** 2 / networks.KL_DRAWS)
 
     mixture, half = scale_mixture(0.5, 1.0, 0.5), dist.HalfNormal(1.0)
     cases = {
@@ -307,16 +315,16 @@ def divergence_law(implementation) -> dict[str, float]:
 
 
 def test_kl_from_the_prior():
-    assert max(divergence_law(exhibits.divergence).values()) <= 1
+    assert max(divergence_law(networks.divergence).values()) <= 1
 
 
 @pytest.mark.parametrize(
     ("broken", "mutant"),
     [
-        ("normal", lambda m, s, p, b, u: exhibits.divergence(m, s**2, p, b, u)),  # a variance for an sd
-        ("normal", lambda m, s, p, b, u: exhibits.divergence(m, s, p, b, u) / m.size),  # a mean for a sum
-        ("positive", lambda m, s, p, b, u: exhibits.divergence(m, s, p, biject_to(dist.constraints.real), u)),
-        ("mixture", lambda m, s, p, b, u: -exhibits.divergence(m, s, p, b, u)),
+        ("normal", lambda m, s, p, b, u: networks.divergence(m, s**2, p, b, u)),  # a variance for an sd
+        ("normal", lambda m, s, p, b, u: networks.divergence(m, s, p, b, u) / m.size),  # a mean for a sum
+        ("positive", lambda m, s, p, b, u: networks.divergence(m, s, p, biject_to(dist.constraints.real), u)),
+        ("mixture", lambda m, s, p, b, u: -networks.divergence(m, s, p, b, u)),
     ],
 )
 def test_kl_law_catches(broken, mutant):
@@ -327,23 +335,23 @@ def test_kl_law_catches(broken, mutant):
 
 def test_layers_are_those_of_the_weights(network):
     posterior = with_q(network, BayesByBackprop())
-    leaves = {leaf.name: leaf for leaf in exhibits.leaves_of(posterior)}
-    assert {name: leaf.size for name, leaf in leaves.items()} == {
+    leaves = networks.table_of(posterior).frame().set_index("weights")
+    assert leaves["count"].to_dict() == {
         "layer0.bias": 12, "layer0.weight": 24, "layer1.bias": 1, "layer1.weight": 12,
     }  # fmt: skip
     mu, sigma = posterior.fitted.phi["mean"], np.log1p(np.exp(posterior.fitted.phi["rho"]))
     here = np.array([name.startswith("weights.layer0.weight") for name in network.names])
     m, s, prior = mu[here], sigma[here], 1 / np.sqrt(2)  # two inputs
-    found = leaves["layer0.weight"]
+    found = leaves.loc["layer0.weight"]
     kl = np.sum(np.log(prior / s) + (s**2 + m**2) / (2 * prior**2) - 0.5)
     np.testing.assert_allclose(
-        [found.mean, found.sd, found.ratio, found.kl],
+        found[["mean |μ|", "mean σ", "mean |μ|/σ", "KL from prior"]].tolist(),
         [np.abs(m).mean(), s.mean(), (np.abs(m) / s).mean(), kl],
         rtol=1e-8,
     )
-    full = dataclasses.replace(posterior, fitted=posterior.fitted._replace(family="full rank", phi={
-        "mean": mu, "rho": posterior.fitted.phi["rho"], "lower": np.zeros(len(mu) * (len(mu) - 1) // 2)}))  # fmt: skip
-    assert all(np.isnan(leaf.kl) for leaf in exhibits.leaves_of(full))
+    phi = posterior.fitted.phi | {"lower": np.zeros(len(mu) * (len(mu) - 1) // 2)}
+    full = dataclasses.replace(posterior, belief=dataclasses.replace(posterior.belief, family="full rank", phi=phi))
+    assert "KL from prior" not in networks.table_of(full).heads
 
 
 def test_scores_of_a_known_prediction():
@@ -354,18 +362,18 @@ def test_scores_of_a_known_prediction():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["theta"] + 0.0 * x, 1.0))
     theta = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 1.0, 0.5)  # evenly over its quantiles
     y, x = generator.normal(1.0, np.sqrt(1.25), 300), np.zeros(300)
-    posterior = Posterior(model, None, NUTS(), 0, generator.permutation(theta).reshape(4, 250, 1))
+    posterior = Posterior(model, None, NUTS(), 0, Draws(positions=generator.permutation(theta).reshape(4, 250, 1)))
     held = Data(y, x)
-    found = exhibits.held_out_scores(posterior, held)
+    found = held_out.held_out_scores(posterior, held)
     value = {score.name: score.value for score in found.scores}
     predictive = stats.norm(1.0, np.sqrt(1.25))
     np.testing.assert_allclose(value["log predictive"], predictive.logpdf(y).mean(), atol=1e-3)
     np.testing.assert_allclose(value["RMSE"], np.sqrt(np.mean((y - 1) ** 2)), rtol=1e-6)
     # A share of 500 draws errs by at most 1/√2000; of a mean of 300 rows a seventeenth.
     below = predictive.cdf(y)
-    np.testing.assert_allclose(found.below, below, atol=5.33 * np.sqrt(0.25 / exhibits.DRAWN))
+    np.testing.assert_allclose(found.below, below, atol=5.33 * np.sqrt(0.25 / held_out.DRAWN))
     exact = crps_normal(y, 1.0, np.sqrt(1.25)).mean()
-    assert abs(value["CRPS"] - exact) < 5.33 * np.sqrt(1.25 / exhibits.DRAWN / 300)
+    assert abs(value["CRPS"] - exact) < 5.33 * np.sqrt(1.25 / held_out.DRAWN / 300)
     for level in (50, 90, 95):
         inside = np.abs(found.below - 0.5) <= level / 200
         assert value[f"coverage {level} %"] == inside.mean()
@@ -373,7 +381,7 @@ def test_scores_of_a_known_prediction():
     np.testing.assert_allclose(value["sharpness"], 2 * 1.645 * np.sqrt(1.25), rtol=0.05)
 
     encoder = tables.fit_encoder(pd.DataFrame({"x": [0.0, 1.0], "y": [2.0, 8.0]}), "y", family="normal")  # sd 3
-    other = {score.name: score.value for score in exhibits.held_out_scores(posterior, held, encoder).scores}
+    other = {score.name: score.value for score in held_out.held_out_scores(posterior, held, encoder).scores}
     for name in ("RMSE", "CRPS", "sharpness"):
         np.testing.assert_allclose(other[name], 3 * value[name], rtol=1e-6)
     np.testing.assert_allclose(other["log predictive"], value["log predictive"] - np.log(3), atol=1e-6)
@@ -383,18 +391,18 @@ def test_scores_of_a_known_prediction():
 def test_scores_look_through_the_predictive_model():
     """Laplace predicts by another model than it was fitted with."""
     models = [Model({"theta": dist.Normal(0, 1)}, lambda p, m=m: dist.Normal(p["theta"] + m, 1.0)) for m in (0.0, 50.0)]
-    posterior = Posterior(models[0], None, NUTS(), 0, np.zeros((1, 30, 1)))
+    posterior = Posterior(models[0], None, NUTS(), 0, Draws(positions=np.zeros((1, 30, 1))))
     data = Data(np.full(5, 50.0))
-    np.testing.assert_allclose(exhibits.transforms(posterior, data)[0], 1, rtol=1e-12)
+    np.testing.assert_allclose(held_out.transforms(posterior, data)[0], 1, rtol=1e-12)
     posterior.predictive = models[1]
-    assert np.all(np.abs(exhibits.transforms(posterior, data)[0] - 0.5) < 0.2)
+    assert np.all(np.abs(held_out.transforms(posterior, data)[0] - 0.5) < 0.2)
 
 
 def test_a_point_draws_as_many_data_as_a_sample():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
-    posterior = Posterior(model, None, MAP(), 0, point=np.zeros(1))
-    below, crps = exhibits.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
-    error = 5.33 * np.sqrt(0.25 / exhibits.DRAWN)
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
+    below, crps = held_out.transforms(posterior, Data(np.array([-1.0, 0.0, 2.0])))
+    error = 5.33 * np.sqrt(0.25 / held_out.DRAWN)
     np.testing.assert_allclose(below, stats.norm.cdf([-1.0, 0.0, 2.0]), atol=error)
     np.testing.assert_allclose(crps, crps_normal([-1.0, 0.0, 2.0], 0.0, 1.0), atol=2 * error)
 
@@ -402,9 +410,9 @@ def test_a_point_draws_as_many_data_as_a_sample():
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
-    posterior = Posterior(model, None, MAP(), 0, point=np.ones(1))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.ones(1)))
     x, y = np.array([3.0, -3.0, 4.0, 5.0]), np.array([1, 0, 0, 1])
-    found = exhibits.held_out_scores(posterior, Data(y, x), None, np.array([0.1, 0.0, 3.5]))
+    found = held_out.held_out_scores(posterior, Data(y, x), None, np.array([0.1, 0.0, 3.5]))
     value = {score.name: score.value for score in found.scores}
     p = 1 / (1 + np.exp(-x))
     top = np.maximum(p, 1 - p)
@@ -414,3 +422,37 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
     np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
+
+
+# One exhibit, shown in three places.
+
+
+def test_an_exhibit_is_the_same_on_a_page_a_terminal_and_as_a_frame():
+    rows = [
+        ["a<b", Cell(-0.12345, ".3f", poor=True), "trust", "x < y"],
+        ["[bold]c", Cell(float("nan"), aside="± 2"), "reject", ""],
+    ]
+    table = Table(["name", "value", "verdict", "meaning"], rows, ["meaning"])
+    exhibit = Exhibit("A & B", [{"how many": Cell(1234, ",d")}, table, Exhibit("inside", ["A <sentence>."])], "Note.")
+    text = body_of([exhibit])
+    for part in (
+        "<h2>A &amp; B</h2>", '<p class="note">Note.</p>', "<dt>how many</dt><dd>1,234</dd>",
+        '<th scope="row">a&lt;b</th><td class="flag">−0.123</td>', '<td>–<span class="of">± 2</span></td>',
+        "</svg>reject</span>", '<td class="text">x &lt; y</td>', "<h3>inside</h3>", "<p>A &lt;sentence&gt;.</p>",
+    ):  # fmt: skip
+        assert part in text, part
+    frame = table.frame()
+    assert list(frame) == ["name", "value", "verdict", "meaning"] and frame["value"].iloc[0] == -0.12345
+    assert frame.to_csv(index=False).splitlines()[1] == "a<b,-0.12345,trust,x < y"
+
+    def printed(**most) -> str:
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(to_terminal(exhibit, **most))
+        return console.export_text()
+
+    for part in ("A & B", "1,234", "a<b", "-0.123", "[bold]c", "– ± 2", "reject", "x < y"):
+        assert part in printed(), part
+    assert "inside" not in printed() and "Note" not in printed()  # sentences are the page's
+    short = printed(rows=1, columns=2)
+    assert "[bold]c" not in short and "trust" not in short
+    assert "rows not shown: 1" in short and "columns not shown: 2" in short

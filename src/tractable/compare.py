@@ -22,6 +22,10 @@ COLUMNS = (
 )  # fmt: skip
 # Okabe & Ito's, which differ for every eye.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#8C6D31")
+FORMS = {
+    "seconds": ".2f", "compiling": ".2f", "gradients": ",.0f", "densities": ",.0f", "ess": ",.0f", "mean error": ".3f",
+    "sd ratio": ".3f", "held-out": ".4f",
+}  # fmt: skip
 PANELS = 4
 SMOOTHED = 4000  # draws of a density estimate, at most
 
@@ -176,7 +180,7 @@ def _table(rows: dict[str, dict[str, Any]]) -> Any:
 
 def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None) -> dict[str, Any]:
     """A row of the table, but for the distances."""
-    gradients, densities = evaluations(posterior)
+    gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
     if not posterior.is_point:
         row["ess"] = float(np.min(posterior.diagnosed.bulk))
@@ -185,32 +189,12 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None
     return row | {"verdict": posterior.report().verdict}
 
 
-def evaluations(posterior: Posterior) -> tuple[float, float]:
-    """(gradients, log densities without one), over all rows and by all chains."""
-    method, found, info = posterior.method, posterior.found, posterior.info
-    plan = method.plan(posterior.data)
-    share = 1.0 if plan is None else plan.width / plan.size
-    if posterior.is_point or "evaluations" in found:
-        return found["evaluations"] * share, 0.0
-    if posterior.fitted is not None:
-        return found["steps"] * share * getattr(method, "samples", 1) * getattr(method, "starts", 1), 0.0
-    if "gradients" in info:  # a mean over the steps since the last draw
-        return float(np.sum(info["gradients"], dtype=np.float64) * posterior.thin), 0.0
-    if "tries" in info:
-        return 0.0, float(np.sum(info["tries"], dtype=np.float64))
-    steps = posterior.chains * (posterior.count * posterior.thin + getattr(method, "warmup", 0))
-    if plan is not None:
-        # Control variates look at every batch twice: here, and at their anchor.
-        looks = 2 if getattr(method, "gradient", "") == "control_variates" else 1
-        return steps * share * looks, 0.0
-    return (0.0, float(steps)) if method.label == "random-walk" else (float(steps), 0.0)
-
-
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
     """How far the marginal moments are from the reference's."""
     mean, sd = posterior._moments
-    error = np.abs(mean - reference.mean) / reference.sd
-    ratio = np.asarray(sd, np.float64) / reference.sd
+    with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
+        error = np.abs(mean - reference.mean) / reference.sd
+        ratio = np.asarray(sd, np.float64) / reference.sd
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
         out["sd ratio"] = float(ratio[np.argmax(np.abs(np.log(ratio)))])
@@ -254,15 +238,11 @@ def labels(methods: Sequence[Method]) -> list[str]:
 
 def shown(table: Any) -> Any:
     """The table as text, in as many digits as mean something; columns without a number are left out."""
-    forms = {
-        "seconds": "{:.2f}", "compiling": "{:.2f}", "gradients": "{:,.0f}", "densities": "{:,.0f}", "ess": "{:,.0f}",
-        "mean error": "{:.3f}", "sd ratio": "{:.3f}", "held-out": "{:.4f}", "verdict": "{}",
-    }  # fmt: skip
     import pandas as pd
 
     kept = table.dropna(axis=1, how="all")
     return pd.DataFrame(
-        {name: ["–" if pd.isna(v) else forms.get(name, "{}").format(v) for v in kept[name]] for name in kept.columns},
+        {name: ["–" if pd.isna(v) else format(v, FORMS.get(name, "")) for v in kept[name]] for name in kept.columns},
         index=kept.index,
         dtype=object,
     )

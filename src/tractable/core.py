@@ -12,7 +12,7 @@ from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 
-from tractable.data.rows import Batch, Data, as_data, whole
+from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
@@ -24,6 +24,7 @@ __all__ = [
     "Objective",
     "Through",
     "as_data",
+    "counted_log_likelihoods",
     "log_density",
     "log_posterior",
     "whole",
@@ -210,6 +211,12 @@ class Model:
 
         return [identity(b) for b in self.bijectors]
 
+    @property
+    def real(self) -> np.ndarray:
+        """(d,) of each unconstrained number, whether it is the parameter's own; for parameters shaped like theirs."""
+        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.space.shapes)]
+        return np.repeat(self.unbounded, sizes)
+
     @functools.cached_property
     def space(self) -> Space:
         """The flat unconstrained space in which methods move."""
@@ -252,6 +259,12 @@ class Model:
     def names(self) -> list[str]:
         """One name for each of the k numbers of the user's parameters."""
         return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
+
+    @property
+    def network_weights(self) -> tuple[str, ...]:
+        """Names of parameters that are weights of a network, whose units can be exchanged: single ones mean little."""
+        network = isinstance(self.likelihood, Through) and self.start is not None and isinstance(self.prior, dict)
+        return ("weights",) if network and "weights" in self.prior else ()
 
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:
         """log |∂params/∂unconstrained|, summed over parameters."""
@@ -306,8 +319,15 @@ def needed_likelihood(model: Model) -> Callable:
     return model.likelihood
 
 
+def counted_log_likelihoods(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
+    """w_n log p(y_n | x_n, θ) of every row of ``data.arrays()``, (n,); w_n = 1 where the data have no weights."""
+    rows, weights = apart(rows)
+    terms = model.log_likelihoods(params, rows)
+    return terms if weights is None else jnp.where(weights > 0, weights.astype(terms.dtype) * terms, 0.0)
+
+
 def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) -> Callable:
-    """``(position, batch) -> log p(θ) + N/n Σ log p(y|θ)``, unconstrained; an unbiased estimate of the whole.
+    """``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unconstrained; an unbiased estimate of the whole.
 
     Args:
         flat: positions are flat vectors (``model.space``) instead of pytrees.
@@ -320,7 +340,7 @@ def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) ->
         if batch is None or model.likelihood is None:
             return prior
         terms = model.log_likelihoods(params, batch.data)
-        return prior + batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
+        return prior + batch.scale * jnp.sum(batch.counted(terms))
 
     return of
 
@@ -328,7 +348,7 @@ def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) ->
 def log_density(
     model: Model, rows: PyTree = None, *, flat: bool = False, jacobian: bool = True, terms: bool = False
 ) -> Callable:
-    """``position -> log p(θ) + Σ_n log p(y_n|θ)`` over all rows, unconstrained.
+    """``position -> log p(θ) + Σ_n w_n log p(y_n|θ)`` over all rows, unconstrained.
 
     Args:
         rows: ``data.arrays()``; None for a model without data.
@@ -340,7 +360,7 @@ def log_density(
         params, prior = _prior(model, position, flat, jacobian)
         if rows is None or model.likelihood is None:
             return prior
-        likelihoods = model.log_likelihoods(params, rows)
+        likelihoods = counted_log_likelihoods(model, params, rows)
         return jnp.append(likelihoods, prior) if terms else prior + jnp.sum(likelihoods)
 
     return of

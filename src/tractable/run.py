@@ -55,6 +55,11 @@ class Moments(NamedTuple):
     square: jax.Array  # (k,) Σ (x − mean)²
 
 
+def some_moments() -> Moments:
+    """Moments of nothing, as an example of their structure."""
+    return Moments(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+
 class Run(NamedTuple):
     """Where a loop stands, and what it has seen."""
 

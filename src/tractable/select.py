@@ -14,13 +14,13 @@ from tractable.checks.report import Report, number
 from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import EM, CoordinateAscent, Method
-from tractable.methods.points import standard_errors
+from tractable.methods.points import point, standard_errors
 from tractable.methods.signal import interruptible
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
-from tractable.tools.counts import is_count
 from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
 from tractable.tools.progress import progress_of
+from tractable.tools.settings import is_whole
 from tractable.tools.words import counted
 
 CLOSE = 2.0  # of BIC, a difference that says next to nothing (Kass & Raftery 1995)
@@ -171,7 +171,7 @@ def _check(method: Any, tried: list, by: str, held_out: Any, bound_of: Any) -> N
     if not getattr(method, "point", False):
         got = getattr(method, "label", None) or repr(method)
         raise SettingsError(f"select compares maxima, and expects a method that finds one, such as EM(); got {got}.")
-    if not tried or not all(is_count(k) for k in tried):
+    if not tried or not all(is_whole(k) for k in tried):
         raise SettingsError(f"select expects numbers of components, each 1 or more, such as range(1, 6); got {tried}.")
     if by not in CRITERIA:
         raise SettingsError(f"by is {', '.join(map(repr, CRITERIA))}; got {by!r}.")
@@ -224,8 +224,10 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
         return one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TractableWarning)  # the report says it
-        found = standard_errors(posterior.model, posterior.data, posterior.point, getattr(method, "prior", True))
-    posterior = dataclasses.replace(posterior, found=posterior.found | found, method=method, judged=None)
+        position, prior = posterior.belief.position, getattr(method, "prior", True)
+        found = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
+    belief = point(position, posterior.belief.info, found)
+    posterior = dataclasses.replace(posterior, belief=belief, found=found, method=method, judged=None)
     report = posterior.report()
     return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))
 

@@ -20,7 +20,7 @@ from tractable.cli.folders import read_run, upgrade
 from tractable.cli.task import split
 from tractable.data.encoder import Encoder
 from tractable.models.gallery import EXAMPLES
-from tractable.pages.page import named
+from tractable.pages.parameters import labels_of
 from tractable.tools.errors import SettingsError
 
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
@@ -242,7 +242,7 @@ def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}
     problem = task_of(given)
     spec = json.loads(json.dumps(problem.spec))
-    labels = named(problem.model.names, problem.encoder)
+    labels = labels_of(problem.model.names, problem.encoder)
     assert ("scales.layer0.weight[3] · colour=red" in labels) == (prior == "relevance")
     assert task_of(spec).model is model_in(spec)[0] is problem.model
     sd = np.sqrt(problem.model.prior["weights"]["layer0"]["weight"].variance)

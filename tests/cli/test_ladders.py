@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,10 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
 from tractable.data.files import Source
 from tractable.results.encoding import Encoded
-from tractable.results.folder import ClimbSaver
+from tractable.results.folder import Saver
 from tractable.tools.errors import CheckpointError
 
-LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}
+LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "belief", "network", "report.html"}
 ROWS = 120
 VAE = ["--model", "vae", "--latent", "2", "--hidden", "10", "--set", "epochs=3"]
 TABLE = ["--model", "vae", "--latent", "1", "--hidden", "4", "--set", "epochs=2", "--held-out", "0"]
@@ -142,15 +143,15 @@ def test_what_predict_refuses(digits, folder, tmp_path):
 
 def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkeypatch):
     out, stopped = digits[0], tmp_path / "stopped"
-    save = ClimbSaver.save
+    save = Saver.save
 
-    def killed(self: ClimbSaver, arrays: dict, numbers: dict, step: int) -> None:
-        save(self, arrays, numbers, step)
-        if step:
+    def killed(self: Saver, standing: Any, drawn: Any = None) -> None:
+        save(self, standing, drawn)
+        if standing:
             raise CheckpointError("Killed.")
 
     words = ["fit", folder / "digits.npz", *VAE, "--seed", 3, "--out", stopped]
-    monkeypatch.setattr(ClimbSaver, "save", killed)
+    monkeypatch.setattr(Saver, "save", killed)
     assert "Killed." in fault(*words)
     monkeypatch.undo()
     assert not (stopped / "posterior.json").exists()

@@ -4,11 +4,11 @@ import functools
 import pickle
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from montecarlo import assert_holds, binomial, broken, error
@@ -26,8 +26,9 @@ from tractable.estimators import (
     BayesianLogisticRegression,
     BayesianMLPClassifier,
     BayesianMLPRegressor,
+    base,
     rows,
-    weighted,
+    updating,
 )
 from tractable.models import linear
 
@@ -155,44 +156,57 @@ def test_lengths_are_few_and_near():
     assert len(np.unique(lengths)) < 45
 
 
-class Tempered(weighted.Weighted):
-    """The weight where it would be a precision's."""
+class Seen(NamedTuple):
+    """What an estimator of a linear model hands to ``infer``."""
 
-    def log_prob(self, value, intermediates=None):
-        return dist.Normal(self.base.loc, self.base.scale / jnp.sqrt(value[1])).log_prob(value[0])
-
-
-class Ignorant(weighted.Weighted):
-    def log_prob(self, value, intermediates=None):
-        return self.base.log_prob(value[0])
+    model: tr.Model
+    data: tr.Data
 
 
-class Crossed(weighted.Weighted):
-    def log_prob(self, value, intermediates=None):
-        return value[0] * self.base.log_prob(value[1])
+def handed_over(monkeypatch, change) -> Seen:
+    """The model and data of a fit, where ``change`` has its way with the data."""
+    seen = []
 
+    def watched(model, data, *args, **options):
+        seen.append(Seen(model, change(data)))
+        return tr.infer(model, data, *args, **options)
 
-def weighted_law(kind) -> dict[str, float]:
-    """Σ w log p(y|x, θ) against SciPy's normal."""
+    monkeypatch.setattr(base, "infer", watched)
     x, y, weight = table()
+    BayesianLinearRegression(method=tr.MAP(), random_state=0).fit(x, y, weight)
+    return seen[0]
+
+
+def weighted_law(seen: Seen) -> dict[str, float]:
+    """Σ w log p(y|x, θ) of standardised rows against SciPy's normal, padding and all."""
+    x, y, weight = table()
+    by = rows.scaling(rows.distinct(x, y, weight), True)
     params = {"intercept": 0.3, "weights": np.array([0.5, -1.0, 2.0]), "noise": 0.7}
-    model = linear.generalised_linear(3, "normal")
-    through = model.likelihood
-    mine = tr.Model(model.prior, tr.Through(through.predictor, lambda params, eta: kind(through.observe(params, eta))))
-    got = mine.log_likelihoods(params, (jnp.column_stack([y, weight]), jnp.asarray(x)))
-    wanted = weight * stats.norm.logpdf(y, 0.3 + x @ params["weights"], 0.7)
-    return {"log likelihood": error(got, wanted, 1e-10)}
+    got = tr.log_density(seen.model, seen.data.arrays())(seen.model.unconstrain(params))
+    prior = tr.log_density(seen.model)(seen.model.unconstrain(params))
+    terms = stats.norm.logpdf(by.targets(y), 0.3 + by.inputs(x) @ params["weights"], 0.7)
+    return {"log likelihood": error(got - prior, weight @ terms, 1e-8)}
 
 
-def test_weighted():
-    assert_holds(weighted_law(weighted.Weighted))
-    model = linear.generalised_linear(3, "normal")
-    assert weighted.weighted(model) is weighted.weighted(model)
+def ignorant(data):
+    return tr.Data(data.y, given=data.given)
 
 
-@pytest.mark.parametrize("mutant", [Tempered, Ignorant, Crossed])
-def test_weighted_mutants(mutant):
-    assert broken(weighted_law(mutant))
+def presence(data):
+    return tr.Data(data.y, given=data.given, weights=data.weights > 0)
+
+
+def crossed(data):
+    return tr.Data(data.weights, given=data.given, weights=np.abs(data.y))
+
+
+def test_weighted(monkeypatch):
+    assert_holds(weighted_law(handed_over(monkeypatch, lambda data: data)))
+
+
+@pytest.mark.parametrize("mutant", [ignorant, presence, crossed])
+def test_weighted_mutants(monkeypatch, mutant):
+    assert broken(weighted_law(handed_over(monkeypatch, mutant)))
 
 
 # The posterior of earlier rows as a prior.
@@ -211,7 +225,7 @@ def halves() -> tuple:
 def filtering_law(updated) -> dict[str, float]:
     """Two halves in turn are all rows at once, where nothing is forgotten."""
     x, y, model, before = halves()
-    prior = updated(model, *weighted.moments(before))
+    prior = updated(model, *updating.moments(before))
     curvature = -jax.hessian(tr.log_density(prior, (jnp.asarray(y[4:]), jnp.asarray(x[4:])), flat=True))(jnp.zeros(2))
     slope = jax.grad(tr.log_density(prior, (jnp.asarray(y[4:]), jnp.asarray(x[4:])), flat=True))(jnp.zeros(2))
     precision = x.T @ x / 0.25 + np.eye(2) / 4
@@ -239,19 +253,19 @@ def forgetting(model, mean, sd):
 
 
 def squared(model, mean, sd):
-    return weighted.updated(model, mean, np.square(sd))
+    return updating.updated(model, mean, np.square(sd))
 
 
 def centred(model, mean, sd):
-    return weighted.updated(model, np.zeros_like(mean), sd)
+    return updating.updated(model, np.zeros_like(mean), sd)
 
 
 def counted_twice(model, mean, sd):
-    return weighted.updated(model, mean, sd / np.sqrt(2))
+    return updating.updated(model, mean, sd / np.sqrt(2))
 
 
 def test_filtering():
-    assert_holds(filtering_law(weighted.updated) | density_law(weighted.updated))
+    assert_holds(filtering_law(updating.updated) | density_law(updating.updated))
 
 
 @pytest.mark.parametrize("mutant", [forgetting, squared, centred, counted_twice])

@@ -219,13 +219,6 @@ def test_weights_mutants(exponent):
     assert broken(weights_law(lambda x, weight: (x, weight**exponent)))
 
 
-def test_rows_for_a_start_follow_the_weights():
-    x = np.arange(3.0)[:, None]
-    made = density.as_rows(x, np.array([1.0, 2.5, 1.5]))
-    assert np.array_equal(np.bincount(made[:, 0].astype(int)), [2000, 5000, 3000])
-    assert density.as_rows(x, np.full(3, 7.0)) is x
-
-
 # Missing numbers.
 
 

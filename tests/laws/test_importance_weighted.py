@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def gradients(make: Make = pathwise.importance_weighted, cases: Any = (("one", 2
 
         value, wanted = jax.jit(jax.value_and_grad(exact))(params)
         wanted = np.append(flat(wanted), value)
-        objectives = {g: make(ladder, samples=samples, gradient=g) for g in pathwise.IMPORTANCE_GRADIENTS}
+        objectives = {g: make(ladder, samples=samples, gradient=g) for g in get_args(pathwise.ImportanceGradient)}
 
         @jax.jit
         @jax.vmap

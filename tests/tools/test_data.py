@@ -213,6 +213,34 @@ def test_whole_take_split():
     assert as_data(data) is data and as_data([1, 2]).size == 2
 
 
+def test_weights_go_with_their_rows(tmp_path):
+    """Taken, dropped, shuffled, cut from memory or file, every row keeps its own weight, and padding has none."""
+    y, w = np.arange(23.0), np.arange(23) % 4 / 2
+    data, plan = Data(y, weights=w), Plan(23, 5)
+    assert data.total == w.sum() and Data(y).total == 23 and "of total weight 16.5" in repr(data)
+    np.testing.assert_array_equal(data.take([3, 8, 1]).weights, w[[3, 8, 1]])
+    np.testing.assert_array_equal(data.take(y < 1).weights, [0])  # a part of the data may count for nothing
+    assert all(np.array_equal(part.weights, w[part.y.astype(int)]) for part in data.split(0.3))
+    np.testing.assert_array_equal(Data(np.where(y == 2, np.nan, y), weights=w, missing="drop").weights, np.delete(w, 2))
+    rows = data.arrays()
+    np.testing.assert_array_equal(rows.weights, w)
+    assert (whole(rows).data[1], float(whole(rows).scale)) == (None, 1.0)
+    order = np.random.default_rng(module.SHUFFLE).permutation(23)
+    np.save(tmp_path / "y.npy", y[order])
+    np.save(tmp_path / "w.npy", w[order])
+    on_disk = Data(tmp_path / "y.npy", weights=tmp_path / "w.npy", resident=False)
+    starts, lengths, index = places(plan, jax.random.key(0), np.arange(46))
+    read = on_disk.read(starts, plan.width)
+    for i in range(46):
+        here = (jnp.asarray(x[i]) for x in (starts, lengths, index))
+        a = window(data.windows(plan.width), plan, *here)
+        b = windowed(jax.tree.map(lambda x, i=i: x[i], read), plan, jnp.asarray(lengths[i]), jnp.asarray(index[i]))
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+        wanted = np.where(np.arange(plan.width) < lengths[i], w[np.asarray(a.data[0]).astype(int)], 0)
+        np.testing.assert_array_equal(a.mask, wanted)
+        assert_holds({"scale": error(a.scale, 23 / lengths[i], 1e-12)})
+
+
 def test_drop():
     """missing='drop' leaves out every row with a number that is not finite, from all arrays."""
     y, x = np.arange(6.0), np.ones((6, 2))
@@ -238,6 +266,8 @@ def test_fingerprint():
     assert len(set(prints)) == len(prints)
     assert Data(y.copy()).fingerprint == prints[0]
     assert Data(np.repeat(y, 2)[::2]).fingerprint == prints[0]
+    ones = np.ones(len(y))
+    assert len({Data(y, weights=w).fingerprint for w in (None, ones, 2 * ones, ones.cumsum())}) == 4
 
 
 def test_fingerprint_of_a_file(tmp_path, arrays):
@@ -289,6 +319,23 @@ FAULTS = {
     "strings in a file": (lambda p: Data(_table(p / "a.parquet")), r"y\['a'\] .*expected numbers"),
     "missing=": (lambda p: Data([1], missing="skip"), "is 'raise', 'drop' or 'keep'; got 'skip'"),
     "fraction": (lambda p: Data([1, 2]).split(1.0), r"fraction in \(0, 1\); got 1\.0"),
+    "weights for other rows": (
+        lambda p: Data([1, 2, 3], weights=[1, 1]),
+        r"weights=\.\.\.\) expects one number a row, shape \(3,\); got \(2,\)",
+    ),
+    "columns of weights": (
+        lambda p: Data([1, 2], weights={"a": np.ones(2), "b": np.ones(2)}),
+        r"one number a row, shape \(2,\); got \(2,\), \(2,\)",
+    ),
+    "negative weight": (lambda p: Data([1, 2], weights=[1, -1]), "finite numbers ≥ 0; got -1 in row 1"),
+    "weight that is none": (lambda p: Data([1, 2], weights=[np.nan, 1]), "finite numbers ≥ 0; got nan in row 0"),
+    "infinite weight": (lambda p: Data([1, 2], weights=[1, np.inf]), "finite numbers ≥ 0; got inf in row 1"),
+    "no weight": (lambda p: Data([1, 2], weights=[0, 0]), "Every weight of Data is zero.*allow_empty=True"),
+    "no weight left": (
+        lambda p: Data([1.0, math.nan], weights=[0, 1], missing="drop"),
+        "Every weight of Data is zero",
+    ),
+    "weights in words": (lambda p: Data([1], weights=["one"]), "weights has dtype <U3; expected numbers"),
     "not resident": (lambda p: Data([1, 2], resident=False).arrays(), "all 2 rows.*minibatches"),
 }
 

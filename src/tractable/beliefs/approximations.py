@@ -258,3 +258,9 @@ def log_normal(away: jax.Array, rho: jax.Array) -> jax.Array:
     """log N(away; 0, softplus(ρ)²), number by number."""
     log_sd = log_softplus(rho)
     return -jnp.square(away * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2
+
+
+def drawn(q: Approximation, phi: Phi, key: jax.Array, count: int) -> jax.Array:
+    """(count, d) independent draws of q."""
+    noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)
+    return jax.vmap(lambda eps: q.sample(phi, eps))(noise)

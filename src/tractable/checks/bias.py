@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Batch, Model, log_posterior
-from tractable.data.rows import Data, Plan, windowed
+from tractable.core import Model, log_posterior, whole
+from tractable.data.rows import Data, Plan, Weighted, windowed
 
 PyTree = Any
 DENSE = 400  # parameters up to which H and V are measured as matrices
@@ -238,7 +238,12 @@ def measure(
             hessian = -np.asarray(_hessian(model, position, rows, size), np.float64)
             curvatures.append((hessian + hessian.T) / 2)
         else:
-            single = noise * n * (size - 1) / max(size - n, 1) if every else noise
+            fisher = noise
+            if isinstance(stacked, Weighted):  # a row that counts w times tells w g gᵀ, which is of √w g
+                rooted = stacked._replace(weights=jnp.sqrt(stacked.weights))
+                fisher = np.asarray(_noise(model, seen, source, dense, tuned, position, rooted), np.float64)
+                fisher = fisher / (size if every else count - 1)
+            single = fisher * n * (size - 1) / max(size - n, 1) if every else fisher
             prior = -np.asarray(_prior_curvature(model, position), np.float64)
             curvatures.append(single / max(size - 1, 1) + np.maximum(prior, 0))
         noises.append(noise if every else noise * (size - n) / (n * (size - 1)))
@@ -288,8 +293,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="model")
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
-    count = jax.tree.leaves(rows)[0].shape[0]
-    batch = Batch(rows, jnp.ones(count), size)
+    batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
     # One Hessian-vector product at a time: all at once would hold d copies of every row's activations.
     columns = jax.lax.map(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, xlogy
 
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import expect_whole
 
 
 def crps_normal(y: Any, mean: Any, sd: Any) -> np.ndarray:
@@ -109,7 +109,7 @@ def pit_histogram(values: Any, bins: int = 10) -> np.ndarray:
 
     Flat: calibrated. ∪: intervals too narrow; ∩: too wide; a slope: biased. Of s draws, let bins divide s + 1.
     """
-    _positive_bins(bins)
+    expect_whole("bins", bins)
     return np.histogram(np.asarray(values), bins, (0.0, 1.0))[0]
 
 
@@ -194,7 +194,7 @@ def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
         DataError: shapes that do not fit, labels out of range, rows that do not sum to 1.
         SettingsError: no bins.
     """
-    _positive_bins(bins)
+    expect_whole("bins", bins)
     probabilities, labels = _classified(probabilities, labels)
     top = probabilities.max(-1)
     right = probabilities.argmax(-1) == labels
@@ -330,8 +330,3 @@ def _classified(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     if np.any(codes != y) or codes.min() < 0 or codes.max() >= p.shape[1]:
         raise DataError(f"Labels should be whole numbers in 0..{p.shape[1] - 1}; got {y.min()} to {y.max()}.")
     return p, codes
-
-
-def _positive_bins(bins: int) -> None:
-    if not is_count(bins):
-        raise SettingsError(f"bins should be a whole number, 1 or more; got {bins!r}.")

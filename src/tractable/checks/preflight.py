@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
-from tractable.core import Model, is_distribution, log_posterior
+from tractable.core import Model, counted_log_likelihoods, is_distribution, log_posterior
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
@@ -125,6 +125,8 @@ def _check_support(model: Model, data: Data) -> None:
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
         inside = np.asarray(_inside(model, params, rows))
+        if data.weights is not None:  # a row that counts for nothing may hold anything
+            inside = inside | (data.weights[start : start + CHUNK] == 0)
         if not inside.all():
             index = int(np.argmin(inside))
             row = jax.tree.map(lambda a, i=index: np.asarray(a[i]), rows[0])
@@ -202,7 +204,7 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
     if not np.isfinite(jacobian):
         return start + f"There the log-determinant of the change of variables is {jacobian}: is a support unbounded?"
     if data is not None:
-        terms = np.asarray(model.log_likelihoods(params, data.take(slice(0, CHUNK)).rows))
+        terms = np.asarray(counted_log_likelihoods(model, params, data.first(CHUNK)))
         bad = np.flatnonzero(~np.isfinite(terms))
         if len(bad):
             return start + (
@@ -210,7 +212,7 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
                 f"({terms[bad[0]]}) that of row {bad[0]}: is this datum possible under the model? Work with "
                 "log-densities, never with the log of a density."
             )
-    value, slope = value_and_slope(model, position, None if data is None else whole(data.rows))
+    value, slope = value_and_slope(model, position, None if data is None else whole(data.first()))
     return start + f"There the log density is {float(value):.6g} and its gradient {np.asarray(slope)[:4]}."
 
 

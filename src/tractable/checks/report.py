@@ -58,7 +58,8 @@ def with_check(report: Report, check: Check) -> Report:
 
 def moment_checks(posterior: Any) -> list[Check]:
     """What running moments alone can say: whether the chains' means agree."""
-    count, means, squares = (np.asarray(m, np.float64) for m in posterior.standing.moments)
+    belief = posterior.belief
+    count, means, squares = (np.asarray(m, np.float64) for m in (belief.counts, belief.means, belief.squares))
     within = (squares / count[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
     verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"

@@ -41,11 +41,12 @@ def examples() -> None:
     """List the built-in examples."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
+    from tractable.pages.exhibit import Exhibit, Table
+    from tractable.pages.terminal import to_terminal
 
-    out = show.table("", "name", "data and model", "what to look at")
-    for each in EXAMPLES.values():
-        out.add_row(each.name, each.title, each.notes)
-    show.console().print(out)
+    heads = ["name", "data and model", "what to look at"]
+    rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
+    show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
 @command

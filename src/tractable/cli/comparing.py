@@ -14,10 +14,12 @@ from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
 from tractable.cli.task import Task
-from tractable.compare import Comparison, shown
+from tractable.compare import Comparison
 from tractable.compare import compare as side_by_side
 from tractable.models.gallery import EXAMPLES
+from tractable.pages.comparison import results_table
 from tractable.pages.page import write_comparison_page
+from tractable.pages.terminal import to_terminal
 from tractable.tools.progress import progress_of
 
 
@@ -51,7 +53,7 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
     if quiet:
         typer.echo(folder)
     else:
-        show.console().print(show.comparison(shown(found.table)))
+        show.console().print(to_terminal(results_table(found.table)))
     for label, sentence in found.failures.items():
         say(f"{label} failed: {sentence}", "red")
     if not quiet and found.posteriors:

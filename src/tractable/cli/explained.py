@@ -19,8 +19,11 @@ from tractable.data.files import read_table
 from tractable.methods import Method
 from tractable.models import gallery, linear, network
 from tractable.models.network import PRIORS
-from tractable.pages.exhibits import held_out_scores, weights_of
-from tractable.pages.page import named, told, write_page
+from tractable.pages import parameters
+from tractable.pages.exhibit import Exhibit
+from tractable.pages.held_out import held_out_scores, score_table
+from tractable.pages.page import write_page
+from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
@@ -141,14 +144,12 @@ def page(folder: Path, task: Task, result: Result) -> None:
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
     posterior = result.posterior
-    summary, weights = told(posterior), weights_of(posterior.model)
-    others = summary.set_axis(named(posterior.names, task.encoder), axis=0)[~weights]
-    if len(others) or not weights.any():
-        yield show.parameters(others, int(weights.sum()))
-    else:
-        yield f"{int(weights.sum()):,} weights of the network: see the report.\n"
+    yield to_terminal(parameters.numbers(posterior, task.encoder), show.ROWS)
+    if weights := int((~parameters.listed(posterior.model)).sum()):
+        yield f"{weights:,} weights of the network: see the report.\n"
     if task.held_out is not None:
-        yield show.held_out(held_out_scores(posterior, task.held_out, task.encoder, task.shifted).scores)
+        scores = held_out_scores(posterior, task.held_out, task.encoder, task.shifted).scores
+        yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))
 
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:

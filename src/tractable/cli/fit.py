@@ -12,7 +12,8 @@ from tractable.cli.folders import fresh, left_only_with_results, posterior_in, r
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.speech import end, say
 from tractable.cli.task import Request, Result, Task
-from tractable.compare import shown
+from tractable.pages.comparison import results_table
+from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 
@@ -72,7 +73,7 @@ def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        console.print(show.comparison(shown(pd.read_csv(folder / "comparison.csv", index_col=0))))
+        console.print(to_terminal(results_table(pd.read_csv(folder / "comparison.csv", index_col=0))))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:

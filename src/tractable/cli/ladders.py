@@ -8,11 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from rich.table import Table
+from rich.console import RenderableType
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli import show
 from tractable.cli.task import (
     Kind,
     Option,
@@ -36,9 +35,11 @@ from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
 from tractable.models.layers import categorical
+from tractable.pages.exhibit import Cell, Exhibit, Table
+from tractable.pages.ladders import layers
 from tractable.pages.page import write_page
+from tractable.pages.terminal import to_terminal
 from tractable.results.encoding import Encoded, held_out
-from tractable.results.folder import describe
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
@@ -196,7 +197,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     posterior = posterior_of(task, method, seed, folder, progress)
     if task.held_out is not None and "held-out bound" not in posterior.found:
         scored(posterior, task.held_out)
-        describe(posterior, folder)
+        posterior.write(folder)
     return Result(posterior, posterior.seconds)
 
 
@@ -253,24 +254,14 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Layers and bounds."""
     model: Any = task.model
-    yield layers_table(model, result.posterior.found)
+    yield to_terminal(layers(model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
 
 
-def layers_table(ladder: Ladder, found: Mapping[str, Any]) -> Table:
-    """The layers of a ladder that was learnt, on a terminal: from the top down."""
-    out = show.table("Layers", "", "units", "active", "cost, nats a row", "family", numbers=3)
-    for i in range(ladder.depth, -1, -1):
-        told = (f"{found[f'active h{i}']:,}", f"{found[f'cost h{i}']:.3g}") if i else ("", "")
-        layer = ladder.layers[i]
-        out.add_row(ladder.layer_names[i], f"{layer.size:,}", *told, layer.family.name)
-    return out
-
-
-def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
+def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> RenderableType:
     """Lower bounds of log p(x), on a terminal."""
     encoder = Encoder.from_dict(spec["encoder"])
-    out = show.table("Lower bounds of log p(x), nats a row", "", "value", "", numbers=1)
+    rows = []
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),
         "bound": ("bound", f"the same, by {found['samples']} draws, which is tighter"),
@@ -278,8 +269,9 @@ def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Table:
     }
     for name, (key, meaning) in named.items():
         if key in found:
-            out.add_row(name, f"{found[key] - log_scale(spec, encoder):.2f}", meaning)
-    return out
+            rows.append([name, Cell(found[key] - log_scale(spec, encoder), ".2f"), meaning])
+    heads = ["bound", "value", "what it means"]
+    return to_terminal(Exhibit("Lower bounds of log p(x), nats a row", [Table(heads, rows, heads[2:])]))
 
 
 VAE = Kind(

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from tractable.cli import show
 from tractable.cli.task import Kind, Option, Request, Result, Task, held_back, one_of, refusals, share
@@ -21,7 +20,11 @@ from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
-from tractable.pages.mixtures import MORE, Components, write_mixture_page
+from tractable.pages import mixtures
+from tractable.pages.exhibit import Exhibit
+from tractable.pages.mixtures import Choice, Components
+from tractable.pages.page import write_page
+from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.select import CRITERIA, Selection, select
@@ -30,7 +33,6 @@ from tractable.tools.words import counted, listing, tell
 
 NAME = "gaussian-mixture"
 MOST = 1000  # components
-SHOWN = 8  # components on a terminal
 CHUNK = 1 << 14  # rows looked at at once
 
 
@@ -208,12 +210,14 @@ def page(folder: Path, task: Task, result: Result) -> None:
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
     _, share = densities(model, posterior.mean(), rows, task.encoded_by)
-    write_mixture_page(
-        folder, posterior,
-        title=f"{task.name} by a mixture of {counted(found.components, 'normal')}",
-        table=found.table, best=found.best, by=CRITERIA[found.by].column, remarks=found.remarks,
-        components=components(posterior, task), rows=task.encoded_by.restore(rows), likeliest=share.argmax(1),
-        covariance=task.choices["covariance"], held_out=0 if task.held_out is None else task.held_out.size,
+    choice = Choice(
+        found.table, found.best, CRITERIA[found.by].column, found.remarks, components(posterior, task),
+        task.encoded_by.restore(rows), share.argmax(1), task.choices["covariance"],
+        0 if task.held_out is None else task.held_out.size,
+    )  # fmt: skip
+    write_page(
+        folder, posterior, title=f"{task.name} by a mixture of {counted(found.components, 'normal')}",
+        facts=mixtures.facts(choice), exhibits=mixtures.exhibits(posterior, choice),
     )  # fmt: skip
 
 
@@ -235,47 +239,16 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> 
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Every K, and the components chosen."""
     found = cast(Selection, result.selection)
-    yield criterion_table(found.table, found.best)
-    yield components_table(components(result.posterior, task))
+    yield to_terminal(Exhibit("Components tried", [mixtures.tried_table(found.table, found.best)]))
+    chosen = mixtures.components(components(result.posterior, task), task.data.size, task.choices["covariance"])
+    yield to_terminal(chosen, show.ROWS, show.COLUMNS)
 
 
 def saved_tables(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
     """Every K that a run tried."""
     tried = pd.read_csv(folder / "criterion.csv")
-    yield criterion_table(tried, list(tried["components"]).index(spec["chosen"]))
-
-
-def criterion_table(table: pd.DataFrame, best: int) -> Table:
-    """Every K on a terminal."""
-    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
-    heads = ["parameters", "log likelihood", "BIC", *more, "starts that agree"]
-    out = show.table("Components tried", "components", *heads, "verdict", "", numbers=len(heads))
-    for i, row in table.reset_index(drop=True).iterrows():
-        held = [f"{row[name]:{style}}" for name, style in more.items()]
-        word = str(row["verdict"])
-        values = (f"{row[name]:,.1f}" for name in ("log likelihood", "BIC"))
-        out.add_row(
-            str(row["components"]), str(row["parameters"]), *values, *held,
-            f"{row['starts that agree']} of {row['starts']}", f"[{show.COLOUR[word]}]{word}[/]",
-            "← chosen" if i == best else "",
-        )  # fmt: skip
-    return out
-
-
-def components_table(found: Components) -> Table:
-    """The components on a terminal: a column each."""
-    k = min(len(found.weights), SHOWN)
-    more = f", the first {k} of {len(found.weights)}" if k < len(found.weights) else ""
-    out = show.table(f"Components: mean (sd) of each column{more}", "", *(str(i + 1) for i in range(k)), numbers=k)
-    out.add_row("weight π", *(f"{found.weights[i]:.3f}" for i in range(k)))
-    if np.isfinite(found.errors).any():
-        out.add_row("its standard error", *(f"{found.errors[i]:.3f}" for i in range(k)))
-    for j, name in enumerate(found.names[: show.ROWS]):
-        cells = (f"{found.means[i, j]:.3g} ({found.sds[i, j]:.2g})" for i in range(k))
-        out.add_row(name, *cells)
-    if len(found.names) > show.ROWS:
-        out.add_row(f"and {len(found.names) - show.ROWS} more")
-    return out
+    best = list(tried["components"]).index(spec["chosen"])
+    yield to_terminal(Exhibit("Components tried", [mixtures.tried_table(tried, best)]))
 
 
 MIXTURE = Kind(

@@ -1,6 +1,5 @@
 """A method from what was typed: ``--method``, ``--set field=value`` and ``--config FILE.toml``."""
 
-import dataclasses
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from tractable import methods
 from tractable.methods import Method
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import fields_of
 
 
 def method_of(
@@ -40,7 +40,7 @@ def methods_of(names: str, assignments: Sequence[str]) -> list[Method]:
         takers = [
             settings
             for kind, settings in zip(kinds, chosen, strict=True)
-            if (kind is wanted if owner else field in _fields(kind))
+            if (kind is wanted if owner else field in fields_of(kind))
         ]
         if not takers:
             raise SettingsError(
@@ -56,12 +56,9 @@ def made(settings: dict[str, Any]) -> Method:
     """``methods.from_settings``, with sentences for what a command line cannot say."""
     kind = methods.named(str(settings["method"]))
     for name, value in settings.items():
-        if "Proposal" in str(_fields(kind).get(name, "")) and value is not None:
+        if "Proposal" in fields_of(kind).get(name, "") and value is not None:
             raise SettingsError(f"{name} of {kind.__name__} is a function: a command line cannot hold it; use Python.")
-    try:
-        return methods.from_settings(settings)
-    except TypeError as error:
-        raise SettingsError(f"{kind.__name__} got a value of the wrong kind: {error}.") from error
+    return methods.from_settings(settings)
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -90,7 +87,3 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"There is no file {path}; --config expects settings in TOML.") from error
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}.") from error
-
-
-def _fields(kind: type[Method]) -> dict[str, Any]:
-    return {field.name: field.type for field in dataclasses.fields(kind)}

@@ -1,17 +1,16 @@
-"""Results as tables on the terminal."""
+"""Where results go on a terminal, and what ends them: the verdict and the time."""
 
 from typing import Any
 
-import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
-from tractable.checks.report import number
+from tractable.beliefs.check import Check
+from tractable.pages.exhibit import Exhibit
+from tractable.pages.terminal import to_terminal
+from tractable.pages.verdict import checks
 
-ROWS = 12  # parameters shown
-WIDE = 110  # where there is no terminal to ask
-COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red"}
+ROWS, COLUMNS = 12, 9  # of a long table, at most
+WIDE = 120  # where there is no terminal to ask
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -20,49 +19,9 @@ def console(*, stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
 
 
-def table(title: str, *columns: str, numbers: int = 0) -> Table:
-    """An empty table whose columns from the second on are ``numbers`` right-aligned ones, and then text."""
-    out = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        out.add_column(column, justify="right" if 1 <= i <= numbers else "left", no_wrap=i == 0)
-    return out
-
-
-def parameters(summary: pd.DataFrame, weights: int = 0) -> Table:
-    """The first rows of ``posterior.summary()``; and how many weights of a network it leaves out."""
-    out = table("Parameters", "", *summary.columns, numbers=len(summary.columns))
-    for name, row in summary.head(ROWS).iterrows():
-        out.add_row(str(name), *(number(float(f"{v:.3g}")) for v in row))
-    if len(summary) > ROWS:
-        out.add_row(f"and {len(summary) - ROWS} more")
-    if weights:
-        out.add_row(f"{weights:,} weights of the network: see the report")
-    return out
-
-
-def held_out(scores: list[Any]) -> Table:
-    """Held-out scores."""
-    out = table("Held-out rows", "", "value", "", numbers=1)
-    for each in scores:
-        out.add_row(each.name, number(each.value), each.meaning)
-    return out
-
-
-def verdict(word: str, checks: list[dict[str, Any]]) -> Table:
+def verdict(word: str, found: list[dict[str, Any]]) -> RenderableType:
     """A verdict, and the checks which made it."""
-    out = table(f"Verdict: [{COLOUR[word]}]{word}[/]", "check", "value", "", "", numbers=1)
-    for c in checks:
-        out.add_row(c["name"], number(c["value"]), f"[{COLOUR[c['verdict']]}]{c['verdict']}[/]", c["sentence"])
-    return out
-
-
-def comparison(cells: pd.DataFrame) -> Table:
-    """A comparison's table, already text."""
-    out = table("Methods side by side", "method", *cells.columns, numbers=len(cells.columns) - 1)
-    for name, row in cells.iterrows():
-        *values, word = map(str, row)
-        out.add_row(str(name), *values, f"[{COLOUR.get(word, 'default')}]{word}[/]")
-    return out
+    return to_terminal(Exhibit("Verdict", [checks([Check(**each) for each in found])], verdict=word))
 
 
 def seconds(phases: dict[str, float]) -> str:

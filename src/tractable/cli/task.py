@@ -1,6 +1,5 @@
 """What a command line is to learn: the options that say it, the kinds of model, and a task of one kind."""
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,9 +221,4 @@ def posterior_of(task: Task, method: Method, seed: int, folder: Path, progress: 
     same = saved["method"] == method.settings() and saved["seed"] == seed
     if about is not None and not about["interrupted"] and same:
         return load(folder, model, task.data)
-    checkpoint = folder if method.resumable else None
-    posterior = infer(model, task.data, method, seed=seed, progress=progress, checkpoint=checkpoint)
-    if checkpoint is None:
-        shutil.rmtree(folder / "draws.zarr", ignore_errors=True)  # of a run killed while it was saved
-        posterior.save(folder)
-    return posterior
+    return infer(model, task.data, method, seed=seed, progress=progress, checkpoint=folder)

@@ -8,8 +8,6 @@ epochs is the offset and the order; neighbours in the shuffled copy stay neighbo
 """
 
 import hashlib
-import pathlib
-import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.data.arrays import arrays_of, weights_of
 from tractable.tools.errors import DataError
 
 PyTree = Any
 CHUNK = 1 << 16  # rows read at a time from a file
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
+EVENLY = 10_000  # rows that stand for rows of unlike weight
 
 
 class Batch(NamedTuple):
@@ -30,10 +30,11 @@ class Batch(NamedTuple):
 
     Attributes:
         data: pytree of rows, every leaf (n, ...).
-        mask: (n,), 1 for a row that counts and 0 for padding.
+        mask: (n,), 0 for padding, else how often the row counts: once, or as ``Data(weights=...)`` says.
         size: N, the rows of the whole data set.
         index: i in 0..M−1, the batch's place in its epoch.
         count: M, the batches of an epoch.
+        rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
     """
 
     data: PyTree
@@ -41,17 +42,40 @@ class Batch(NamedTuple):
     size: Any  # an int, or traced
     index: jax.Array | int = 0
     count: int = 1
+    rows: Any = None
 
     @property
     def scale(self) -> jax.Array:
-        """N/n, which makes the batch's sum an unbiased estimate of the data set's."""
-        return self.size / jnp.maximum(jnp.sum(self.mask), 1)
+        """N/n of rows, whatever they weigh: it makes the batch's sum an unbiased estimate of the data set's."""
+        return self.size / jnp.maximum(jnp.sum(self.mask) if self.rows is None else self.rows, 1)
+
+    def counted(self, terms: jax.Array) -> jax.Array:
+        """A term of every row, (n, ...), as often as the row counts; 0 where it does not, whatever its term is."""
+        trailing = tuple(range(1, terms.ndim))
+        kept = jnp.where(jnp.expand_dims(self.mask > 0, trailing), terms, 0.0)
+        if self.rows is None:
+            return kept
+        return jnp.expand_dims(self.mask, trailing).astype(kept.dtype) * kept
+
+
+class Weighted(NamedTuple):
+    """Rows that do not all count once: what data with weights hand out in place of (y, given)."""
+
+    y: PyTree
+    given: PyTree
+    weights: Any  # (n,) ≥ 0
+
+
+def apart(rows: PyTree) -> tuple[PyTree, Any]:
+    """Rows, and how often each counts; None where all count once."""
+    return ((rows.y, rows.given), rows.weights) if isinstance(rows, Weighted) else (rows, None)
 
 
 def whole(rows: PyTree) -> Batch:
     """All rows as one batch."""
+    rows, weights = apart(rows)
     size = jax.tree.leaves(rows)[0].shape[0]
-    return Batch(rows, jnp.ones(size), size)
+    return Batch(rows, jnp.ones(size), size) if weights is None else Batch(rows, weights, size, rows=size)
 
 
 class Plan(NamedTuple):
@@ -127,6 +151,9 @@ class Data:
         y: array or pytree of arrays with N rows each, or a path: ``.npy`` and uncompressed ``.npz``
             are memory-mapped, ``.parquet`` becomes a dict of columns.
         given: the same for inputs; passed to ``likelihood(params, x)`` row by row.
+        weights: (N,) numbers ≥ 0, or a path to them: how often each row counts in Σ_n w_n log p(y_n|θ). Weight 2 is the
+            row twice, weight 0 as if it were not there. By default every row counts once. Minibatches draw rows alike,
+            whatever they weigh, and predictions for a row do not look at its weight.
         missing: "raise" refuses rows with NaN or infinite numbers, "drop" leaves them out; "keep" keeps NaN (not
             infinite numbers), for models that know what a missing number is (``models.mixture.with_missing``).
         allow_empty: accept N = 0, whose posterior is the prior.
@@ -134,10 +161,12 @@ class Data:
             their batches from the file, which should then be in random order.
 
     Raises:
-        DataError: empty data, rows of unequal number, numbers that are not finite.
+        DataError: empty data, rows of unequal number, numbers that are not finite, weights that cannot be.
 
     >>> Data([1, 0, 1]).size
     3
+    >>> Data([1, 0, 1], weights=[2, 0.5, 0]).total
+    2.5
     """
 
     def __init__(
@@ -145,36 +174,45 @@ class Data:
         y: Any,
         given: Any = None,
         *,
+        weights: Any = None,
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
     ):
         if missing not in ("raise", "drop", "keep"):
             raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
-        rows = (_arrays(y, "y"), None if given is None else _arrays(given, "given"))
+        rows = (arrays_of(y, "y"), None if given is None else arrays_of(given, "given"))
         self.size = _common_length(rows)
         if self.size == 0 and not allow_empty:
             raise DataError("Data holds no rows: expected at least one. Pass allow_empty=True to sample the prior.")
         if self.size >= 1 << 30:
             raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
+        self.weights = None if weights is None else weights_of(weights, self.size)
         bad = _not_finite(rows, self.size, missing == "keep")
         if bad and missing != "drop":
             raise DataError(bad.sentence)
         if bad:
             rows = jax.tree.map(lambda a: np.asarray(a)[~bad.rows], rows)
+            self.weights = None if self.weights is None else self.weights[~bad.rows]
             self.size = _common_length(rows)
             if self.size == 0:
                 raise DataError("Data holds no rows once those that are not finite are dropped.")
+        if self.weights is not None and not np.any(self.weights > 0) and not allow_empty:
+            raise DataError(
+                "Every weight of Data is zero, so that no row counts: expected a row above zero at least. Pass "
+                "allow_empty=True to sample the prior."
+            )
         self.rows = rows
         self.missing = missing
-        self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
+        self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves((rows, self.weights)))
         self.resident = self.nbytes <= RESIDENT if resident is None else resident
         self._shuffled: dict[int, PyTree] = {}
         self._fingerprint: str | None = None
 
     def __repr__(self) -> str:
         shapes = jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", self.rows)
-        return f"Data({self.size} rows, y={shapes[0]}, given={shapes[1]})"
+        weight = "" if self.weights is None else f" of total weight {self.total:g}"
+        return f"Data({self.size} rows{weight}, y={shapes[0]}, given={shapes[1]})"
 
     def __len__(self) -> int:
         return self.size
@@ -187,9 +225,34 @@ class Data:
     def given(self) -> PyTree:
         return self.rows[1]
 
+    @property
+    def total(self) -> int | float:
+        """Σ_n w_n, how many rows these count as: N where every row counts once."""
+        return self.size if self.weights is None else float(np.sum(self.weights))
+
     def take(self, index: Any) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
+        taken = Data(y, given, missing=self.missing)
+        taken.weights = None if self.weights is None else self.weights[index]
+        return taken
+
+    def alike(self, count: int = EVENLY) -> "Data":
+        """Rows that all count once and stand for these, to begin a method from: the data themselves without weights.
+
+        Rows of weight zero are left out. Where the others differ in weight, ``count`` rows stand for them, evenly in
+        proportion to it.
+        """
+        if self.weights is None:
+            return self
+        counting = self.weights > 0
+        kept = np.flatnonzero(counting if counting.any() else ~counting)
+        weights = self.weights[kept]
+        if np.ptp(weights) > 0:
+            reached = np.cumsum(weights) / weights.sum()
+            evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
+            kept = kept[np.minimum(evenly, len(kept) - 1)]
+        y, given = jax.tree.map(lambda a: np.asarray(a[kept]), self.rows)
         return Data(y, given, missing=self.missing)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Data", "Data"]:
@@ -201,13 +264,22 @@ class Data:
         return self.take(np.sort(order[:cut])), self.take(np.sort(order[cut:]))
 
     def arrays(self) -> PyTree:
-        """All rows on the device, in the order given."""
+        """All rows on the device, in the order given: (y, given), with weights ``Weighted``."""
         if not self.resident:
             raise DataError(
                 f"This method looks at all {self.size} rows at every step, {self.nbytes / 2**30:.1f} GiB. "
                 "Use one that takes minibatches (SGLD, SGHMC), or Data(..., resident=True) if memory allows."
             )
-        return jax.tree.map(jnp.asarray, self.rows)
+        return self.first()
+
+    def first(self, count: int | None = None) -> PyTree:
+        """The first ``count`` rows, or all, on the device as ``arrays`` has them, wherever the data lie."""
+        return self._each(lambda a: jnp.asarray(a[:count]))
+
+    def _each(self, change: Callable) -> PyTree:
+        """``change`` of every array: (y, given), with weights ``Weighted``."""
+        rows = jax.tree.map(change, self.rows)
+        return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
         """The rows in shuffled order on the device, the first ``width`` repeated at the end.
@@ -217,7 +289,7 @@ class Data:
         if width not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
-            self._shuffled = {width: jax.tree.map(lambda a: jnp.asarray(np.take(a, order, 0)), self.rows)}
+            self._shuffled = {width: self._each(lambda a: jnp.asarray(np.take(a, order, 0)))}
         return self._shuffled[width]
 
     def read(self, starts: np.ndarray, width: int) -> PyTree:
@@ -232,15 +304,17 @@ class Data:
                 out[where][len(first) :] = a[: width - len(first)]
             return out
 
-        return jax.tree.map(of, self.rows)
+        return self._each(of)
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over names, shapes, types and bytes, read in chunks."""
         if self._fingerprint is None:
             digest = hashlib.sha256()
-            for path, leaf in jax.tree_util.tree_flatten_with_path(self.rows)[0]:
-                digest.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode())
+            weights = [] if self.weights is None else [("weights", self.weights)]
+            named = [(jax.tree_util.keystr(p), leaf) for p, leaf in jax.tree_util.tree_flatten_with_path(self.rows)[0]]
+            for name, leaf in named + weights:
+                digest.update(f"{name} {leaf.shape} {leaf.dtype}".encode())
                 for first in range(0, len(leaf), CHUNK):
                     digest.update(np.ascontiguousarray(leaf[first : first + CHUNK]).data)
             self._fingerprint = digest.hexdigest()
@@ -250,12 +324,16 @@ class Data:
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The batch that ``place`` put at ``start``, as a slice of ``Data.windows``."""
     data = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, plan.width), windows)
-    return Batch(data, _mask(plan, rows), plan.size, index, plan.count)
+    return windowed(data, plan, rows, index)
 
 
 def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The same from rows that ``Data.read`` has already cut out."""
-    return Batch(data, _mask(plan, rows), plan.size, index, plan.count)
+    data, weights = apart(data)
+    mask = _mask(plan, rows)
+    if weights is None:
+        return Batch(data, mask, plan.size, index, plan.count)
+    return Batch(data, mask * weights, plan.size, index, plan.count, jnp.sum(mask))
 
 
 def _mask(plan: Plan, rows: jax.Array) -> jax.Array:
@@ -267,92 +345,6 @@ def _mask(plan: Plan, rows: jax.Array) -> jax.Array:
 def as_data(data: Any) -> Data:
     """``data`` itself, or arrays made into Data."""
     return data if isinstance(data, Data) else Data(data)
-
-
-def _arrays(source: Any, role: str) -> PyTree:
-    if isinstance(source, str | pathlib.Path):
-        out = _from_file(pathlib.Path(source))
-    elif hasattr(source, "to_numpy") and hasattr(source, "columns"):  # a frame is a dict of columns
-        out = {str(name): np.asarray(source[name]) for name in source.columns}
-    else:
-        if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
-            try:
-                source = np.asarray(source)
-            except ValueError as error:
-                raise DataError(f"{role} is a list of rows of unequal lengths; every row needs the same.") from error
-        out = jax.tree.map(_native, source)
-    if not jax.tree.leaves(out):
-        raise DataError(f"Data got nothing for {role}: expected an array or a pytree of arrays.")
-    for path, leaf in jax.tree_util.tree_flatten_with_path(out)[0]:
-        if leaf.dtype.kind not in "fiub":
-            raise DataError(
-                f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. "
-                "Encode text and dates first (tractable fit does it for tables)."
-            )
-    return out
-
-
-def _native(a: Any) -> np.ndarray:
-    """An array of a byte order and precision that JAX takes."""
-    a = a if isinstance(a, np.ndarray) else np.asarray(a)
-    if a.dtype.kind == "f" and a.dtype.itemsize > 8:
-        return a.astype(np.float64)
-    return a if a.dtype.isnative or a.dtype.kind not in "fiub" else a.astype(a.dtype.newbyteorder("="))
-
-
-def _from_file(path: pathlib.Path) -> PyTree:
-    if not path.exists():
-        raise DataError(f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet.")
-    readers: dict[str, Callable] = {".npy": _npy, ".npz": _npz, ".parquet": _parquet}
-    if path.suffix not in readers:
-        raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}.")
-    return readers[path.suffix](path)
-
-
-def _npy(path: pathlib.Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
-
-
-def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Members that are stored uncompressed are mapped where they lie in the archive."""
-    out = {}
-    try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as raw:
-            for info in archive.infolist():
-                name = info.filename.removesuffix(".npy")
-                if info.compress_type != zipfile.ZIP_STORED:
-                    with np.load(path, allow_pickle=False) as loaded:
-                        out[name] = loaded[name]
-                    continue
-                raw.seek(info.header_offset + 26)
-                lengths = int.from_bytes(raw.read(2), "little") + int.from_bytes(raw.read(2), "little")
-                raw.seek(info.header_offset + 30 + lengths)
-                version = np.lib.format.read_magic(raw)
-                read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
-                shape, fortran, dtype = read(raw)
-                if dtype.hasobject:
-                    raise DataError(f"{path}: {name} holds Python objects; expected numbers.")
-                order = "F" if fortran else "C"
-                at = raw.tell()
-                empty = not np.prod(shape)  # which cannot be mapped
-                out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
-    except (zipfile.BadZipFile, ValueError, OSError, KeyError) as error:
-        raise DataError(f"{path} is not an .npz file of numbers, or is damaged: {error}.") from error
-    return out
-
-
-def _parquet(path: pathlib.Path) -> dict[str, np.ndarray]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path, memory_map=True)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
-    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _common_length(rows: PyTree) -> int:

@@ -46,7 +46,7 @@ class RowsOver:
 
         Args:
             rows: pytree of arrays with a leading axis of n ≥ 1; from the host they go straight to their devices.
-            mask: (n,), each ≥ 0; all 1 by default.
+            mask: (n,), how often each row counts, ≥ 0; once by default.
 
         Where n does not divide, the last row is repeated with mask 0: a row of zeros might be no possible datum.
         """

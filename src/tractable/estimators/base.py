@@ -16,7 +16,7 @@ from tractable.checks.report import Report
 from tractable.core import Data, Model
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Rows, Scaling
-from tractable.estimators.weighted import moments, updated, weighted
+from tractable.estimators.updating import moments, updated
 from tractable.infer import infer
 from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
@@ -24,7 +24,7 @@ from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
-UNKEPT = ("model", "data", "standing", "surplus")  # of a posterior, in a pickle
+UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
 
 
 class Bayesian(BaseEstimator):
@@ -51,14 +51,12 @@ class Bayesian(BaseEstimator):
         model = self._model()
         prior = model if before is None else updated(model, *moments(before))
         count = tables.length(len(rows.y))
-        # A table's length is one of few, so that few are compiled for: what is added counts nothing.
-        y = np.column_stack([self._scaling.targets(rows.y), rows.weight])
-        y = np.concatenate([y, np.broadcast_to([y[0, 0], 0.0], (count - len(y), 2))])
-        dtype = jnp.result_type(float)
-        data = Data(y.astype(dtype), given=self._inputs(rows.x, count))
+        # Row counts are padded to one of few, so that few programs are compiled; added rows weigh nothing.
+        y, weights = tables.padded(self._targets(rows.y), count), tables.padded(rows.weight, count, 0.0)
+        data = Data(y, given=self._inputs(rows.x, count), weights=weights)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        fitted = infer(weighted(prior), data, self._method(count), seed=seed, progress=False)
-        # Judged with the rows it has seen; kept without them, and with the likelihood of a datum that counts once.
+        fitted = infer(prior, data, self._method(count), seed=seed, progress=False)
+        # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(
             fitted, model=model, data=None, standing=None, surplus={}, judged=fitted.report()
         )
@@ -71,6 +69,10 @@ class Bayesian(BaseEstimator):
         if isinstance(getattr(method, "batch_size", None), int) and method.batch_size > count:
             method = dataclasses.replace(method, batch_size=count)
         return method
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """What the model explains: y in the model's units, or classes 0, 1, …"""
+        return self._scaling.targets(y).astype(jnp.result_type(float))
 
     def _inputs(self, x: np.ndarray, count: int) -> np.ndarray:
         return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
@@ -306,6 +308,9 @@ class BayesianClassifier(ClassifierMixin, Bayesian):
             self._scaling = tables.scaling(rows, False)
         self._learn(rows, before)
         return self
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return y.astype(int)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities averaged over the posterior, (n, C), in the order of ``classes_``."""

@@ -1,6 +1,7 @@
 """The mixture of normals whose parameters are believed, not estimated, as scikit-learn has it: variational Bayes."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,23 +15,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tractable.beliefs.check import Check
+from tractable.core import Batch
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
-from tractable.estimators.conjugate_model import assigning, counted, laid_out, told_by
-from tractable.estimators.density import check_whole, judged
-from tractable.estimators.density_model import as_doubles, as_floats
-from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
+from tractable.estimators.density import judged
+from tractable.estimators.density_rows import as_doubles, as_floats, compiled, in_few_lengths, merged, middle
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
 from tractable.estimators.mixture_priors import PROCESSES, Prior, beforehand, check_settings, shares_of, students
 from tractable.estimators.mixtures import COVARIANCES, precision_roots
 from tractable.infer import infer
 from tractable.methods.coordinate_ascent import CoordinateAscent
+from tractable.models.conjugate_variational import Conjugate
 from tractable.models.linear_mixture import clustered
-from tractable.models.mixture import Gaussians
+from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, TractableWarning
+from tractable.tools.settings import expect_whole
 
 BLOCK = 1 << 12  # rows that are told of at a time
 
@@ -178,7 +180,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         model = self._modelled(prior, centre)
         white = self._white(prior, frame)
         found = infer(
-            counted(white, self._beginning(white, frame)),
+            white.with_steps(first=self._beginning(white, frame, float(weight.sum()))),
             in_few_lengths(inwards(frame, x), weight),
             CoordinateAscent(
                 starts=1 if self.n_components == 1 else int(self.n_init),
@@ -223,7 +225,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         By ``random_state``. A process has a component K too: all those not used.
         """
         check_is_fitted(self, "posterior_")
-        check_whole(n_samples=n_samples)
+        expect_whole("n_samples", n_samples)
         generator = check_random_state(self.random_state)
         weights, means, scales, free = self._students()
         labels = generator.choice(len(weights), int(n_samples), p=weights)
@@ -263,7 +265,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         off = inwards(frame, prior.mean[None])[0]
         return self._modelled(prior._replace(mean=off, covariance=unit), np.zeros(len(off)))
 
-    def _beginning(self, white: ConjugateModel, frame: Frame) -> Callable:
+    def _beginning(self, white: ConjugateModel, frame: Frame, total: float) -> Callable:
         """``(key, rows) -> λ`` of the frame: by k-means++, in the columns' own scales, or where the last fit ended."""
         k = int(self.n_components)
         if self.warm_start and hasattr(self, "posterior_"):
@@ -271,12 +273,10 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
             if [np.shape(leaf) for leaf in before] == [np.shape(leaf) for leaf in like]:
                 return lambda key, rows: before
 
-        def first(key: jax.Array, rows: tuple) -> MixturePosterior:
-            x, weight = (np.asarray(part, np.float64) for part in rows)
-            seen = as_rows(x[weight > 0], weight[weight > 0])
-            x, shares = clustered(key, spun(frame.root, seen), k)
+        def first(key: jax.Array, rows: np.ndarray) -> MixturePosterior:
+            x, shares = clustered(key, spun(frame.root, np.asarray(rows, np.float64)), k)
             count, dtype = tables.length(len(x)), jnp.result_type(float)
-            mask = np.full(len(x), weight.sum() / len(x))
+            mask = np.full(len(x), total / len(x))
             return assigning(white.conjugate)(
                 tables.padded(spun(frame.inverse, x).astype(dtype), count),
                 tables.padded(mask.astype(dtype), count, 0.0),
@@ -375,10 +375,24 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         x = self._checked(X)
         prior = self._prior()
         frame = framing(self._centre, prior.covariance)
-        apply, dtype = told_by(self._white(prior, frame).conjugate, step), jnp.result_type(float)
+        apply, dtype = compiled(self._white(prior, frame).conjugate, step), jnp.result_type(float)
         q, out = as_floats(self._within(frame)), []
         for start in range(0, len(x), BLOCK):
             part = inwards(frame, x[start : start + BLOCK]).astype(dtype)
             found = apply(q, jnp.asarray(tables.padded(part, tables.length(len(part)))))
             out.append(np.asarray(found, np.float64)[: len(part)])
         return np.concatenate(out), frame
+
+
+@functools.lru_cache(maxsize=128)
+def assigning(conjugate: Conjugate) -> Callable:
+    """``(x, weight, responsibilities) -> λ``, compiled."""
+    assigned: Any = conjugate.assigned
+    return jax.jit(lambda x, weight, shares: conjugate.m_step(assigned(Batch(x, weight, x.shape[0]), shares)))
+
+
+@functools.lru_cache(maxsize=128)
+def laid_out(components: int, features: int, kind: str) -> Callable:
+    """θ's, a leading axis of draws, as unconstrained numbers (draws, k); whatever is believed of them."""
+    model = gaussian_mixture(components, features, kind, 0.0)
+    return jax.jit(jax.vmap(lambda theta: model.space.ravel(model.unconstrain(theta))))

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
 from tractable.core import Batch
@@ -22,15 +23,23 @@ from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian
-from tractable.estimators.density_model import as_doubles, as_floats, compiled, finite, moved, weighted
-from tractable.estimators.density_rows import as_rows, in_few_lengths, merged, middle
+from tractable.estimators.density_rows import (
+    as_doubles,
+    as_floats,
+    compiled,
+    finite,
+    in_few_lengths,
+    merged,
+    middle,
+    moved,
+)  # fmt: skip
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.tools.settings import expect_whole, is_number
 
 PyTree = Any
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
@@ -72,8 +81,9 @@ class Density(DensityMixin, Bayesian):
 
     def _check_settings(self) -> None:
         """Settings that need no rows to be judged."""
-        check_whole(n_init=self.n_init, max_iter=self.max_iter, chunk_size=self.chunk_size)
-        if not (isinstance(self.tol, int | float) and 0 < self.tol < math.inf):
+        for name in ("n_init", "max_iter", "chunk_size"):
+            expect_whole(name, getattr(self, name))
+        if not is_number(self.tol, 0):
             raise SettingsError(f"tol is a share of the log likelihood, above 0 and finite; got {self.tol!r}.")
 
     def _theta(self) -> PyTree:
@@ -91,7 +101,7 @@ class Density(DensityMixin, Bayesian):
     def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
         """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
         del origin
-        begin: Any = model.begin
+        begin: Any = model.steps.begin
         return begin, int(self.n_init)
 
     def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
@@ -188,7 +198,7 @@ class Density(DensityMixin, Bayesian):
             *self._examine(theta, self._running.seen),
         ]
         posterior = Posterior(
-            model, None, EM(), None, judged=judged(checks, f"online EM on {len(model.names)} numbers")
+            model, None, EM(), None, Belief(), judged=judged(checks, f"online EM on {len(model.names)} numbers")
         )
         self._conclude(theta, None, posterior, self._centre)
         return self
@@ -205,7 +215,7 @@ class Density(DensityMixin, Bayesian):
     def _sampled(self, n_samples: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows and their causes."""
         check_is_fitted(self, "posterior_")
-        check_whole(n_samples=n_samples)
+        expect_whole("n_samples", n_samples)
         x, z = self._model().sample(jax.random.key(self._seed()), as_floats(self._theta()), int(n_samples))
         return np.asarray(x, np.float64) + self._centre, np.asarray(z)
 
@@ -229,7 +239,7 @@ class Density(DensityMixin, Bayesian):
         if sample_weight is not None:
             weight = self._weights(sample_weight, x)
         self._check_rows(int(np.count_nonzero(weight)))
-        data = Data(x, given=weight, missing=self._gaps(), resident=False)
+        data = Data(x, weights=None if sample_weight is None else weight, missing=self._gaps(), resident=False)
         # Mapped rows stay where they are: what the model takes off is made beforehand, in a pass of its own.
         centre = middle(blocks(x, weight, self.chunk_size), self.n_features_in_).astype(np.float32).astype(np.float64)
         self._climb(self._model(centre), data, np.zeros_like(centre), centre, float(weight.sum()))
@@ -237,13 +247,7 @@ class Density(DensityMixin, Bayesian):
     def _climb(self, base: LatentModel, data: Data, origin: np.ndarray, centre: np.ndarray, total: float) -> None:
         """EM on rows with ``origin`` taken off."""
         begin, starts = self._beginning(base, origin)
-
-        def seen(key: jax.Array, rows: tuple) -> PyTree:
-            x, weight = (np.asarray(part, np.float64) for part in rows)
-            return begin(key, as_rows(x[weight > 0], weight[weight > 0]))
-
-        # Components are judged by the rows they explain, of which padding is none.
-        model = weighted(base).with_steps(begin=seen, examine=lambda theta, _: self._examine(theta, total))
+        model = as_it_stands(base).with_steps(begin=lambda key, rows: begin(key, np.asarray(rows, np.float64)))
         method = EM(
             starts=starts, steps=int(self.max_iter), tolerance=float(self.tol), chunk=int(self.chunk_size),
             errors=self._informed,
@@ -303,8 +307,7 @@ class Density(DensityMixin, Bayesian):
 
     def _examine(self, theta: PyTree, size: float) -> list[Check]:
         """What the model says of a maximum that explains ``size`` rows."""
-        examine: Any = self._model().examine
-        return examine(theta, max(1, round(size)))
+        return self._model().examine(theta, max(1, round(size)))
 
     def _validated(self, x: Any, reset: bool, least: int = 1) -> np.ndarray:
         finite: Any = "allow-nan" if self.missing == "exact" else True
@@ -340,25 +343,23 @@ class Density(DensityMixin, Bayesian):
         return np.concatenate(out)
 
 
-def check_whole(**settings: Any) -> None:
-    """A sentence about the first that is not a whole number above 0."""
-    for name, value in settings.items():
-        if not is_count(value):
-            raise SettingsError(f"{name} is a whole number, 1 or more; got {value!r}.")
-
-
 def judged(checks: list[Check], title: str) -> Report:
     """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
 
 
+@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
+def as_it_stands(base: LatentModel) -> LatentModel:
+    """The model whose rows EM neither moves, as they are about the centre already, nor orders their components."""
+    return base.with_steps(shift=None, canonical=None)
+
+
 @functools.lru_cache(maxsize=128)
 def online_step(model: LatentModel) -> Callable:
     """``(OnlineState, Batch) -> (OnlineState, OnlineInfo)``: its time is W / w, so that γ is (w / (W + w))^κ."""
-    e_step, m_step = model.e_step, model.m_step
-    if e_step is None or m_step is None:
+    if model.halves is None:
         raise ModelError("partial_fit needs both halves of EM in closed form.")
     example = Batch(jnp.zeros((1, 1)), jnp.ones(1), 1)  # of which only init asks
-    kernel = online_em(e_step, m_step, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
+    kernel = online_em(*model.halves, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
     return jax.jit(lambda state, batch: kernel.step(jnp.zeros(0), state, batch))

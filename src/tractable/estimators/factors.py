@@ -10,13 +10,14 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from tractable.beliefs.check import Check
 from tractable.core import Data
-from tractable.estimators.density import Density, check_whole
+from tractable.estimators.density import Density
 from tractable.methods.maximisation import CHUNK, EM
 from tractable.methods.points import INFORMATION
 from tractable.models.factors import Loadings, Regression, factor_analysis, probabilistic_pca
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError, TractableWarning
+from tractable.tools.settings import expect_whole, is_number
 
 NOISES = ("diagonal", "isotropic")
 ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family
@@ -128,10 +129,10 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.n_components is not None:
-            check_whole(n_components=self.n_components)
+            expect_whole("n_components", self.n_components)
         if not isinstance(self.noise, str) or self.noise not in NOISES:
             raise SettingsError(f"noise is one of {', '.join(NOISES)}; got {self.noise!r}.")
-        if not (isinstance(self.noise_floor, int | float) and 0 < self.noise_floor < math.inf):
+        if not is_number(self.noise_floor, 0):
             raise SettingsError(f"noise_floor is a variance, above 0 and finite; got {self.noise_floor!r}.")
         if self.rotation is not None and self.rotation not in ROTATIONS:
             raise SettingsError(f"rotation is None, {' or '.join(ROTATIONS)}; got {self.rotation!r}.")

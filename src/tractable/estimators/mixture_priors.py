@@ -1,14 +1,13 @@
 """What a Bayesian mixture believes before rows, from an estimator's settings, and predicts after them."""
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tractable.estimators.density import check_whole
 from tractable.estimators.mixtures import COVARIANCES, shaped
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import expect_whole, is_number
 
 PROCESSES = {"dirichlet_process": True, "dirichlet_distribution": False}
 
@@ -25,7 +24,8 @@ class Prior(NamedTuple):
 
 def check_settings(given: Any) -> None:
     """A sentence about the first of an estimator's settings that is amiss, as far as it needs no rows to be judged."""
-    check_whole(n_components=given.n_components, n_init=given.n_init, max_iter=given.max_iter, draws=given.draws)
+    for name in ("n_components", "n_init", "max_iter", "draws"):
+        expect_whole(name, getattr(given, name))
     if not isinstance(given.covariance_type, str) or given.covariance_type not in COVARIANCES:
         raise SettingsError(f"covariance_type is one of {', '.join(COVARIANCES)}; got {given.covariance_type!r}.")
     kind = given.weight_concentration_prior_type
@@ -104,9 +104,3 @@ def shares_of(concentration: np.ndarray) -> np.ndarray:
         return concentration / concentration.sum()
     piece, left = concentration / concentration.sum(0)
     return np.append(piece, 1.0) * np.append(1.0, np.cumprod(left))
-
-
-def is_number(value: Any, least: int | float) -> bool:
-    """Whether it is a finite number above ``least``."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return bool(number and least < value < math.inf)

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import scipy.linalg
 
-from tractable.estimators.density import Density, check_whole
+from tractable.estimators.density import Density
 from tractable.methods.maximisation import CHUNK
 from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, Moments, gaussian_mixture, with_missing
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import expect_whole, is_number
 
 PyTree = Any
 COVARIANCES = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
@@ -138,10 +139,10 @@ class GaussianMixture(Density):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        check_whole(n_components=self.n_components)
+        expect_whole("n_components", self.n_components)
         if not isinstance(self.covariance_type, str) or self.covariance_type not in COVARIANCES:
             raise SettingsError(f"covariance_type is one of {', '.join(COVARIANCES)}; got {self.covariance_type!r}.")
-        if not (isinstance(self.reg_covar, int | float) and 0 <= self.reg_covar < math.inf):
+        if not is_number(self.reg_covar) or self.reg_covar < 0:
             raise SettingsError(f"reg_covar is a variance, 0 or more and finite; got {self.reg_covar!r}.")
         if self.missing not in ("raise", "exact"):
             raise SettingsError(f"missing is 'raise' or 'exact'; got {self.missing!r}.")

@@ -1,33 +1,34 @@
 """Settings of the ways to the evidence, and the sentences of those that are out of range."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from tractable.core import Data
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, SettingsError
-
-KERNELS = ("mala", "random-walk")
+from tractable.tools.settings import Count, Range, Settings, at_least, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonteCarlo:
+class Way(Settings):
+    """Settings of a way to the evidence."""
+
+    subject: ClassVar[str] = "log_evidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarlo(Way):
     """Settings of "monte-carlo".
 
     Args:
         draws: S ≥ 100, of the prior.
     """
 
-    draws: int = 100_000
-
-    def __post_init__(self) -> None:
-        whole(self, "draws", 100)
+    draws: Annotated[int, at_least(100)] = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Importance:
+class Importance(Way):
     """Settings of "importance".
 
     Args:
@@ -36,19 +37,13 @@ class Importance:
         starts: climbs to modes, from which q is made; at a given θ for every datum.
     """
 
-    draws: int = 10_000
-    degrees: float | int = 5
-    starts: int = 4
-
-    def __post_init__(self) -> None:
-        whole(self, "draws", 100)
-        whole(self, "starts", 1)
-        good = isinstance(self.degrees, float | int) and 0 < self.degrees < math.inf
-        refuse(good, self, "degrees", "a positive number")
+    draws: Annotated[int, at_least(100)] = 10_000
+    degrees: Annotated[float | int, Range("a positive number", lambda value: is_number(value, 0))] = 5
+    starts: Count = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Annealing:
+class Annealing(Way):
     """Settings of "annealed".
 
     Args:
@@ -61,25 +56,16 @@ class Annealing:
         pilot: ≥ 64 particles of the run that chooses temperatures, steps and covariances.
     """
 
-    chains: int = 256
-    temperatures: int | None = None
-    transitions: int = 1
-    kernel: str = "mala"
+    chains: Annotated[int, at_least(32)] = 256
+    temperatures: Annotated[int, at_least(2)] | None = None
+    transitions: Count = 1
+    kernel: Literal["mala", "random-walk"] = "mala"
     reverse: bool = True
-    pilot: int = 512
-
-    def __post_init__(self) -> None:
-        whole(self, "chains", 32)
-        whole(self, "transitions", 1)
-        whole(self, "pilot", 64)
-        if self.temperatures is not None:
-            whole(self, "temperatures", 2)
-        refuse(self.kernel in KERNELS, self, "kernel", "'mala' or 'random-walk'")
-        refuse(isinstance(self.reverse, bool), self, "reverse", "True or False")
+    pilot: Annotated[int, at_least(64)] = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace:
+class Laplace(Way):
     """Settings of "laplace".
 
     Args:
@@ -87,16 +73,12 @@ class Laplace:
         starts: climbs to modes; several modes are found only from several.
     """
 
-    draws: int = 4000
-    starts: int = 4
-
-    def __post_init__(self) -> None:
-        whole(self, "draws", 100)
-        whole(self, "starts", 1)
+    draws: Annotated[int, at_least(100)] = 4000
+    starts: Count = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enumeration:
+class Enumeration(Way):
     """ "enumeration" has no settings."""
 
 
@@ -130,17 +112,6 @@ def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -
             f"expected some of {', '.join(fields) or 'none'}."
         )
     return kind(**(defaults | settings))
-
-
-def whole(settings: Any, field: str, least: int) -> None:
-    """A sentence where a setting is no whole number of at least so much."""
-    refuse(is_count(getattr(settings, field), least), settings, field, f"a whole number ≥ {least}")
-
-
-def refuse(good: bool, settings: Any, field: str, expected: str) -> None:
-    """The sentence of a setting that is out of range."""
-    if not good:
-        raise SettingsError(f"log_evidence({field}=...) expects {expected}; got {getattr(settings, field)!r}.")
 
 
 def check_resident(data: Data) -> None:

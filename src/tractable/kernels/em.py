@@ -11,7 +11,6 @@ is ``statistics -> theta``. Not for z that cannot be summed or integrated out gi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +20,8 @@ from jax.core import Tracer
 
 from tractable.core import Batch, Data, Kernel, as_data
 from tractable.tools import schedules, tree
-from tractable.tools.counts import is_count
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import expect_whole
 
 PyTree = Any
 
@@ -32,6 +31,29 @@ class Expected(NamedTuple):
 
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
     log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
+
+
+EStep = Callable[[PyTree, Batch], Expected]  # of θ
+MStep = Callable[[PyTree], PyTree]  # statistics -> θ
+OfRows = Callable[[PyTree, PyTree], jax.Array]  # (θ, rows) -> (n, ...)
+
+
+class Sums(NamedTuple):
+    """How z is summed or integrated out exactly; all but the first None where there is no such.
+
+    Attributes:
+        log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), nats.
+        e_step: ``(theta, batch) -> Expected``.
+        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ), of a z that takes m values.
+        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of a normal z.
+        causes: (m, ...) the values of z, where they are listed.
+    """
+
+    log_prob: OfRows
+    e_step: EStep | None = None
+    responsibilities: OfRows | None = None
+    encode: Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]] | None = None
+    causes: PyTree = None
 
 
 class State(NamedTuple):
@@ -123,8 +145,7 @@ def online_em(
     Raises:
         SettingsError: γ outside (0, 1], patience < 1.
     """
-    if not is_count(patience):
-        raise SettingsError(f"online_em(patience=...) is a whole number of batches, 1 or more; got {patience}.")
+    expect_whole("online_em(patience=...)", patience, of=" of batches")
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
     gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
@@ -170,7 +191,7 @@ def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = Non
     Raises:
         SettingsError: a chunk below 1.
     """
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     size = jax.tree.leaves(rows)[0].shape[0]
     weights = jnp.ones(size, _dtype(theta)) if weights is None else jnp.asarray(weights)
     if chunk >= size:
@@ -196,7 +217,7 @@ def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = Non
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
     """The same E-step in memory O(chunk): ``em(chunked(e_step), m_step)``. See ``accumulate``."""
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     return lambda theta, batch: accumulate(e_step, theta, batch.data, batch.mask, chunk)
 
 
@@ -213,7 +234,7 @@ def expected(
         theta: parameters. The M-step of float64 sums may be float64 too: cast it where single precision is wanted.
         data: ``Data``, such as of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
-        weights: (N,), each ≥ 0; all 1 by default.
+        weights: (N,), each ≥ 0; by default those of the data.
         lay: ``(rows, mask) -> (rows, mask)``, which puts a chunk where the E-step looks for it: over devices.
 
     Returns:
@@ -222,8 +243,9 @@ def expected(
     Raises:
         SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
     """
-    _check_chunk(chunk)
+    expect_whole("A chunk", chunk, of=" of rows")
     data = as_data(data)
+    weights = data.weights if weights is None else weights
     if weights is not None and np.shape(weights) != (data.size,):
         raise DataError(f"expected(weights=...) has one weight a row, shape ({data.size},); got {np.shape(weights)}.")
     if data.size == 0:
@@ -243,16 +265,7 @@ def expected(
     return _summed(total, working)
 
 
-@dataclass(frozen=True)
-class Enumerated:
-    """What summing over the values of z gives."""
-
-    e_step: Callable  # (theta, batch) -> Expected
-    responsibilities: Callable  # (theta, rows) -> (n, m), p(z | x, θ)
-    log_evidence: Callable  # (theta, rows) -> (n,), log p(x | θ), nats
-
-
-def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Enumerated:
+def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Sums:
     """The exact E-step of any model whose z takes few values: by summing over them. The M-step is yours.
 
         log p(x | θ) = log Σ_z p(x, z | θ),    p(z | x, θ) = p(x, z | θ) / p(x | θ)
@@ -276,7 +289,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
     def joint(theta: PyTree, rows: PyTree) -> jax.Array:  # (n, m)
         return jax.vmap(lambda x: jax.vmap(lambda z: log_joint(theta, x, z))(values))(rows)
 
-    def log_evidence(theta: PyTree, rows: PyTree) -> jax.Array:
+    def log_prob(theta: PyTree, rows: PyTree) -> jax.Array:
         return jax.nn.logsumexp(joint(theta, rows), axis=1)
 
     def responsibilities(theta: PyTree, rows: PyTree) -> jax.Array:
@@ -304,7 +317,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
         )
         return Expected(sums, jnp.sum(weights * evidence))
 
-    return Enumerated(e_step, responsibilities, log_evidence)
+    return Sums(log_prob, e_step, responsibilities, causes=values)
 
 
 def observed(batch: Batch) -> PyTree:
@@ -343,11 +356,6 @@ def _like(new: PyTree, old: PyTree) -> PyTree:
             f"{shapes[1][0]} of shapes {shapes[1][1]}; got {shapes[0][0]} of shapes {shapes[0][1]}."
         )
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
-
-
-def _check_chunk(chunk: int) -> None:
-    if not is_count(chunk):
-        raise SettingsError(f"A chunk is a whole number of rows, 1 or more; got {chunk}.")
 
 
 def _summed(total: PyTree, term: PyTree) -> PyTree:

@@ -3,7 +3,7 @@
 import functools
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,19 @@ import numpy as np
 import optax
 
 from tractable import run as loop
+from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
 from tractable.core import Kernel, Model, Objective
 from tractable.data.rows import Data, Plan, place, window
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
+from tractable.methods.stretches import stretched
 from tractable.models.ladder import Ladder
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 FIRST = 10_000  # rows that biases are begun from
@@ -55,19 +58,11 @@ class Amortised(Method):
 
     point: ClassVar[bool] = True
     minibatch: ClassVar[bool] = True
-    resumable: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
-    epochs: int = 100
-    batch_size: int = 100
-    optimizer: Any = "adam"
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        self.check_whole("epochs")
-        self.check_whole("batch_size")
-        good = self.optimizer == "adam" or isinstance(self.optimizer, optax.GradientTransformation)
-        self.check(good, "optimizer", "'adam' or an optax optimiser")
-        self.check_positive("learning_rate")
+    epochs: Count = 100
+    batch_size: Count = 100
+    optimizer: Literal["adam"] | Optimiser = "adam"
+    learning_rate: Positive = 1e-3
 
     def plan(self, data: Data | None) -> Plan | None:
         return plan_batches(self, data, self.batch_size)
@@ -116,83 +111,39 @@ class Amortised(Method):
             raise DataError("A ladder looks at no inputs: give Data(x) without given=.")
         began = time.perf_counter()
         start_key, run_key, look_key = jax.random.split(session.key, 3)
-        first = self.initial(ladder, start_key, jax.tree.map(lambda a: a[:FIRST], data.rows[0]))
+        first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).alike().rows[0])
         program = Amortising(ladder, self, not data.resident)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups = -(-self.epochs * plan.count // shape.group)
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         keys = chain_keys(run_key, 1)
-        begin = functools.partial(loop.begin, program, tuned, None, keys)
         begun = jax.tree.map(lambda a: jnp.asarray(a)[None], first)
-        if session.resume is None:
-            at = Standing(0, begin(begun), {})
-        else:
-            arrays, numbers = session.resume
-            at = restored(arrays, numbers, jax.eval_shape(begin, begun))
-        saved = at.groups
-
-        def on_segment(_: Any, info: dict, states: Any, done: int, __: Any) -> None:
-            nonlocal at, saved
-            at = Standing(done, states, joined(at.info, info))
-            if done == groups or (done - saved) * session.chunks >= groups:
-                kept(session, at)
-                saved = done
-            session.say("climbing", done * shape.group, groups * shape.group)
-
-        result = loop.run(
-            program, shape, data, plan, tuned, keys, at.states, groups=groups, done=at.groups, keep=False, trace=False,
-            on_segment=on_segment, stop=session.stop,
+        at, interrupted = stretched(
+            session, "climbing", program, shape, data, plan, tuned, keys,
+            lambda: loop.begin(program, tuned, None, keys, begun), [groups],
         )  # fmt: skip
-        if saved < at.groups:
-            kept(session, at)
         climbed = time.perf_counter()
-        state = jax.tree.map(lambda a: a[0], result.states)
+        state = jax.tree.map(lambda a: a[0], at.states)
         found = self.looked_at(ladder, state.position, data, look_key)
         found["gradient signal"] = signal(program, plan, data, state, look_key)
-        found |= {"steps": result.groups * shape.group, "settled": settled(at.info["objective"])}
+        found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])}
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
-        return Outcome(
-            None, point, at.info, None, None, found, result.interrupted, seconds,
-            phi=jax.tree.map(np.asarray, state.position["phi"]),
-        )  # fmt: skip
+        network = jax.tree.map(np.asarray, state.position["phi"])
+        return Outcome(Coded(position=point, info=at.info, network=network), found, seconds, interrupted)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
 
     def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
         """What the ladder does with some rows that were learnt from, evenly chosen."""
-        some = data.take(np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int)))
+        index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
+        some = data.take(index).alike(LOOKED_AT)
         return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
 
     def checks(self, posterior: Any) -> list[Check]:
         return judged(posterior.found, posterior.model.depth)
-
-
-class Standing(NamedTuple):
-    """Where a run stands: enough to go on exactly."""
-
-    groups: int  # done
-    states: PyTree  # of position, optimiser and estimator; leading axis (1,)
-    info: dict[str, np.ndarray]  # traces so far, (1, step)
-
-
-def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Traces of two stretches of a run, end to end."""
-    return {name: np.concatenate([before[name], part], 1) if before else part for name, part in now.items()}
-
-
-def kept(session: Session, at: Standing) -> None:
-    """Save where the run stands, where it is saved."""
-    if session.save is not None:
-        arrays = {f"states.{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(at.states))}
-        arrays |= {f"info.{name}": trace for name, trace in at.info.items()}
-        session.save(arrays, {"groups": str(at.groups)}, at.groups)
-
-
-def restored(arrays: dict[str, np.ndarray], numbers: dict[str, str], like: PyTree) -> Standing:
-    """Where a saved run stood; ``like`` has the structure of its states."""
-    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith("states.")]
-    info = {name.removeprefix("info."): trace for name, trace in arrays.items() if name.startswith("info.")}
-    return Standing(int(numbers["groups"]), jax.tree.unflatten(jax.tree.structure(like), leaves), info)
 
 
 def signal(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Array) -> float:

@@ -1,7 +1,7 @@
 """Ladders climbed through their draws: variational autoencoders and importance-weighted ones."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
@@ -9,14 +9,15 @@ from tractable.methods.amortised import Amortised
 from tractable.methods.method import Check
 from tractable.models.ladder import Ladder
 from tractable.objectives.pathwise import (
-    GRADIENTS,
-    IMPORTANCE_GRADIENTS,
     KL,
+    Gradient,
+    ImportanceGradient,
     autoencoding,
     check_costs,
     importance_weighted,
 )
 from tractable.objectives.relaxed import check_relaxation
+from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
 PyTree = Any
 
@@ -44,24 +45,18 @@ class AutoEncoding(Amortised):
 
     label: ClassVar[str] = "autoencoding"
     pathwise: ClassVar[bool] = True
-    samples: int = 1
-    gradient: str = "reparameterised"
-    kl: str = "closed"
-    beta: float = 1.0
-    free_bits: float = 0.0
-    warmup: int = 0
-    relaxation: float | None = None
+    samples: Count = 1
+    gradient: Gradient = "reparameterised"
+    kl: KL = "closed"
+    beta: Positive = 1.0
+    free_bits: NotNegative = 0.0
+    warmup: Annotated[int, at_least(0)] = 0
+    relaxation: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_whole("samples")
-        self.check(self.gradient in GRADIENTS, "gradient", " or ".join(map(repr, GRADIENTS)))
-        self.check(self.kl in KL, "kl", " or ".join(map(repr, KL)))
-        check_costs(self.gradient, self.kl, self.beta, self.free_bits)
-        self.check_whole("warmup", 0)
+        check_costs(self.gradient, self.kl)
         self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
-        if self.relaxation is not None:
-            self.check_positive("relaxation")
 
     def needed(self, model: Model) -> Ladder:
         if self.relaxation is None or not isinstance(model, Ladder):
@@ -106,13 +101,8 @@ class ImportanceWeighted(Amortised):
 
     label: ClassVar[str] = "importance-weighted"
     pathwise: ClassVar[bool] = True
-    samples: int = 5
-    gradient: str = "doubly"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_whole("samples")
-        self.check(self.gradient in IMPORTANCE_GRADIENTS, "gradient", " or ".join(map(repr, IMPORTANCE_GRADIENTS)))
+    samples: Count = 5
+    gradient: ImportanceGradient = "doubly"
 
     def objective(self, ladder: Ladder) -> Objective:
         return importance_weighted(ladder, samples=self.samples, gradient=self.gradient)

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from tractable.methods.method import Session, plan_batches
 from tractable.methods.points import MAP
 from tractable.methods.variational import Variational
 from tractable.tools.errors import SettingsError, TractableWarning
+from tractable.tools.settings import Count, Positive, Range
 
 PyTree = Any
 
@@ -46,31 +47,21 @@ class BayesByBackprop(Variational):
 
     label: ClassVar[str] = "bbb"
     kind: ClassVar[str] = "mean field"
-    batch_size: int | None = 128
-    epochs: int | None = None
-    kl_weights: str = "uniform"
-    samples: int = 1
-    noise: str = "shared"
-    learning_rate: float = 0.003
-    start: str = "map"
-    sd: float = 0.02
-    solver: str = "stochastic"
-    draws: int = 200
-
-    def __post_init__(self) -> None:
-        self.check(self.start in ("random", "map"), "start", "'random' or 'map'")
-        self.check(self.kl_weights in ("uniform", "geometric"), "kl_weights", "'uniform' or 'geometric'")
-        self.check(self.noise in ("shared", "local", "flipout"), "noise", "'shared', 'local' or 'flipout'")
-        self.check_positive("sd")
-        if self.epochs is not None:
-            self.check_whole("epochs")
-        self.check(self.divergence == "reverse", "divergence", "'reverse', whose bound this is")
-        self.check(self.solver == "stochastic", "solver", "'stochastic'")
-        self.check(not self.tempering, "tempering", "() here; the KL weights of a batch are kl_weights")
-        begun = self.start
-        object.__setattr__(self, "start", "random")  # the family's own names differ
-        super().__post_init__()
-        object.__setattr__(self, "start", begun)
+    batch_size: Count | None = 128
+    epochs: Count | None = None
+    kl_weights: Literal["uniform", "geometric"] = "uniform"
+    samples: Count = 1
+    noise: Literal["shared", "local", "flipout"] = "shared"
+    learning_rate: Positive = 0.003
+    start: Literal["random", "map"] = "map"
+    sd: Positive = 0.02
+    divergence: Annotated[Literal["reverse"], "'reverse', whose bound this is"] = "reverse"
+    solver: Literal["stochastic"] = "stochastic"
+    tempering: Annotated[
+        tuple[float, ...],
+        Range("() here; the KL weights of a batch are kl_weights", lambda ts: isinstance(ts, tuple | list) and not ts),
+    ] = ()
+    draws: Count = 200
 
     def plan(self, data: Data | None) -> Plan | None:
         if data is None or self.batch_size is None:
@@ -123,7 +114,7 @@ class BayesByBackprop(Variational):
         if self.start == "map":
             plan = self.plan(session.data)
             method = MAP(optimizer="adam", batch_size=None if plan is None else plan.batch_size, starts=self.starts)
-            points = jnp.asarray(method.climb_all(session._replace(key=key)), jnp.result_type(float))
+            points = jnp.asarray(method.climb_all(session.alone()._replace(key=key)), jnp.result_type(float))
         else:
             points = starts(model, session.data, key, self.starts)
         return points, jnp.full(points.shape, self.sd, points.dtype)

@@ -8,6 +8,7 @@ rate shrinks. The climb ends when the averages of two stages in a row gain no mo
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from tractable.data.rows import Plan, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
 from tractable.tools import tree
+from tractable.tools.leaves import restored
 
 PyTree = Any
 WINDOW = 200  # steps before a stage is first looked at
@@ -44,7 +46,7 @@ class Climb(Program):
         return "parameters of q"
 
 
-class Standing(NamedTuple):
+class Ascent(NamedTuple):
     """Where a climb stands: enough to go on exactly. Arrays lead with the starts; those of no columns stand for none.
 
     A stage's groups are seen in halves of what it is looked at by: h, h, h, h, 2h, 2h, 4h, 4h …
@@ -55,7 +57,7 @@ class Standing(NamedTuple):
     begun: int  # groups done when the stage began
     states: PyTree
     moments: loop.Moments  # of φ, over the half that goes on
-    sd: np.ndarray  # (d,) standard deviations that steps are measured in
+    sd: Any  # (d,) standard deviations that steps are measured in
     before: np.ndarray  # mean of φ over the half before
     history: np.ndarray  # noisy bound, this stage's
     bounds: np.ndarray  # of the stages before
@@ -87,6 +89,7 @@ class Problem(NamedTuple):
     seen: "Seen"
     tuned: dict[str, jax.Array]
     like: PyTree  # one φ
+    keep: Callable = lambda standing, done=0, at_once=False: None  # saves where it stands
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """(start, p) of φ with a leading axis of starts."""
@@ -101,6 +104,7 @@ def climb(method: Any, session: Session) -> Climbed:
     start_key, run_key = jax.random.split(session.key)
     problem, at = _begun(method, session, start_key, run_key)
     most = -(-method.most(problem.plan) // problem.shape.group)
+    problem = problem._replace(keep=session.keeper(at.groups, most))
     stages = _stages(method)
     while True:
         rate, temperature = stages[at.stage]
@@ -113,7 +117,7 @@ def climb(method: Any, session: Session) -> Climbed:
         at = _compared(problem, at, averaged, temperature)
         if at.small == 2 or at.groups >= most or at.stage == len(stages):
             return _chosen(problem, at, at.previous if at.previous.size else averaged, False)
-        _save(session, at)
+        problem.keep(lambda at=at: at, at.groups, at_once=True)
 
 
 def _stages(method: Any) -> list[tuple[float, float]]:
@@ -124,7 +128,7 @@ def _stages(method: Any) -> list[tuple[float, float]]:
     ]
 
 
-def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Standing]:
+def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
     model, data, plan = session.model, session.data, method.plan(session.data)
     program = Climb(model, method, plan is not None and not data.resident)
     rows = None if data is None or plan is not None else data.arrays()
@@ -138,23 +142,25 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     first = seen.within()[1]
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
-        states = jax.eval_shape(
-            lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes
-        )  # of which only the structure is used
-        arrays, numbers = session.resume
-        return problem, restored(arrays, numbers, states)
+        states = jax.eval_shape(lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes)
+        nothing = np.zeros((method.starts, 0))
+        like = _first(problem, states, nothing[0], nothing, 0.0)._replace(moments=loop.some_moments())
+        return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
     tuned["sd"] = sds[0]
     signal = seen.signal(tuned, jax.tree.map(lambda a: a[0], positions))
     states = loop.begin(program, tuned, first, keys, positions)
-    nothing = np.zeros((method.starts, 0))
-    at = Standing(
-        groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=np.asarray(sds[0]),
+    return problem, _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal)
+
+
+def _first(problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float) -> Ascent:
+    """Where a climb stands that has not begun."""
+    return Ascent(
+        groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=sd,
         before=nothing, history=nothing, bounds=nothing, previous=nothing,
         gain=math.inf, error=0.0, small=0, signal=signal,
     )  # fmt: skip
-    return problem, at
 
 
 def _no_moments(problem: Problem) -> loop.Moments:
@@ -169,24 +175,22 @@ def half_end(done: int, half: int) -> int:
     return next(end for end in ends if end > done)
 
 
-def _stage(problem: Problem, at: Standing, most: int) -> tuple[Standing, bool]:
+def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
     """One stage to its end, or to an interruption."""
     session, method = problem.session, problem.method
     room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # what is left is for smaller steps
     half = max(1, problem.shape.capacity // 2)
-    saved = at.groups
     while at.groups < room:
         end = min(room, at.begun + half_end(at.groups - at.begun, half))
         held = at
 
         def on_segment(_, seen, states, done, moments, held=held, end=end):
-            nonlocal at, saved
+            nonlocal at
             history = np.concatenate([at.history, seen["objective"]], 1)
             at = held._replace(groups=done, states=states, moments=moments, history=history)
             session.say("climbing the bound", done, most)
-            if done < end and (done - saved) * session.chunks >= most:
-                _save(session, at)
-                saved = done
+            if done < end:
+                problem.keep(lambda: at, done)
 
         result = loop.run(
             problem.program, problem.shape, session.data, problem.plan, problem.tuned, problem.keys, at.states,
@@ -195,7 +199,7 @@ def _stage(problem: Problem, at: Standing, most: int) -> tuple[Standing, bool]:
         )  # fmt: skip
         if result.interrupted or session.stop():
             if at.groups < end:  # what is saved is never the end of a half that was not looked at
-                _save(session, at)
+                problem.keep(lambda at=at: at, at_once=True)
             return at, True
         parts = (at.groups - at.begun) // half
         if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
@@ -204,13 +208,11 @@ def _stage(problem: Problem, at: Standing, most: int) -> tuple[Standing, bool]:
                 break
         if at.groups < room:
             at = at._replace(before=np.asarray(at.moments.mean), moments=_no_moments(problem))
-            if (at.groups - saved) * session.chunks >= most:
-                _save(session, at)
-                saved = at.groups
+            problem.keep(lambda at=at: at, at.groups)
     return at, False
 
 
-def _average(problem: Problem, at: Standing) -> np.ndarray:
+def _average(problem: Problem, at: Ascent) -> np.ndarray:
     """(start, p) mean of φ over the last two halves, as far as they go."""
     if not np.all(np.asarray(at.moments.count)):
         return at.before if at.before.size else problem.vector(at.states.position)
@@ -218,7 +220,7 @@ def _average(problem: Problem, at: Standing) -> np.ndarray:
     return (at.before + after) / 2 if at.before.size else after
 
 
-def _compared(problem: Problem, at: Standing, averaged: np.ndarray, temperature: float) -> Standing:
+def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: float) -> Ascent:
     """The next stage's beginning, after what this one gained on the one before."""
     tolerance = problem.method.tolerance
     if at.previous.size:
@@ -238,7 +240,7 @@ def _compared(problem: Problem, at: Standing, averaged: np.ndarray, temperature:
     )  # fmt: skip
 
 
-def _chosen(problem: Problem, at: Standing, averaged: np.ndarray, interrupted: bool) -> Climbed:
+def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
     """The best start's φ, and how it was come by."""
     pair = problem.tree(averaged)
     values = problem.seen.values(problem.tuned, pair)
@@ -254,30 +256,6 @@ def _chosen(problem: Problem, at: Standing, averaged: np.ndarray, interrupted: b
         "signal": problem.seen.signal(problem.tuned, phi),
     }
     return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], interrupted)
-
-
-NUMBERS = ("groups", "stage", "begun", "gain", "error", "small", "signal")
-ARRAYS = ("sd", "before", "history", "bounds", "previous")
-
-
-def _save(session: Session, at: Standing) -> None:
-    if session.save is None:
-        return
-    arrays = {f"states.{i:03d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(at.states))}
-    arrays |= {f"moments.{name}": np.asarray(value) for name, value in at.moments._asdict().items()}
-    arrays |= {name: np.asarray(getattr(at, name)) for name in ARRAYS}
-    numbers = {name: repr(getattr(at, name)) for name in NUMBERS}  # JSON has no infinity
-    session.save(arrays, numbers, at.groups)
-
-
-def restored(arrays: dict[str, np.ndarray], numbers: dict[str, str], like: PyTree) -> Standing:
-    """Where a saved climb stood; ``like`` has the structure of its states."""
-    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith("states.")]
-    moments = loop.Moments(*(jnp.asarray(arrays[f"moments.{name}"]) for name in loop.Moments._fields))
-    states = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    known: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {n: float(v) for n, v in numbers.items()}
-    known |= {name: int(numbers[name]) for name in ("groups", "stage", "begun", "small")}
-    return Standing(states=states, moments=moments, **known)
 
 
 class Seen(NamedTuple):

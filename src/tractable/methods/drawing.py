@@ -2,21 +2,40 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.beliefs.belief import Belief, Cost, Draws, Moments
 from tractable.checks import preflight
 from tractable.core import Model, whole
 from tractable.data.rows import Data
-from tractable.methods.method import Method, Outcome, Program, Session, Standing
+from tractable.methods.method import Method, Outcome, Program, Session
+from tractable.methods.session import PARTS
 from tractable.tools.errors import ModelError
+from tractable.tools.leaves import beneath, nested, restored
+from tractable.tools.settings import Count, at_least
 
 PyTree = Any
+POSITION = "position"  # as a trace is called that holds draws
 ATTEMPTS = 20  # at a start of finite density
+
+
+class Chains(NamedTuple):
+    """Where a drawing run stands: enough to go on exactly."""
+
+    groups: int  # done, since the beginning of time
+    keys: jax.Array
+    states: PyTree  # leading axis (chain,)
+    tuned: dict[str, jax.Array]
+    thin: int
+    block: int
+    found: dict[str, Any]
+    moments: loop.Moments | None = None
+    surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces of draws past those asked for: a run ends with a whole block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +49,12 @@ class Drawing(Method):
         thin: steps a kept draw.
     """
 
-    resumable: ClassVar[bool] = True
-    chains: int = 4
-    draws: int = 1000
-    warmup: int = 1000
-    thin: int = 1
-
-    def __post_init__(self) -> None:
-        self.check_whole("chains")
-        self.check_whole("draws")
-        self.check_whole("warmup", 0)
-        if self.thin != "auto":
-            self.check_whole("thin")
+    chained: ClassVar[bool] = True
+    converges: ClassVar[bool] = True
+    chains: Count = 4
+    draws: Count = 1000
+    warmup: Annotated[int, at_least(0)] = 1000
+    thin: Count = 1
 
     def warm_up(
         self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
@@ -63,63 +76,110 @@ class Drawing(Method):
     def learn(self, session: Session) -> Outcome:
         program = self.program(session)
         data, plan = session.data, self.plan(session.data)
-        start_key, warm_key, run_key = jax.random.split(session.key, 3)
         began = time.perf_counter()
-        if session.resume is None:
-            positions = self.starts(session, start_key)
-            positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
-            shape = self.shape(session, program, thin)
-            keys = session.shard(chain_keys(run_key, self.chains))
-            rows = None if data is None or plan is not None else data.arrays()
-            states = loop.begin(program, tuned, rows, keys, session.shard(positions))
-            standing = Standing(0, keys, states, tuned, thin, shape.block, None, found)
-        else:
-            standing = session.resume
-        return self.go_on(session, standing, self.draws, time.perf_counter() - began)
+        if session.resume is not None:
+            return self.go_on(session, self.resumed(session, session.resume), self.draws)
+        start_key, warm_key, run_key = jax.random.split(session.key, 3)
+        positions = self.starts(session, start_key)
+        positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
+        shape = self.shape(session, program, thin)
+        keys = session.shard(chain_keys(run_key, self.chains))
+        rows = None if data is None or plan is not None else data.arrays()
+        states = loop.begin(program, tuned, rows, keys, session.shard(positions))
+        begun = Chains(0, keys, states, tuned, thin, shape.block, found)
+        return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
-    def go_on(self, session: Session, standing: Standing, draws: int, warmed: float = 0.0) -> Outcome:
-        """Run until there are ``draws`` kept draws a chain since the beginning of time."""
+    def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
+        """Chains that were saved, laid over this session's devices."""
+        data, program = session.data, self.program(session)
+        tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
+        rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
+        keys = jax.eval_shape(lambda: chain_keys(jax.random.key(0), self.chains))
+        position = jax.ShapeDtypeStruct((self.chains, session.model.space.size), jnp.result_type(float))
+        states = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
+        moments = loop.some_moments() if session.moments else None
+        like = Chains(0, keys, states, {}, 1, 1, {}, moments)
+        chains = restored(like, leaves)._replace(tuned=tuned)
+        return chains._replace(keys=session.shard(chains.keys), states=session.shard(chains.states))
+
+    def go_on(
+        self,
+        session: Session,
+        chains: "Chains",
+        draws: int,
+        before: dict[str, np.ndarray] | None = None,
+        warmed: float = 0.0,
+    ) -> Outcome:
+        """Run until there are ``draws`` kept draws a chain since the beginning of time.
+
+        Args:
+            before: traces of the draws there are already, where these are not saved.
+        """
         program = self.program(session)
-        data, plan = session.data, self.plan(session.data)
-        keys, states, tuned = standing.keys, standing.states, standing.tuned
-        shape = self.shape(session, program, standing.thin, draws)._replace(block=standing.block)
+        data, plan, saver = session.data, self.plan(session.data), session.saver
+        shape = self.shape(session, program, chains.thin, draws)._replace(block=chains.block)
         groups = -(-draws * shape.thin // shape.group)
-        every = max(1, min(shape.capacity, groups // session.chunks)) if session.save is not None else 1
+        every = 1 if saver is None else max(1, min(shape.capacity, groups // PARTS))
 
         def on_segment(drawn, info, states, done, moments):
             self.watch(info, states, session)
-            now = Standing(done, keys, states, tuned, shape.thin, shape.block, moments, standing.found)
-            if session.save is not None:
-                session.save(drawn, info, now)
+            if saver is not None:
+                now = chains._replace(groups=done, states=states, moments=moments, surplus={})
+                saver.save(now, None if session.moments else {POSITION: drawn, **info})
             session.say("drawing", done * shape.kept, groups * shape.kept)
 
+        kept = saver is None and not session.moments
         result = loop.run(
-            program, shape, data, plan, tuned, keys, states,
-            groups=groups, done=standing.groups, moments=standing.moments,
-            keep=session.keep == "draws", trace=session.keep == "draws",
+            program, shape, data, plan, chains.tuned, chains.keys, chains.states,
+            groups=groups, done=chains.groups, moments=chains.moments, keep=kept, trace=kept,
             on_segment=on_segment, stop=session.stop, every=every,
         )  # fmt: skip
-        standing = standing._replace(groups=result.groups, states=result.states, moments=result.moments)
+        chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
         seconds = {
             "warm-up": warmed,
             "drawing": result.seconds - result.compile_seconds,
             "compiling": result.compile_seconds,
         }
-        return Outcome(
-            result.draws,
-            None,
-            result.info,
-            self.weigh(result.info) if result.info else None,
-            standing,
-            standing.found,
-            result.interrupted,
-            seconds,
-        )
+        if session.moments:
+            counts, means, squares = (np.asarray(m) for m in result.moments or loop.some_moments())
+            belief = Moments(counts=counts, means=means, squares=squares, thin=chains.thin)
+            return Outcome(belief, chains.found, seconds, result.interrupted, chains)
+        new = {POSITION: result.draws, **result.info} if result.draws is not None else {}
+        traces = saver.drawn() if saver is not None else joined(before or {}, new)
+        chains = chains._replace(surplus={name: trace[:, draws:] for name, trace in traces.items()})
+        belief = self.belief({name: trace[:, :draws] for name, trace in traces.items()}, session.model, chains.thin)
+        return Outcome(belief, chains.found, seconds, result.interrupted, chains)
+
+    def belief(self, traces: dict[str, np.ndarray], model: Model, thin: int) -> Draws:
+        """What traces of positions and of the run come to; none at all are chains without draws."""
+        info = {name: trace for name, trace in traces.items() if name != POSITION}
+        nothing = np.zeros((self.chains, 0, model.space.size), jnp.result_type(float))
+        positions = traces.get(POSITION, nothing)
+        return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
+
+    def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
+        """So many kept draws a chain in all, as if they had been asked for at once."""
+        there = joined({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
+        return self.go_on(session, chains, draws, there)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        if "gradients" in belief.info:  # a mean over the steps since the last draw
+            return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
+        # Control variates look at every batch twice: here, and at their anchor.
+        looks = 2 if getattr(self, "gradient", "") == "control_variates" else 1
+        return Cost(self.steps(belief) * self.share(data) * looks, 0.0)
+
+    def bytes_kept(self, model: Model) -> int:
+        return self.chains * self.draws * model.space.size * jnp.zeros(()).dtype.itemsize
+
+    def steps(self, belief: Belief) -> float:
+        """Of all chains, warm-up included."""
+        return float(belief.chains * (belief.count * belief.thin + self.warmup))
 
     def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
         """The loop's shape: the same in warm-up and in the main run, so that one compilation serves both."""
         count = self.draws if draws is None else draws
-        shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.keep == "moments")
+        shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.moments)
         return shape._replace(capacity=capacity(shape, session, program, self.chains))
 
 
@@ -153,7 +213,7 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     if model.prior_is_callable:
         example = jax.random.key(0)
         centre, width = model.space.ravel(model.unconstrain(model.example(example))), 1.0
-    batch = None if data is None else whole(jax.tree.map(lambda a: jnp.asarray(a[:1000]), data.rows))
+    batch = None if data is None else whole(data.first(1000))
     found, whole_keys = [], chain_keys(key, chains)
     for chain in range(chains):
         for attempt in range(ATTEMPTS):
@@ -172,3 +232,9 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
         else:
             raise ModelError(preflight.explain(model, position, data))
     return jnp.stack(found)
+
+
+def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Traces of two stretches of a run, end to end; either may be missing."""
+    both = {name: np.concatenate([before[name], now[name]], 1) for name in before.keys() & now.keys()}
+    return before | now | both

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,11 +15,11 @@ from tractable.data.sharding import RowsOver
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
+from tractable.tools.leaves import beneath, restored
 
 PyTree = Any
 SEGMENT = 25  # steps between two visits of the host
 ROUNDING = 8  # in units of the objective's last digit, gains that are none
-SAVING = 0.05  # of the time a climb takes, what saving it may take at most
 
 
 class Reached(NamedTuple):
@@ -48,55 +47,47 @@ class OneByOne(NamedTuple):
     """Climbs on file: those that ended, and the one on the way."""
 
     ends: list[PyTree]  # θ
-    traces: list[list[float]]  # nats, at every θ but the end
-    values: list[float]  # nats, at the end
+    traces: list[np.ndarray]  # nats, at every θ but the end
+    values: np.ndarray  # nats, at the end
     theta: PyTree  # of the one on the way
-    trace: list[float]
+    trace: np.ndarray
     before: float  # its last gain
     calm: int  # how often in a row little was to come
 
 
-class Keeper:
-    """Saves where climbs stand, for no more than a share of their time.
+class Attempts:
+    """Climbs whose unlucky starts begin again, saved as they go: where this attempt stands, and what came before.
 
-    Args:
-        session: with its ``save`` and ``resume``; without ``save`` nothing is kept.
+    Attributes:
+        count: attempts before this one.
+        earlier: where they ended, or None.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.save, self.due = session.save, 0.0
-        self.attempt, self.step, self.earlier, self.arrays = 0, 0, {}, {}
-        if session.resume is not None:
-            arrays, numbers = session.resume
-            self.attempt, self.step = int(numbers["attempt"]), int(numbers["step"])
-            self.earlier = {name: a for name, a in arrays.items() if name.startswith("earlier.")}
-            self.arrays = {name: a for name, a in arrays.items() if not name.startswith("earlier.")}
+    def __init__(self, session: Session, thetas: PyTree) -> None:
+        self.count, self.earlier, self.keep = 0, None, session.keeper()
+        self.resume = session.resume
+        if self.resume is not None:
+            nothing = np.zeros(0)
+            earlier = Reached(thetas, nothing, nothing, False) if beneath(self.resume, "attempts/1") else None
+            self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
 
-    def __call__(self, arrays: Callable[[], dict[str, np.ndarray]], at_once: bool = False) -> None:
+    def begun(self, like: Callable[[int], PyTree]) -> PyTree:
+        """Where the climbs of this attempt stood when they were saved; None where they were not.
+
+        Args:
+            like: their structure, given how many values there are.
+        """
+        now = {} if self.resume is None else beneath(self.resume, "now")
+        self.resume = None
+        return restored(like(len(now.get("values", ()))), now) if now else None
+
+    def save(self, now: PyTree, at_once: bool = False) -> None:
         """Save where the climbs of this attempt stand, if it is time."""
-        began = time.monotonic()
-        if self.save is None or (began < self.due and not at_once):
-            return
-        self.step += 1
-        numbers = {"attempt": repr(self.attempt), "step": repr(self.step)}
-        self.save(self.earlier | arrays(), numbers, self.step)
-        ended = time.monotonic()
-        self.due = ended + (ended - began) / SAVING
+        self.keep(lambda: {"attempts": (self.count, self.earlier), "now": now()}, at_once=at_once)
 
-    def again(self, reached: Reached) -> None:
-        """On with another attempt; where those before it ended is kept with it."""
-        self.attempt, self.arrays = self.attempt + 1, {}
-        self.earlier = _named("earlier.theta", reached.theta) | {
-            "earlier.objective": reached.objective,
-            "earlier.trace": reached.trace,
-        }
-
-    def reached(self, like: PyTree) -> Reached | None:
-        """Where attempts before a saved one ended; θ has the structure of ``like``."""
-        if not self.earlier:
-            return None
-        theta = _from_names("earlier.theta", self.earlier, like)
-        return Reached(theta, self.earlier["earlier.objective"], self.earlier["earlier.trace"], False)
+    def again(self, reached: "Reached") -> None:
+        """On with another attempt; where those before it ended is saved with it."""
+        self.count, self.earlier = self.count + 1, reached
 
 
 def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
@@ -109,29 +100,30 @@ def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance:
     return to_come, (to_come <= tolerance * scale) | (jnp.abs(gain) <= rounding)
 
 
-def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, keep: Keeper) -> Reached:
+def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
     """Every start to its end, side by side."""
     spread = session.shard if isinstance(session.shard, RowsOver) else None
-    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows)
+    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows, session.data.weights)
     size, steps = session.data.size, method.steps
     method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
     count = jax.tree.leaves(thetas)[0].shape[0]
     zero = jnp.zeros(count, states.objective.dtype)
     now, traces, stopped = Climbing(states, thetas, zero, zero + jnp.inf, zero > 0, zero > 0, jnp.array(0)), [], False
-    if keep.arrays:
-        now, traces = _from_names("now", keep.arrays, now), [keep.arrays["trace"]]
+    begun = attempts.begun(lambda _: (now, np.zeros(0)))
+    if begun is not None:
+        now, traces = begun[0], [begun[1]]
 
-    def standing() -> dict[str, np.ndarray]:
-        return _named("now", now) | {"trace": np.concatenate(traces, 1)}
+    def standing() -> PyTree:
+        return now, np.concatenate(traces, 1)
 
     while not stopped and int(now.time) < steps and not bool(jnp.all(now.done)):
         now, trace = segment(method, model, spread, size, rows, mask, now, jnp.array(steps))
         traces.append(np.asarray(trace))
         stopped = session.stop()
-        keep(standing, at_once=stopped)
+        attempts.save(standing, at_once=stopped)
         session.say("climbing", int(now.time), steps)
-    keep(standing, at_once=True)
+    attempts.save(standing, at_once=True)
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
     values = _objectives(method, model, spread, size, rows, mask, theta)
@@ -207,7 +199,7 @@ def _e_step(method: Any, model: Any, spread: RowsOver | None) -> Callable:
     return e_step if spread is None else spread.summed(e_step)
 
 
-def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, keep: Keeper) -> Reached:
+def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
     """Start by start; every step is one pass over the file, whose sums are kept in double precision."""
     spread = session.shard if isinstance(session.shard, RowsOver) else None
     prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
@@ -215,25 +207,22 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, kee
     e_step = e_step if spread is None else spread.summed(e_step)
     improve = jax.jit(m_step)
     starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
-    now = OneByOne([], [], [], starts[0], [], 0.0, 0) if not keep.arrays else _one_by_one(keep.arrays, starts[0])
-    stopped = False
-
-    def standing() -> dict[str, np.ndarray]:
-        return _arrays_of(now)
-
+    nothing, stopped = np.zeros(0), False
+    first = OneByOne([], [], nothing, starts[0], nothing, 0.0, 0)
+    now = attempts.begun(lambda ended: first._replace(ends=starts[:ended], traces=[nothing] * ended)) or first
     while len(now.ends) < count:
         found = expected(e_step, now.theta, session.data, method.chunk, lay=spread)
         value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
         stopped = session.stop()
-        keep(standing, at_once=stopped)  # a pass that is not saved is made again
-        trace = [*now.trace, value]
-        gain = value - trace[-2] if len(trace) > 1 else 0.0
+        attempts.save(lambda now=now: now, at_once=stopped)  # a pass that is not saved is made again
+        trace = np.append(now.trace, value)
+        gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
         looked_at = [jnp.asarray(v) for v in (gain, now.before, value)]
         little = len(trace) > 2 and bool(settled(looked_at[0], looked_at[1], looked_at[2], method.tolerance)[1])
         calm = now.calm + 1 if little else 0
         if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
-            ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], [*now.values, value])
-            now = OneByOne(*ended, starts[min(len(ended[0]), count - 1)], [], 0.0, 0)
+            ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], np.append(now.values, value))
+            now = OneByOne(*ended, starts[min(len(ended[0]), count - 1)], nothing, 0.0, 0)
             if stopped:
                 break
             continue
@@ -242,11 +231,11 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, kee
         now = now._replace(theta=theta, trace=trace, before=gain, calm=calm)
         session.say("climbing", len(now.ends) * method.steps + len(trace), count * method.steps)
     if not stopped:
-        keep(standing, at_once=True)
+        attempts.save(lambda: now, at_once=True)
     longest = max(1, *map(len, now.traces))
-    padded = np.array([t + [math.nan] * (longest - len(t)) for t in now.traces])
+    padded = np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in now.traces])
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *now.ends)
-    return Reached(stacked, np.array(now.values), padded, stopped)
+    return Reached(stacked, now.values, padded, stopped)
 
 
 def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
@@ -265,35 +254,3 @@ def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
         np.where(taken[:, None], traces[1], traces[0]),
         again.interrupted,
     )
-
-
-# Climbs as arrays with names, as a checkpoint holds them.
-
-
-def _named(stem: str, values: PyTree) -> dict[str, np.ndarray]:
-    return {f"{stem}.{i:03d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(values))}
-
-
-def _from_names(stem: str, arrays: dict[str, np.ndarray], like: PyTree) -> PyTree:
-    leaves = [jnp.asarray(arrays[name]) for name in sorted(arrays) if name.startswith(f"{stem}.")]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def _arrays_of(now: OneByOne) -> dict[str, np.ndarray]:
-    traces = [*now.traces, now.trace]
-    ends = {k: a for i, end in enumerate(now.ends) for k, a in _named(f"end.{i:03d}", end).items()}
-    return {
-        **_named("theta", now.theta), **ends,
-        "traces": np.array([value for trace in traces for value in trace], np.float64),
-        "lengths": np.array([len(trace) for trace in traces]),
-        "values": np.array(now.values, np.float64),
-        "before": np.array(now.before, np.float64),
-        "calm": np.array(now.calm),
-    }  # fmt: skip
-
-
-def _one_by_one(arrays: dict[str, np.ndarray], like: PyTree) -> OneByOne:
-    *traces, trace = [t.tolist() for t in np.split(arrays["traces"], np.cumsum(arrays["lengths"])[:-1])]
-    ends = [_from_names(f"end.{i:03d}", arrays, like) for i in range(len(traces))]
-    theta = _from_names("theta", arrays, like)
-    return OneByOne(ends, traces, arrays["values"].tolist(), theta, trace, float(arrays["before"]), int(arrays["calm"]))

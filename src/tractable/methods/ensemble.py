@@ -3,16 +3,18 @@
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.belief import Draws
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
 from tractable.tools.errors import RunError
+from tractable.tools.settings import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +33,15 @@ class DeepEnsemble(Method):
 
     label: ClassVar[str] = "ensemble"
     independent: ClassVar[bool] = True
-    member: Any = dataclasses.field(default_factory=MAP)
-    size: int = 5
+    member: Annotated[Method, "a method, such as MAP() or BayesByBackprop()"] = dataclasses.field(default_factory=MAP)
+    size: Annotated[int, at_least(2)] = 5
 
     def __post_init__(self) -> None:
         if isinstance(self.member, dict | str):
             member = from_settings(self.member) if isinstance(self.member, dict) else named(self.member)()
             object.__setattr__(self, "member", member)
-        good = isinstance(self.member, Method) and not isinstance(self.member, DeepEnsemble)
-        self.check(good, "member", "a method, such as MAP() or BayesByBackprop()")
-        self.check_whole("size", 2)
+        super().__post_init__()
+        self.check(not isinstance(self.member, DeepEnsemble), "member", "a method that is no ensemble itself")
 
     @property
     def draws(self) -> int:
@@ -68,16 +69,14 @@ class DeepEnsemble(Method):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
         draws, objectives, evaluations = [], [], 0.0
         for i in range(self.size):
-            inner = session._replace(
-                key=jax.random.fold_in(session.key, i), say=lambda *_: None, save=None, resume=None, keep="draws"
-            )
+            inner = session.inside(f"member-{i}")._replace(key=jax.random.fold_in(session.key, i))
             outcome = member.learn(inner)
             session.say("learning members", i + 1, self.size)
-            if outcome.point is None and outcome.draws is None:
+            belief = outcome.belief
+            if belief.position is None and not belief.count:
                 raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
-            found: Any = outcome.point
-            kept = np.asarray(found, jnp.result_type(float))[None] if outcome.draws is None else outcome.draws[0]
-            draws.append(kept[: self.draws])
+            found: Any = belief.positions[0] if belief.positions is not None else belief.position[None]  # pyright: ignore
+            draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
             evaluations += outcome.found.get("evaluations", np.nan)
             if session.stop():
@@ -85,9 +84,7 @@ class DeepEnsemble(Method):
         found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"evaluations": evaluations}
         seconds = {"learning": time.perf_counter() - began}
         length = min(len(d) for d in draws)
-        return Outcome(
-            np.stack([d[:length] for d in draws]), None, {}, None, None, found, len(draws) < self.size, seconds
-        )
+        return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)
 
     def checks(self, posterior: Any) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)

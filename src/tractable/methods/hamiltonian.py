@@ -14,6 +14,7 @@ from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
+from tractable.tools.settings import Count, Share
 
 PyTree = Any
 
@@ -34,14 +35,9 @@ class NUTS(Drawing):
 
     label: ClassVar[str] = "nuts"
     algorithm: ClassVar[str] = "nuts"
-    target: float = 0.8
+    target: Share = 0.8
     dense: bool = False
-    max_depth: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_between("target", 0, 1)
-        self.check_whole("max_depth")
+    max_depth: Count = 10
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density = log_density(model, rows, flat=True)
@@ -106,11 +102,7 @@ class HMC(NUTS):
 
     label: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "hmc"
-    leapfrogs: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_whole("leapfrogs")
+    leapfrogs: Count = 10
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density = log_density(model, rows, flat=True)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,10 @@ from tractable.methods.method import Program, Session, plan_batches
 from tractable.methods.points import modes
 from tractable.tools import schedules
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
+from tractable.tools.settings import Count, Positive, Share, at_least, between
 
 PyTree = Any
+MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 RETRIES = 4  # of a first burn-in that diverged
 LARGE = 10_000  # parameters from which positions are pytrees inside the loop
 EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
@@ -58,31 +60,20 @@ class SGLD(Drawing):
 
     label: ClassVar[str] = "sgld"
     minibatch: ClassVar[bool] = True
-    draws: int = 1000
-    warmup: int = 1000
-    thin: int | str = "auto"
-    batch_size: int = 100
-    step_size: float | int | str | Callable = "auto"
-    bias_tolerance: float = 0.05
-    preconditioner: str | None = "auto"
-    gradient: str = "minibatch"
-    cycles: int = 0
-    temperature: float = 1.0
+    converges: ClassVar[bool] = False
+    thin: Count | Literal["auto"] = "auto"
+    batch_size: Count = 100
+    step_size: Positive | Literal["auto"] | Annotated[Callable, "a schedule t -> ε_t"] = "auto"
+    bias_tolerance: Share = 0.05
+    preconditioner: Literal[None, "auto", "diagonal", "dense", "rmsprop"] = "auto"
+    gradient: Literal["minibatch", "control_variates"] = "minibatch"
+    cycles: Annotated[int, at_least(0)] = 0
+    temperature: Positive = 1.0
     correct: bool = False
-    start: str = "mode"
+    start: Literal["mode", "random"] = "mode"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_whole("batch_size")
-        self.check_whole("cycles", 0)
-        self.check_between("bias_tolerance", 0, 1)
-        self.check_positive("temperature")
-        names = (None, "auto", "diagonal", "dense", "rmsprop")
-        self.check(self.preconditioner in names, "preconditioner", f"one of {names}")
-        self.check(self.gradient in ("minibatch", "control_variates"), "gradient", "'minibatch' or 'control_variates'")
-        self.check(self.start in ("mode", "random"), "start", "'mode' or 'random'")
-        if not (self.step_size == "auto" or callable(self.step_size)):
-            self.check_positive("step_size")
         if self.correct and (callable(self.step_size) or self.cycles or self.preconditioner == "rmsprop"):
             raise SettingsError(
                 f"{type(self).__name__}(correct=True) needs a constant step and a preconditioner that stays as "
@@ -313,6 +304,20 @@ class SGLD(Drawing):
             return (info["temperature"] > 0.5 * self.temperature).astype(float)
         return info["step_size"] if callable(self.step_size) else None
 
+    def predicted_bias(self, posterior: Any) -> bias.Predicted | None:
+        """Of every marginal sd; H and V are measured anew, averaged over draws of the run."""
+        chains, belief, data = posterior.standing, posterior.belief, posterior.data
+        if data is None or chains is None or belief.positions is None:
+            return None
+        flat = belief.positions.reshape(-1, belief.positions.shape[-1])
+        index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
+        plan = self.plan(data)
+        measured = bias.measure(posterior.model, data, plan, flat[index], jax.random.key(0), self, chains.tuned)
+        step = float(np.average(belief.info["step_size"], weights=belief.weights))
+        injected = chains.tuned.get("noise_scale")
+        injected = None if injected is None else np.asarray(injected, np.float64)
+        return self.predicted(measured, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
+
     def checks(self, posterior: Any) -> list[Check]:
         out = chain_checks(posterior)
         predicted = posterior.predicted_bias
@@ -341,11 +346,10 @@ class SGHMC(SGLD):
     """
 
     label: ClassVar[str] = "sghmc"
-    momentum_decay: float = 0.1
+    momentum_decay: Annotated[float, between(0, 1, closed=True)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(0 < self.momentum_decay <= 1, "momentum_decay", "a number in (0, 1]")
         if self.correct:
             raise SettingsError("SGHMC has no correct=True; use SGLD's.")
 
@@ -363,5 +367,5 @@ def full_gradient(model: Model, data: Data, position: jax.Array) -> jax.Array:
 
 
 def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:
-    part = data.arrays() if data.resident else jax.tree.map(lambda a: jnp.asarray(a[:10_000]), data.rows)
+    part = data.arrays() if data.resident else data.first(10_000)
     return value_and_slope(model, position, whole(part))[0]

@@ -5,22 +5,24 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs import approximations
+from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
-from tractable.data.rows import Data
+from tractable.data.rows import Data, apart
 from tractable.methods.drawing import starts
-from tractable.methods.method import Check, Fitted, Outcome, Session
-from tractable.methods.points import MAP, maximum
-from tractable.methods.variational import drawn, draws_key, log_weights
+from tractable.methods.method import Check, Outcome, Session
+from tractable.methods.points import MAP
+from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.settings import Count
 
 PyTree = Any
 DENSE = 5000  # numbers up to which a covariance is formed
@@ -46,18 +48,9 @@ class Laplace(MAP):
     """
 
     label: ClassVar[str] = "laplace"
-    structure: str = "full"
-    curvature: str = "auto"
-    draws: int = 4000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            self.structure in ("full", "diagonal", "last-layer"), "structure", "'full', 'diagonal', 'last-layer'"
-        )
-        good = self.curvature in ("auto", "hessian", "gauss-newton")
-        self.check(good, "curvature", "'auto', 'hessian' or 'gauss-newton'")
-        self.check_whole("draws")
+    structure: Literal["full", "diagonal", "last-layer"] = "full"
+    curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
+    draws: Count = 4000
 
     def objective(self, model: Model) -> Objective:
         target = log_posterior(model, flat=True)
@@ -70,10 +63,7 @@ class Laplace(MAP):
         began = time.perf_counter()
         if self.optimizer == "lbfgs":
             positions = starts(model, data, session.key, self.starts)
-            found = [
-                maximum(model, data, p, steps=self.steps, tolerance=self.tolerance, jacobian=True, stop=session.stop)
-                for p in positions
-            ]
+            found = self.searched(session, positions, jacobian=True)
             best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
             mode, slope = best.position, best.slope
             evaluations, agreement = sum(m.evaluations for m in found), best.value - min(m.value for m in found)
@@ -89,14 +79,15 @@ class Laplace(MAP):
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(mode, jnp.result_type(float)))
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if family != "part" else None
-        draws = drawn(q, phi, draws_key(session.key), self.draws)
+        draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         chosen = {
             "slope": float(slope), "evaluations": evaluations, "agreement": float(agreement), "eigenvalue": eigenvalue,
             "objective": float(self._at(model, data, mode)[0]), "condition": eigenvalue,
         }  # fmt: skip
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
-        fitted = Fitted(family, jax.tree.map(np.asarray, phi), weights, {})
-        return Outcome(np.asarray(draws)[None], None, {}, None, None, chosen, session.stop(), seconds, fitted)
+        phi = jax.tree.map(np.asarray, phi)
+        fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights)
+        return Outcome(fitted, chosen, seconds, session.stop())
 
     def _at(self, model: Model, data: Data | None, position: Any) -> tuple[float, float]:
         batch = None if data is None else whole(data.arrays())
@@ -148,16 +139,15 @@ class Laplace(MAP):
             raise SettingsError(f"A Hessian of {mode.size} numbers is not formed; use curvature='gauss-newton'.")
         return _hessian(model, mode, None if rows is None else whole(rows))
 
-    def predictive(self, model: Model, fitted: Any) -> Model:
-        if not isinstance(model.likelihood, Through) or model.start is None:
+    def predictive(self, model: Model, belief: Belief) -> Model:
+        if not isinstance(belief, Fitted) or not isinstance(model.likelihood, Through) or model.start is None:
             return model
-        return linearised(model, jnp.asarray(fitted.phi["mean"]))
+        return linearised(model, jnp.asarray(belief.phi["mean"]))
 
     def checks(self, posterior: Any) -> list[Check]:
         out = super().checks(posterior)
-        if posterior.fitted is not None and posterior.fitted.log_weights is not None:
-            out.append(khat_check(weigh(posterior.fitted.log_weights)))
-        return out
+        weights = posterior.belief.log_weights
+        return out if weights is None else [*out, khat_check(weigh(weights))]
 
 
 def _check_curved(least: float, largest: float = math.inf) -> None:
@@ -238,7 +228,7 @@ def _hessian(model: Model, mode: jax.Array, batch: Any) -> jax.Array:
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
     likelihood: Any = model.likelihood
-    y, x = rows
+    (y, x), weights = apart(rows)
     keep = None if index is None else jnp.asarray(index)
 
     def eta(z: jax.Array, x: PyTree) -> jax.Array:
@@ -267,7 +257,8 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         unconstrained = model.space.unravel(z)
         params = model.constrain(unconstrained)
         etas = jax.vmap(lambda x: eta(mode, x))(x)
-        data = jnp.sum(jax.vmap(lambda e, y: log_prob(z, e, y))(etas, y))
+        terms = jax.vmap(lambda e, y: log_prob(z, e, y))(etas, y)
+        data = jnp.sum(terms if weights is None else jnp.where(weights > 0, weights * terms, 0))
         return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
 
     # Each parameter has its own prior, so this part is diagonal but for several numbers beside a network.
@@ -286,6 +277,8 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, at, width), (y, x))
         fresh = (at + jnp.arange(width) >= start)[:, None, None]
         stacked = jnp.where(fresh, jax.vmap(scaled_jacobian)(rows), 0)
+        if weights is not None:
+            stacked = jnp.sqrt(jax.lax.dynamic_slice_in_dim(weights, at, width))[:, None, None] * stacked
         stacked = stacked.reshape(-1, stacked.shape[-1])
         return total + (jnp.sum(jnp.square(stacked), 0) if keep is None else stacked.T @ stacked), None
 

@@ -6,23 +6,24 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
+from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.em_climb import ROUNDING, Keeper, Reached, climb_in_memory, climb_on_file, mended
-from tractable.methods.method import Check, Method, Outcome, Session
+from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, mended
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.points import INFORMATION, standard_errors
-from tractable.models.latent import LatentModel
+from tractable.models.latent import LatentModel, latent_model
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 CHUNK = 1 << 14  # rows of an E-step at a time
@@ -63,29 +64,20 @@ class EM(Method):
 
     label: ClassVar[str] = "em"
     point: ClassVar[bool] = True
-    starts: int = 4
-    steps: int = 1000
-    tolerance: float = 1e-6
-    chunk: int = CHUNK
-    inner: int = 10
-    optimizer: Any = "lbfgs"
+    starts: Count = 4
+    steps: Count = 1000
+    tolerance: Positive = 1e-6
+    chunk: Count = CHUNK
+    inner: Count = 10
+    optimizer: Literal["lbfgs"] | Optimiser = "lbfgs"
     prior: bool = True
     errors: bool = True
 
-    def __post_init__(self) -> None:
-        for field in ("starts", "steps", "chunk", "inner"):
-            self.check_whole(field)
-        self.check_positive("tolerance")
-        good = self.optimizer == "lbfgs" or isinstance(self.optimizer, optax.GradientTransformation)
-        self.check(good, "optimizer", "'lbfgs' or an optax optimiser, such as optax.adam(0.05)")
-        for field in ("prior", "errors"):
-            self.check(isinstance(getattr(self, field), bool), field, "True or False")
-
     def settings(self) -> dict[str, Any]:
         """The fields as plain values; an optax optimiser by its fingerprint, from which it cannot be made again."""
-        known = self.optimizer == "lbfgs"
-        told = {} if known else {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
-        return super().settings() | told
+        if self.optimizer == "lbfgs":
+            return super().settings()
+        return super().settings() | {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         e_step, m_step = self.halves(latent(model, self))
@@ -97,9 +89,13 @@ class EM(Method):
         self.halves(model)
         return model
 
+    @property
+    def sums_rows(self) -> bool:
+        return not self.minibatch
+
     def exact(self, model: Any) -> bool:
         """Whether both halves are known in closed form, on additive statistics."""
-        return closed(model)
+        return model.halves is not None
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
         """Where climbs begin, a leading axis of starts."""
@@ -111,9 +107,10 @@ class EM(Method):
 
     def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
         """E-step and M-step: the model's own, or enumeration and gradient."""
-        if model.e_step is not None and model.m_step is not None:
-            return model.e_step, model.m_step
-        if model.log_prob is None or model.responsibilities is None or model.causes is None:
+        if model.halves is not None:
+            return model.halves
+        sums = model.sums
+        if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
                 f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
@@ -124,7 +121,7 @@ class EM(Method):
             lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
             self.inner, self.optimizer,
         )  # fmt: skip
-        return by_enumeration(model.log_prob, model.responsibilities, model.causes), m_step
+        return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
@@ -137,18 +134,18 @@ class EM(Method):
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
         climb = climb_in_memory if data.resident else climb_on_file
-        keep, bad = Keeper(session), np.zeros(0, bool)
-        reached = keep.reached(thetas)
+        attempts, bad = Attempts(session, thetas), np.zeros(0, bool)
         while True:
+            reached = attempts.earlier
             if reached is not None:
                 # A collapsed component is a start's bad luck: those starts begin again, the others stay.
-                bad = ~sound(model, reached, data.size)
-                thetas = self.begin(model, data, jax.random.fold_in(session.key, keep.attempt))
-            again = climb(self, model, session, thetas, keep)
-            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.size))
-            if reached.interrupted or keep.attempt == RETRIES or sound(model, reached, data.size).all():
+                bad = ~sound(model, reached, data.total)
+                thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
+            again = climb(self, model, session, thetas, attempts)
+            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.total))
+            if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
                 break
-            keep.again(reached)
+            attempts.again(reached)
         seconds = {"starting": begun - began, "climbing": time.perf_counter() - begun}
         return model, data, offset, reached, seconds
 
@@ -159,18 +156,17 @@ class EM(Method):
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
-            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
+            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds |= {"errors": time.perf_counter() - climbed}
-        return Outcome(None, point, info, None, None, found, reached.interrupted, seconds)
+        return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
     def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
         """What is climbed, in nats, after one M-step by L-BFGS from a point."""
         theta = model.constrain(model.space.unravel(jnp.asarray(point)))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
-        alone = session._replace(save=None, resume=None, say=lambda phase, done, of: None)
         one = jax.tree.map(lambda a: a[None], theta)
-        return float(climb_in_memory(judge, model, alone, one, Keeper(alone)).objective[0])
+        return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
 
     def checks(self, posterior: Any) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
@@ -222,51 +218,55 @@ class EM(Method):
 
 def latent(model: Model, method: Method) -> LatentModel:
     """The model, or a sentence where it has no z."""
-    if isinstance(model, LatentModel):
-        return model
+    found = latent_model(model)
+    if found is not None:
+        return found
     raise ModelError(
         f"{type(method).__name__} learns a LatentModel, which says what is not seen of each datum; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
     )
 
 
-def closed(model: Any) -> bool:
-    """Whether both halves are known in closed form."""
-    return model.e_step is not None and model.m_step is not None
-
-
 def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     """Rows in memory about their mean, and that mean, for a model that moves with them; else the rows as they are."""
-    if data.size == 0:
+    if data.total == 0:
         raise DataError("EM looks at rows: these data hold none.")
-    if model.shift is None or not data.resident or data.given is not None:
+    if model.symmetry.shift is None or not data.resident or data.given is not None:
         return data, None
     y = np.asarray(data.y)
     offset = np.nanmean(y, axis=0, dtype=np.float64)
+    if data.weights is not None:
+        offset = np.asarray(np.ma.average(np.ma.masked_invalid(y.astype(np.float64)), 0, data.weights))
     dtype = jnp.result_type(float)
-    return Data((y - offset).astype(dtype), missing=data.missing), jnp.asarray(offset, dtype)
+    about = Data((y - offset).astype(dtype), weights=data.weights, missing=data.missing)
+    return about, jnp.asarray(offset, dtype)
 
 
 def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
     """θ to begin with, a leading axis of starts: as the model says, having seen data; else drawn from its prior."""
-    if model.begin is None:
+    if model.steps.begin is None:
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
             return jax.vmap(lambda u: model.constrain(model.space.unravel(u)))(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
         return jax.vmap(model.sample_prior)(chain_keys(key, count))
-    # Of data on file evenly spaced rows stand for all.
+    return starting_points(model.steps.begin, data, key, count)
+
+
+def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
+    """``begin`` of several keys, a leading axis of starts; of data on file evenly spaced rows stand for all."""
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-    rows = jax.tree.map(np.asarray, seen.rows)
+    rows = jax.tree.map(np.asarray, seen.alike().rows)
     rows = rows[0] if rows[1] is None else rows
-    found = [model.begin(k, rows) for k in chain_keys(key, count)]
+    found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
 
 
 def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and what was found on the way."""
-    thetas = reached.theta if model.canonical is None else jax.vmap(model.canonical)(reached.theta)
+    canonical = model.symmetry.canonical
+    thetas = reached.theta if canonical is None else jax.vmap(canonical)(reached.theta)
     flat = np.asarray(jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(thetas))
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
@@ -288,12 +288,12 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
             "prior, or fewer components keep it so."
         )
     best = int(np.argmax(values))
-    fine = sound(model, reached, data.size) & np.isfinite(values)
+    fine = sound(model, reached, data.total) & np.isfinite(values)
     if fine.any():  # a collapsed component has no business being best
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
-    near = np.isfinite(values) & (values >= values[best] - SAME * data.size) & fine
+    near = np.isfinite(values) & (values >= values[best] - SAME * data.total) & fine
     found = {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
@@ -310,10 +310,8 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
 
 def examined(posterior: Any) -> list[Check]:
     """What the model itself says of a maximum."""
-    model = posterior.model
-    if isinstance(model, LatentModel) and model.examine is not None:
-        return model.examine(posterior.mean(), posterior.rows)
-    return []
+    model = latent_model(posterior.model)
+    return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
 
 
 def _to_come(gains: np.ndarray, objective: float) -> float:
@@ -327,13 +325,13 @@ def _to_come(gains: np.ndarray, objective: float) -> float:
     return float(abs(last) * rate / (1 - rate))
 
 
-def sound(model: LatentModel, reached: Reached, size: int) -> np.ndarray:
+def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
     """(start,) whether no check of the model's own rejects where a climb ended."""
     count = len(reached.objective)
-    if model.examine is None:
+    if model.steps.examine is None:
         return np.ones(count, bool)
     ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
-    return np.array([all(check.verdict != "reject" for check in model.examine(end, size)) for end in ends])
+    return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])
 
 
 def _explain(data: Data) -> None:

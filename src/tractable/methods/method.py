@@ -1,61 +1,35 @@
 """What every method is: a frozen dataclass of settings that knows the kernel to build and how to be judged."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
+from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
-from tractable.run import Moments
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import Settings
 
-__all__ = ["Check", "Fitted", "Method", "Outcome", "Program", "Session", "Standing", "plan_batches"]
+__all__ = ["Check", "Method", "Outcome", "Program", "Session", "plan_batches"]
 
 PyTree = Any
-
-
-class Standing(NamedTuple):
-    """Where a drawing run stands: enough to go on exactly."""
-
-    groups: int
-    keys: jax.Array
-    states: PyTree
-    tuned: dict[str, jax.Array]
-    thin: int
-    block: int
-    moments: Moments | None
-    found: dict[str, Any]
-
-
-class Fitted(NamedTuple):
-    """A q that was fitted."""
-
-    family: str  # a name of ``approximations.of``
-    phi: dict[str, np.ndarray]
-    log_weights: np.ndarray | None  # (S,) log p(y, z) − log q(z) of its own draws
-    trace: dict[str, np.ndarray]  # of the climb
+Optimiser = Annotated[optax.GradientTransformation, "an optax optimiser, such as optax.adam(0.05)"]
 
 
 class Outcome(NamedTuple):
     """What a method learnt."""
 
-    draws: np.ndarray | None  # (chain, draw, d), unconstrained
-    point: np.ndarray | None  # (d,), unconstrained
-    info: dict[str, np.ndarray]
-    weights: np.ndarray | None  # (chain, draw), of draws that do not count alike
-    standing: Standing | None
+    belief: Belief
     found: dict[str, Any]  # what warm-up chose, and other numbers worth keeping
-    interrupted: bool
     seconds: dict[str, float]
-    fitted: Fitted | None = None
-    phi: PyTree = None  # of an inference network
+    interrupted: bool = False
+    standing: PyTree = None  # where a run stands that may be extended
 
 
 class Program(NamedTuple):
@@ -95,7 +69,7 @@ ALIASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Settings):
     """Settings of a way to learn; validated when made, printable, and equal when alike.
 
     ``settings()`` and ``from_settings`` carry the fields to and from a configuration file.
@@ -105,7 +79,9 @@ class Method:
     minibatch: ClassVar[bool] = False
     point: ClassVar[bool] = False  # learns one θ
     independent: ClassVar[bool] = False  # its draws have no order
-    resumable: ClassVar[bool] = False  # saved as it goes, and gone on with where it was stopped
+    chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
+    converges: ClassVar[bool] = False  # longer chains draw from the posterior as nearly as one likes
+    exact: ClassVar[bool] = False  # every draw is one of the posterior
 
     def __init_subclass__(cls) -> None:
         """A method with a label of its own can be named from then on."""
@@ -133,37 +109,48 @@ class Method:
         """What is looked at before the result is trusted."""
         return []
 
-    def predictive(self, model: Model, fitted: Fitted) -> Model:
-        """The model through which a fitted q predicts."""
+    def bytes_kept(self, model: Model) -> int:
+        """Of the draws that a run keeps in memory, where it keeps many."""
+        return 0
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        """What the run that ended so has evaluated."""
+        return Cost(found["evaluations"] * self.share(data), 0.0)
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether all rows are summed over at every step, on however many devices they lie."""
+        return False
+
+    def share(self, data: Data | None) -> float:
+        """Of the rows, what one evaluation looks at."""
+        plan = self.plan(data)
+        return 1.0 if plan is None else plan.width / plan.size
+
+    def predicted_bias(self, posterior: Any) -> Any:
+        """What the method itself is known to do to every marginal sd (``checks.bias.Predicted``); None if nothing."""
+        return None
+
+    def predictive(self, model: Model, belief: Belief) -> Model:
+        """The model through which predictions go."""
         return model
+
+    def extended(self, session: Session, belief: Belief, standing: PyTree, draws: int) -> Outcome:
+        """So many kept draws a chain in all, as if they had been asked for at once."""
+        raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
         """Weights of draws, where they do not count alike."""
         return None
-
-    def check(self, good: Any, field: str, expected: str) -> None:
-        """Raise the sentence of a field that is out of range."""
-        if not good:
-            raise SettingsError(f"{type(self).__name__}({field}=...) expects {expected}; got {getattr(self, field)!r}.")
-
-    def check_whole(self, field: str, least: int = 1) -> None:
-        self.check(is_count(getattr(self, field), least), field, f"a whole number ≥ {least}")
-
-    def check_positive(self, field: str) -> None:
-        value = getattr(self, field)
-        good = isinstance(value, int | float) and math.isfinite(value) and value > 0
-        self.check(good, field, "a positive finite number")
-
-    def check_between(self, field: str, low: float | int, high: float | int) -> None:
-        value = getattr(self, field)
-        self.check(isinstance(value, int | float) and low < value < high, field, f"a number in ({low}, {high})")
 
 
 def _plain(value: Any) -> Any:
     """What a configuration file can hold of a setting."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
-    return list(value) if isinstance(value, tuple) else getattr(value, "label", repr(value))
+    if type(value) is tuple:
+        return list(value)
+    return getattr(value, "label", repr(value))
 
 
 def plan_batches(method: Any, data: Data | None, batch_size: int, independent: bool = False) -> Plan:

@@ -1,21 +1,24 @@
 """Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.beliefs.belief import Belief, Cost
 from tractable.checks.convergence import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
+from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.kernels.random_walk import random_walk
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Program, Session
 from tractable.methods.points import laplace_root, modes
+from tractable.tools.settings import Share
 
 PyTree = Any
 MANY = 10_000  # rows from which float32 ratios are formed from differences of summands
@@ -26,18 +29,8 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """What the two share: the acceptance rate aimed at, and the covariance measured on the way."""
 
-    preconditioner: str | None = "auto"
-    target: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            self.preconditioner in (None, "auto", "diagonal", "dense"),
-            "preconditioner",
-            "None, 'auto', 'diagonal' or 'dense'",
-        )
-        if self.target is not None:
-            self.check_between("target", 0, 1)
+    preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
+    target: Share | None = None
 
     def aim(self, size: int) -> float:
         """The acceptance rate aimed at (Roberts & Rosenthal 1998)."""
@@ -68,7 +61,7 @@ class Metropolis(Drawing):
             scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
         step = self.first_step(size)
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": scale}
-        shape = self.shape(session, program, self.thin)
+        shape = self.shape(session._replace(moments=False), program, self.thin)
         rows = None if session.data is None else session.data.arrays()
         states = loop.begin(program, tuned, rows, keys, positions)
         rounds = max(1, self.warmup // shape.group)
@@ -208,13 +201,16 @@ class RandomWalk(Metropolis):
     """
 
     label: ClassVar[str] = "random-walk"
-    proposal: Proposal | None = None
+    proposal: Annotated[Proposal, "a kernels.Proposal"] | None = None
 
     def aim(self, size: int) -> float:
         return self.target or (0.44 if size == 1 else 0.35 if size == 2 else 0.234)
 
     def first_step(self, size: int) -> float:
         return 2.38 / np.sqrt(size)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(0.0, self.steps(belief))
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density = self.density(model, rows)

@@ -5,6 +5,7 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from tractable.methods.maximisation import beginnings
 from tractable.methods.method import Session
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, RunError
+from tractable.tools.leaves import restored
 
 PyTree = Any
 CHAINS = 4  # a datum, whose spread is the Monte-Carlo error
@@ -27,14 +29,33 @@ QUIET = 3  # steps in a row that are to say that it ends: noise makes one by cha
 DRAWN_ROWS = 1000  # that a start is tried on
 
 
+class Way(NamedTuple):
+    """Where one climb stands between two steps: enough to go on exactly, since every step draws anew."""
+
+    theta: PyTree
+    chains: PyTree
+    calls: int  # of the sampler
+    drawn: int  # a datum, altogether
+    rate: float  # acceptance, of the last draws
+    length: int  # of the next step's draws, S/4
+    gains: np.ndarray  # nats, of every step taken
+    errors: np.ndarray
+    sizes: np.ndarray  # S
+    recent: np.ndarray  # gains at this S
+    small: int  # steps in a row that say it ends
+    quiet: int  # steps in a row within their noise
+    upper: float  # nats, at the last step
+    ended: str  # as of ``End``; nothing while it goes on
+
+
 class End(NamedTuple):
     """Where one climb of Monte-Carlo EM ended."""
 
     theta: PyTree
     draws: drawn.Draws  # given theta
-    gains: list[float]  # nats, of every step taken
-    errors: list[float]
-    sizes: list[int]  # S
+    gains: np.ndarray  # nats, of every step taken
+    errors: np.ndarray
+    sizes: np.ndarray  # S
     rate: float  # acceptance, of the last draws
     drawn: int  # a datum, altogether
     upper: float  # nats, at the last step
@@ -52,7 +73,7 @@ def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows:
 def _drawn(
     method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: drawn.Chains, rows: PyTree,
     draws: drawn.Draws, count: jax.Array, burn: jax.Array, tune: jax.Array,
-) -> tuple[drawn.Chains, drawn.Draws, drawn.Told]:  # fmt: skip
+) -> tuple[drawn.Chains, drawn.Draws, drawn.DrawInfo]:  # fmt: skip
     return method.sampler(model).draw(key, theta, chains, rows, draws, count, burn, tune)
 
 
@@ -69,10 +90,15 @@ def ones(rows: PyTree) -> jax.Array:
 class _Drawing:
     """The chains of one climb, on the host: where they are, what they drew, and how often they were asked."""
 
-    def __init__(self, method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array):
+    def __init__(
+        self, method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, way: Way | None = None
+    ):
         self.method, self.model, self.rows, self.key = method, model, rows, key
         self.calls, self.total, self.rate = 0, 0, math.nan
         self.chains, self.draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
+        if way is not None:
+            self.chains, self.calls, self.total, self.rate = way.chains, way.calls, way.drawn, way.rate
+            return
         half = method.warmup // 2
         if not method.sampler(model).exact:
             self.advance(theta, half - half // 2, half // 2, drawn.SHAPE)
@@ -80,13 +106,13 @@ class _Drawing:
 
     def advance(self, theta: PyTree, count: int, burn: int, tune: int = 0) -> None:
         self.calls += 1
-        self.chains, self.draws, told = _drawn(
+        self.chains, self.draws, info = _drawn(
             self.method, self.model, jax.random.fold_in(self.key, self.calls), theta, self.chains, self.rows,
             self.draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
         )  # fmt: skip
         self.total += CHAINS * (count + burn)
-        self.rate = float(told.acceptance)
-        _noticed(told)
+        self.rate = float(info.acceptance)
+        _noticed(info)
 
     def anew(self, theta: PyTree, length: int) -> None:
         """Draws given another θ."""
@@ -95,15 +121,30 @@ class _Drawing:
 
 
 def climb(
-    method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int
-) -> End:
-    """One start to its end."""
+    method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int,
+    way: Way | None, keep: Callable,
+) -> tuple[Way, End]:  # fmt: skip
+    """One start to its end, from where it stood if it was saved; ``keep(way)`` is called before every step."""
     z_level = NormalDist().inv_cdf(method.level)
-    drawing, length = _Drawing(method, model, rows, theta, key), method.draws // CHAINS
-    gains, errors, sizes = [], [], []
-    at_this_size: list[float] = []  # gains
-    small, quiet, ended = 0, 0, "steps"
-    while True:
+    drawing = _Drawing(method, model, rows, theta, key, way)
+    if way is None:
+        nothing = np.zeros(0)
+        way = Way(
+            theta, drawing.chains, 0, 0, math.nan, method.draws // CHAINS, nothing, nothing, nothing.astype(int),
+            nothing, 0, 0, math.nan, "",
+        )  # fmt: skip
+    theta, length, recent, ended = way.theta, way.length, way.recent, way.ended
+    gains, errors, sizes, small, quiet, upper = way.gains, way.errors, way.sizes, way.small, way.quiet, way.upper
+
+    def stands(ended: str = "") -> Way:
+        return Way(
+            theta, drawing.chains, drawing.calls, drawing.total, drawing.rate, length, gains, errors, sizes, recent,
+            small, quiet, upper, ended,
+        )  # fmt: skip
+
+    while not ended:
+        before = stands()
+        keep(before)
         drawing.anew(theta, length)
         while True:
             found = _improved(method, model, theta, rows, drawing.draws)
@@ -118,32 +159,31 @@ def climb(
             if upper < method.tolerance or lower > 0 or not grows or session.stop():
                 break
             drawing.advance(theta, length, 0)
-            length, at_this_size = 2 * length, []
+            length, recent = 2 * length, np.zeros(0)
         theta = found.theta
-        gains.append(gain)
-        errors.append(error)
-        sizes.append(length * CHAINS)
-        at_this_size.append(gain)
+        gains, errors, recent = np.append(gains, gain), np.append(errors, error), np.append(recent, gain)
+        sizes = np.append(sizes, length * CHAINS)
         session.say("climbing", start * method.steps + len(gains), method.starts * method.steps)
         small = small + 1 if upper < method.tolerance else 0
         quiet = 0 if lower > 0 else quiet + 1
-        still = stalled(at_this_size) and not small
+        still = stalled(recent) and not small
         if small == QUIET:
             ended = "settled"
         elif session.stop():
             ended = "interrupted"
+            keep(before, at_once=True)  # this step may have been cut short
         elif not grows and not small and (quiet >= QUIET or still):
             ended = "ceiling"
-        elif len(gains) < method.steps:
-            if still and grows:
-                length, at_this_size = 2 * length, []
-            continue
-        break
+        elif len(gains) == method.steps:
+            ended = "steps"
+        elif still and grows:
+            length, recent = 2 * length, np.zeros(0)
+    last = stands(ended)
     drawing.anew(theta, length)
-    return End(theta, drawing.draws, gains, errors, sizes, drawing.rate, drawing.total, upper, ended)
+    return last, End(theta, drawing.draws, gains, errors, sizes, drawing.rate, drawing.total, upper, ended)
 
 
-def stalled(gains: list[float]) -> bool:
+def stalled(gains: Sequence[float] | np.ndarray) -> bool:
     """Whether the later half of the last ``STALL`` gains at one S is no less than the earlier: noise is left."""
     if len(gains) < STALL:
         return False
@@ -151,26 +191,41 @@ def stalled(gains: list[float]) -> bool:
     return sum(gains[-half:]) >= sum(gains[-STALL:-half])
 
 
-def _noticed(told: drawn.Told) -> None:
+def _noticed(info: drawn.DrawInfo) -> None:
     """A bound that is none, or draws that were given up, in a sentence."""
-    excess = np.asarray(told.excess)
+    excess = np.asarray(info.excess)
     if np.any(excess > 0):
         row = int(np.argmax(excess))
         raise RunError(
             f"log p(x | z, θ) of row {row} exceeds log M by {excess[row]:.4g}: bound(params, datum) is below the "
             "supremum over z, and draws under it are not of p(z | x, θ). Give a bound that holds at every θ."
         )
-    if np.any(np.asarray(told.gave_up) > 0):
-        row = int(np.argmax(np.asarray(told.gave_up)))
+    if np.any(np.asarray(info.gave_up) > 0):
+        row = int(np.argmax(np.asarray(info.gave_up)))
         raise RunError(
             f"Rejection gave row {row} up: too few of the proposals z ~ p(z | θ) are accepted. Use a tighter bound, or "
             "kernel='mala'."
         )
 
 
+def ways(
+    method: Any, model: LatentModel, rows: PyTree, thetas: PyTree, leaves: dict[str, np.ndarray] | None
+) -> list[Way]:
+    """Where climbs stood that were saved, start by start."""
+    if not leaves:
+        return []
+    theta = jax.tree.map(lambda a: a[0], thetas)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    chains, _ = jax.eval_shape(functools.partial(_begun, method, model), key, theta, rows)
+    nothing = np.zeros(0)
+    one = Way(theta, chains, 0, 0, 0.0, 0, nothing, nothing, nothing, nothing, 0, 0, 0.0, "")
+    count = 1 + max(int(name.partition("/")[0]) for name in leaves)
+    return restored([one] * count, leaves)
+
+
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
     """θ to begin with, a leading axis of starts: as for EM; where z cannot be summed out, from the joint density."""
-    if model.begin is not None or model.log_prob is not None:
+    if model.steps.begin is not None or model.sums is not None:
         return beginnings(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
     rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)

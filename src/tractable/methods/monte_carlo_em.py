@@ -3,20 +3,22 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
 from tractable.core import whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
+from tractable.methods import points
 from tractable.methods.drawing import chain_keys
 from tractable.methods.maximisation import examined, latent
 from tractable.methods.method import Check, Method, Outcome, Session
-from tractable.methods.monte_carlo_climb import CHAINS, begun_at, climb, stalled
+from tractable.methods.monte_carlo_climb import CHAINS, Way, begun_at, climb, stalled, ways
 from tractable.methods.monte_carlo_ends import checks, concluded
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import Count, Positive, Range, at_least, between, is_whole
 
 __all__ = ["MonteCarloEM", "stalled"]
 
@@ -64,34 +66,27 @@ class MonteCarloEM(Method):
 
     label: ClassVar[str] = "monte-carlo-em"
     point: ClassVar[bool] = True
-    kernel: Any = "mala"  # pyright: ignore[reportIncompatibleMethodOverride]
-    draws: int = 8
-    most: int = 1024
-    warmup: int = 200
-    burn: int = 5
-    steps: int = 200
-    tolerance: float = 1e-2
-    level: float = 0.95
-    starts: int = 2
-    inner: int = 10
+    kernel: (  # pyright: ignore[reportIncompatibleMethodOverride]
+        Literal["mala", "random-walk", "hmc", "nuts", "rejection"]
+        | Annotated[Callable, "a function log_density -> Kernel"]
+    ) = "mala"
+    draws: Annotated[
+        int, Range(f"a multiple of {CHAINS}, the chains of a datum", lambda s: is_whole(s) and s % CHAINS == 0)
+    ] = 8
+    most: Count = 1024
+    warmup: Annotated[int, at_least(0)] = 200
+    burn: Annotated[int, at_least(0)] = 5
+    steps: Count = 200
+    tolerance: Positive = 1e-2
+    level: Annotated[float, between(0.5, 1)] = 0.95
+    starts: Count = 2
+    inner: Count = 10
     prior: bool = True
-    bound: Callable | None = None
+    bound: Annotated[Callable, "a function (params, datum) -> log M"] | None = None
 
     def __post_init__(self) -> None:
-        known = isinstance(self.kernel, str) and self.kernel in drawn.KERNELS
-        names = ", ".join(repr(name) for name in drawn.KERNELS)
-        self.check(known or callable(self.kernel), "kernel", f"one of {names}, or a function log_density -> Kernel")
-        self.check_whole("draws", CHAINS)
-        self.check(self.draws % CHAINS == 0, "draws", f"a multiple of {CHAINS}, the chains of a datum")
-        self.check_whole("most", self.draws)
-        self.check_whole("warmup", 0)
-        self.check_whole("burn", 0)
-        for field in ("steps", "starts", "inner"):
-            self.check_whole(field)
-        self.check_positive("tolerance")
-        self.check_between("level", 0.5, 1)
-        self.check(isinstance(self.prior, bool), "prior", "True or False")
-        self.check(self.bound is None or callable(self.bound), "bound", "a function (params, datum) -> log M, or None")
+        super().__post_init__()
+        self.check(self.most >= self.draws, "most", f"a whole number ≥ {self.draws}")
         if self.kernel == "rejection" and self.bound is None:
             raise SettingsError(
                 "MonteCarloEM(kernel='rejection') needs bound=, a function (params, datum) -> log M with "
@@ -104,14 +99,14 @@ class MonteCarloEM(Method):
 
     def sampler(self, model: LatentModel) -> drawn.Sampler:
         """How z is drawn, or a sentence where it cannot be."""
-        if model.latent is None or model.conditional is None:
+        given, sums = model.latent, model.sums
+        if given is None:
             raise ModelError(
                 "MonteCarloEM draws z from p(z | x, θ), and this model's z is dealt with in closed form: use EM, or "
                 "tr.LatentModel(prior, latent, likelihood)."
             )
-        if model.causes is not None and model.responsibilities is not None:
-            return drawn.by_values(model.responsibilities, model.causes, CHAINS)
-        given = model.latent
+        if sums is not None and sums.causes is not None and sums.responsibilities is not None:
+            return drawn.by_values(sums.responsibilities, sums.causes, CHAINS)
 
         def z_of(theta: PyTree, datum: PyTree) -> PyTree:
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
@@ -129,8 +124,8 @@ class MonteCarloEM(Method):
 
     def m_step(self, model: LatentModel) -> Callable:
         """``(theta, rows, weights, draws) -> theta'``: the model's own of the mean statistics, or by gradient."""
-        if model.m_step is not None and model.statistics is not None:
-            maximise, statistics = model.m_step, model.statistics
+        maximise, statistics, *_ = model.steps
+        if maximise is not None and statistics is not None:
             return lambda theta, rows, weights, draws: maximise(
                 drawn.drawn_statistics(statistics, rows, weights, draws)
             )
@@ -146,6 +141,11 @@ class MonteCarloEM(Method):
         self.sampler(model)
         if data.size == 0:
             raise DataError("EM looks at rows: these data hold none.")
+        if data.weights is not None:
+            raise DataError(
+                "MonteCarloEM takes rows that count once; these data have weights. Use EM or MAP where z can be summed "
+                "out, or repeat rows whose weights are whole numbers."
+            )
         if not data.resident:
             raise DataError(
                 "MonteCarloEM keeps draws of every row's z in memory; these rows are on file. Use part of them, or "
@@ -156,16 +156,24 @@ class MonteCarloEM(Method):
         keys = chain_keys(session.key, self.starts)
         thetas = begun_at(self, model, data, session.key)
         begun = time.perf_counter()
-        ends = []
+        ends, before, done, keep = [], ways(self, model, rows, thetas, session.resume), [], session.keeper()
         for start in range(self.starts):
             theta = jax.tree.map(lambda a, i=start: a[i], thetas)
-            ends.append(climb(self, model, rows, theta, keys[start], session, start))
-            if ends[-1].ended == "interrupted":
+            way = before[start] if start < len(before) else None
+
+            def stands(way: Way, at_once: bool = False) -> None:
+                keep(lambda: [*done, way], at_once=at_once)
+
+            way, end = climb(self, model, rows, theta, keys[start], session, start, way, stands)
+            ends.append(end)
+            if end.ended == "interrupted":
                 break
+            done.append(way)
+            keep(lambda: done, at_once=True)
         climbed = time.perf_counter()
         point, info, found = concluded(self, model, data, rows, ends)
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(None, point, info, None, None, found, ends[-1].ended == "interrupted", seconds)
+        return Outcome(points.point(point, info, found), found, seconds, ends[-1].ended == "interrupted")
 
     def checks(self, posterior: Any) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

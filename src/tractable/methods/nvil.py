@@ -1,7 +1,7 @@
 """Ladders of any layers, discrete ones above all, learnt by the score function: NVIL and VIMCO."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
@@ -9,6 +9,7 @@ from tractable.core import Model, Objective
 from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
 from tractable.objectives.score import Switches, begin_baselines, check, nvil, vimco
+from tractable.tools.settings import Count, Positive, at_least
 
 PyTree = Any
 
@@ -32,22 +33,18 @@ class NVIL(Amortised):
     """
 
     label: ClassVar[str] = "nvil"
-    learning_rate: float = 1e-2
-    samples: int = 1
+    learning_rate: Positive = 1e-2
+    samples: Count = 1
     centre: bool = True
-    baseline: str | None = "layers"
+    baseline: Literal["layers", "input", None] = "layers"
     normalise: bool = True
     local: bool = True
     leave_one_out: bool = False
-    baseline_size: int = 100
+    baseline_size: Count = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_whole("samples", 2 if self.leave_one_out else 1)
-        for name in ("centre", "normalise", "local", "leave_one_out"):
-            self.check(isinstance(getattr(self, name), bool), name, "True or False")
-        self.check(self.baseline in ("layers", "input", None), "baseline", "'layers', 'input' or None")
-        self.check_whole("baseline_size")
+        self.check(self.samples > 1 or not self.leave_one_out, "samples", "a whole number ≥ 2")
 
     @property
     def switches(self) -> Switches:
@@ -81,12 +78,8 @@ class VIMCO(Amortised):
     """
 
     label: ClassVar[str] = "vimco"
-    learning_rate: float = 1e-2
-    samples: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_whole("samples", 2)
+    learning_rate: Positive = 1e-2
+    samples: Annotated[int, at_least(2)] = 5
 
     def objective(self, ladder: Ladder) -> Objective:
         return vimco(ladder, samples=self.samples)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,18 @@ import numpy as np
 from tractable import run as loop
 from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan
-from tractable.kernels.em import expected, online_em
+from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
+from tractable.methods import points
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
+from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.methods.points import INFORMATION, standard_errors
+from tractable.methods.stretches import stretched
 from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError
+from tractable.tools.settings import Count, between
 
 PyTree = Any
 
@@ -53,22 +56,14 @@ class OnlineEM(Method):
     label: ClassVar[str] = "online-em"
     point: ClassVar[bool] = True
     minibatch: ClassVar[bool] = True
-    batch_size: int = 100
-    epochs: int = 10
-    step_exponent: float = 0.6
-    patience: int = 5
+    batch_size: Count = 100
+    epochs: Count = 10
+    step_exponent: Annotated[float, between(0.5, 1, closed=True)] = 0.6
+    patience: Count = 5
     average: bool = True
-    starts: int = 1
-    chunk: int = CHUNK
+    starts: Count = 1
+    chunk: Count = CHUNK
     prior: bool = True
-
-    def __post_init__(self) -> None:
-        for field in ("batch_size", "epochs", "patience", "starts", "chunk"):
-            self.check_whole(field)
-        good = isinstance(self.step_exponent, float | int) and 0.5 < self.step_exponent <= 1
-        self.check(good, "step_exponent", "a number in (0.5, 1]")
-        for field in ("average", "prior"):
-            self.check(isinstance(getattr(self, field), bool), field, "True or False")
 
     def plan(self, data: Data | None) -> Plan | None:
         return plan_batches(self, data, self.batch_size)
@@ -83,19 +78,15 @@ class OnlineEM(Method):
 
     def learn(self, session: Session) -> Outcome:
         model, data = latent(session.model, self), session.data
-        if not closed(model):
-            raise ModelError(
-                "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
-                "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
-            )
-        if data.size == 0:
+        _halves(model, None)
+        if data.total == 0:
             raise DataError("EM looks at rows: these data hold none.")
         began = time.perf_counter()
         start_key, run_key = jax.random.split(session.key)
         offset = _offset(model, data)
         thetas = beginnings(model, data, start_key, self.starts)
         if offset is not None:
-            thetas = jax.vmap(lambda theta: model.shift(theta, -offset))(thetas)  # pyright: ignore[reportOptionalCall]
+            thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
         begun = time.perf_counter()
         ends, info, interrupted = followed(self, model, session, thetas, offset, run_key)
         climbed = time.perf_counter()
@@ -103,14 +94,16 @@ class OnlineEM(Method):
         found |= {"steps": info["objective"].shape[1], "evaluations": int(info["objective"].size)}
         found["settled"] = settled(info["objective"])
         if data.resident and end.size <= INFORMATION and data.size * end.size**2 <= INFORMATION_WORK:
-            about = data if offset is None else Data(np.asarray(data.y) - np.asarray(offset), missing="keep")
+            about = data
+            if offset is not None:
+                about = Data(np.asarray(data.y) - np.asarray(offset), weights=data.weights, missing="keep")
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
-            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(end))), offset)  # pyright: ignore[reportOptionalCall]
+            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(end))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(None, point, info, None, None, found, interrupted, seconds)
+        return Outcome(points.point(point, info, found), found, seconds, interrupted)
 
     def checks(self, posterior: Any) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
@@ -169,9 +162,8 @@ class Following:
         mask = jax.ShapeDtypeStruct((self.width,), jnp.result_type(float))
         example: Any = Batch(jax.tree.unflatten(self.structure, leaves), mask, self.size)  # pyright: ignore[reportArgumentType]
         prior = _about(self.model, offset, self.method.log_prior(self.model))
-        m_step: Any = self.model.m_step
         return online_em(
-            _centred(self.model.e_step, offset), m_step, self.method.schedule(), self.method.patience,
+            *_halves(self.model, offset), self.method.schedule(), self.method.patience,
             example=example, log_prior=prior,
         )  # fmt: skip
 
@@ -193,7 +185,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
 
     Itself rounded to single precision, so that it does not depend on the order of the rows.
     """
-    if model.shift is None or data.given is not None:
+    if model.symmetry.shift is None or data.given is not None:
         return None
     y = data.y
     if not isinstance(y, np.ndarray):
@@ -201,28 +193,36 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
     for start in range(0, data.size, CHUNK):
         part = np.asarray(y[start : start + CHUNK], np.float64)
-        total += np.nansum(part, axis=0)
-        count += np.sum(~np.isnan(part), axis=0)
-    return jnp.asarray((total / np.maximum(count, 1)).astype(np.float32), jnp.result_type(float))
+        times = np.ones(len(part)) if data.weights is None else data.weights[start : start + CHUNK]
+        times = times.reshape(-1, *[1] * (part.ndim - 1))
+        total += np.nansum(times * part, axis=0)
+        count += np.sum(times * ~np.isnan(part), axis=0)
+    return jnp.asarray((total / np.where(count > 0, count, 1)).astype(np.float32), jnp.result_type(float))
 
 
-def _centred(e_step: Any, offset: jax.Array | None) -> Callable:
-    """The E-step of rows about the offset."""
+def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
+    """The E-step and the M-step of rows about the offset, or a sentence where one is not known in closed form."""
+    if model.halves is None:
+        raise ModelError(
+            "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
+            "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
+        )
+    e_step, m_step = model.halves
     if offset is None:
-        return e_step
+        return e_step, m_step
 
-    def about(theta: PyTree, batch: Batch) -> Any:
+    def about(theta: PyTree, batch: Batch) -> Expected:
         y = batch.data[0]
         return e_step(theta, batch._replace(data=(y - offset.astype(y.dtype), None)))
 
-    return about
+    return about, m_step
 
 
 def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
     """log p of the θ that a centred one stands for."""
     if offset is None or log_prior is None:
         return log_prior
-    return lambda theta: log_prior(model.shift(theta, offset))  # pyright: ignore[reportOptionalCall]
+    return lambda theta: log_prior(model.shifted(theta, offset))
 
 
 def followed(
@@ -233,38 +233,27 @@ def followed(
     program = Following.of(model, method, data, plan)
     tuned = {} if offset is None else {"offset": offset}
     keys = chain_keys(key, method.starts)
-    states = loop.begin(program, tuned, None, keys, thetas)
     steps = method.epochs * plan.count
     shape = loop.shape(steps, 1, model.space.size, method.starts, moments=True)
     reading = Program(model, method, program.streams)
     shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
-    groups, infos, means = -(-steps // shape.group), [], None
-    cuts = [groups // 2, groups] if groups > 1 else [groups]
-    done, interrupted = 0, False
-    for cut in cuts:
-        result = loop.run(
-            program, shape, data, plan, tuned, keys, states, groups=cut, done=done, keep=False,
-            on_segment=lambda d, i, s, g, m: session.say("climbing", g * shape.group, groups * shape.group),
-            stop=session.stop,
-        )  # fmt: skip
-        states, done, interrupted = result.states, result.groups, result.interrupted
-        infos.append(result.info)
-        means = None if result.moments is None else np.asarray(result.moments.mean)
-        if interrupted:
-            break
-    info = {name: np.concatenate([i[name] for i in infos], axis=1) for name in infos[0]}
-    last = np.asarray(jax.vmap(program.observe)(states))
-    ends = means if method.average and means is not None and not interrupted else last
-    return ends, info, interrupted
+    groups = -(-steps // shape.group)
+    at, interrupted = stretched(
+        session, "climbing", program, shape, data, plan, tuned, keys,
+        lambda: loop.begin(program, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
+    )  # fmt: skip
+    last = np.asarray(jax.vmap(program.observe)(at.states))
+    if method.average and at.moments is not None and not interrupted:
+        last = np.asarray(at.moments.mean)
+    return last, at.info, interrupted
 
 
 def _looked_back(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
     """The best end (d,), about the offset; its objective on all rows, and what one exact step from it would gain."""
-    e_step = _centred(model.e_step, offset)
+    e_step, m_step = _halves(model, offset)
     prior = _about(model, offset, method.log_prior(model))
-    m_step: Any = model.m_step
     if not np.any(np.all(np.isfinite(ends), axis=1)):
         raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
 
@@ -284,6 +273,6 @@ def _looked_back(
         "objective": float(values[best]),
         "gain to come": looked(after)[0] - float(values[best]),
         "agreement": float(values[best] - finite.min()) if finite.size else math.nan,
-        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.size))),
+        "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - SAME * data.total))),
     }
     return ends[best], found

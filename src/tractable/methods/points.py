@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,17 @@ import numpyro.distributions as dist
 import optax
 
 from tractable import run as loop
+from tractable.beliefs.belief import Point
 from tractable.core import Kernel, Model, Objective, is_distribution, log_posterior, whole
 from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.em import Expected, accumulate
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
+from tractable.methods.stretches import Journal, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError, TractableWarning
+from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
@@ -58,25 +61,16 @@ class MAP(Method):
     label: ClassVar[str] = "map"
     point: ClassVar[bool] = True
     prior: ClassVar[bool] = True
-    optimizer: Any = "lbfgs"
-    steps: int = 2000
-    batch_size: int | None = None
-    tolerance: float = 1e-6
-    starts: int = 1
+    optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
+    steps: Count = 2000
+    batch_size: Count | None = None
+    tolerance: Positive = 1e-6
+    starts: Count = 1
 
     def __post_init__(self) -> None:
-        self.check_whole("steps")
-        self.check_whole("starts")
-        self.check_positive("tolerance")
-        named = self.optimizer in ("lbfgs", "adam") if isinstance(self.optimizer, str) else False
-        self.check(
-            named or isinstance(self.optimizer, optax.GradientTransformation),
-            "optimizer",
-            "'lbfgs', 'adam' or an optax optimiser",
-        )
-        if self.batch_size is not None:
-            self.check_whole("batch_size")
-            self.check(self.optimizer != "lbfgs", "batch_size", "None with 'lbfgs', whose line search needs all rows")
+        super().__post_init__()
+        good = self.batch_size is None or self.optimizer != "lbfgs"
+        self.check(good, "batch_size", "None with 'lbfgs', whose line search needs all rows")
 
     @property
     def minibatch(self) -> bool:
@@ -94,9 +88,9 @@ class MAP(Method):
         if self.batch_size is None:
             value, batch = objective.value, None if rows is None else whole(rows)
             objective = objective._replace(value=lambda noise, params, _: value(noise, params, batch))
-        optimizer = (
-            optax.adam(optax.cosine_decay_schedule(0.05, self.steps)) if self.optimizer == "adam" else self.optimizer
-        )
+        optimizer = self.optimizer
+        if isinstance(optimizer, str):
+            optimizer = optax.adam(optax.cosine_decay_schedule(0.05, self.steps))
         return ascend(objective, optimizer)
 
     def learn(self, session: Session) -> Outcome:
@@ -106,10 +100,7 @@ class MAP(Method):
         began = time.perf_counter()
         positions = starts(model, data, session.key, self.starts)
         if self.optimizer == "lbfgs":
-            found = [
-                maximum(model, data, p, self.prior, self.steps, self.tolerance, stop=session.stop) for p in positions
-            ]
-            info, interrupted = {}, session.stop()
+            found, info, interrupted = self.searched(session, positions, prior=self.prior), {}, session.stop()
         else:
             found, info, interrupted = self._climb(session, positions)
         best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
@@ -123,26 +114,37 @@ class MAP(Method):
         }
         chosen |= standard_errors(model, data, best.position, self.prior)
         seconds = {"climbing": time.perf_counter() - began}
-        return Outcome(None, best.position, info, None, None, chosen, interrupted, seconds)
+        return Outcome(point(best.position, info, chosen), chosen, seconds, interrupted)
+
+    def searched(self, session: Session, positions: jax.Array, **options: bool) -> list[Maximum]:
+        """The maxima that L-BFGS finds from every position, saved as it goes."""
+        journal = Journal(session, "climbing", len(positions) * self.steps)
+        found = [
+            maximum(
+                session.model, session.data, position, steps=self.steps, tolerance=self.tolerance, stop=session.stop,
+                journal=journal, **options,
+            )
+            for position in positions
+        ]  # fmt: skip
+        journal.close()
+        return found
 
     def _climb(self, session: Session, positions: jax.Array) -> tuple[list[Maximum], dict, bool]:
         model, data, plan = session.model, session.data, self.plan(session.data)
         program = Program(model, self, plan is not None and not data.resident)
         keys = chain_keys(session.key, self.starts)
         rows = None if data is None or plan is not None else data.arrays()
-        states = loop.begin(program, None, rows, keys, positions)
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
-        result = loop.run(
-            program, shape, data, plan, None, keys, states, groups=-(-self.steps // shape.group), keep=False,
-            on_segment=lambda d, i, s, done, m: session.say("climbing", done * shape.kept, self.steps),
-            stop=session.stop,
+        at, interrupted = stretched(
+            session, "climbing", program, shape, data, plan, None, keys,
+            lambda: loop.begin(program, None, rows, keys, positions), [-(-self.steps // shape.group)],
         )  # fmt: skip
         found = []
-        for position in result.states.position:
+        for position in at.states.position:
             value, gradient = _total(model, position, None if data is None else whole_of(data), self.prior)
             slope = float(jnp.max(jnp.abs(gradient)))
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
-        return found, result.info, result.interrupted
+        return found, at.info, interrupted
 
     def climb_all(self, session: Session) -> np.ndarray:
         """(start, d) where an optax optimiser's climbs end, from starts of the session's key."""
@@ -188,6 +190,11 @@ class MLE(MAP):
     prior: ClassVar[bool] = False
 
 
+def point(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
+    """A maximum, with the standard errors that were found there."""
+    return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))
+
+
 def maximum(
     model: Model,
     data: Data | None,
@@ -197,6 +204,7 @@ def maximum(
     tolerance: float = 1e-6,
     jacobian: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    journal: Callable = lambda ask: ask(),
 ) -> Maximum:
     """The maximum reached from ``start`` by L-BFGS and, where there are few parameters, Newton's steps.
 
@@ -206,13 +214,17 @@ def maximum(
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
         stop: asked after every iteration; true ends the climb where it is.
+        journal: is handed every evaluation, and may know its answer.
     """
     batch = whole_of(data) if data is not None else None
     split = _split(model, prior)
 
     def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _total(model, jnp.asarray(position, start.dtype), batch, prior, jacobian)
-        return split.without_kinks(position, float(value), np.asarray(gradient, np.float64))
+        def ask() -> tuple[float, np.ndarray]:
+            value, gradient = _total(model, jnp.asarray(position, start.dtype), batch, prior, jacobian)
+            return float(value), np.asarray(gradient, np.float64)
+
+        return split.without_kinks(position, *journal(ask))
 
     def downhill(extended: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = split.with_parts(extended, *smooth(split.joined(extended)))
@@ -438,7 +450,7 @@ def _curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bo
     def part(_: jax.Array, some: Batch) -> Expected:
         def likelihood(position: jax.Array) -> jax.Array:
             terms = model.log_likelihoods(model.constrain(model.space.unravel(position)), some.data)
-            return jnp.sum(jnp.where(some.mask > 0, terms, 0.0))
+            return jnp.sum(some._replace(rows=batch.rows).counted(terms))
 
         return Expected(hessian(likelihood), jnp.zeros(()))
 

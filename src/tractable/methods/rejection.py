@@ -2,20 +2,24 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.convergence import chain_checks
-from tractable.core import Kernel, Model
+from tractable.checks.evidence import QUANTILE, Evidence, size_check
+from tractable.core import Kernel, Model, counted_log_likelihoods
+from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Program, Session
 from tractable.methods.points import maximum
 from tractable.tools.errors import ModelError, RunError
+from tractable.tools.settings import Range, Share, at_least, is_number
 
 PyTree = Any
 SURVEY = 1 << 14  # prior draws that forecast the acceptance and test the bound
@@ -36,16 +40,10 @@ class Rejection(Drawing):
     """
 
     label: ClassVar[str] = "rejection"
-    log_bound: float | None = None
-    least_acceptance: float = 1e-6
-    warmup: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_between("least_acceptance", 0, 1)
-        if self.log_bound is not None:
-            number = isinstance(self.log_bound, int | float) and bool(np.isfinite(self.log_bound))
-            self.check(number, "log_bound", "a finite number of nats")
+    exact: ClassVar[bool] = True
+    log_bound: Annotated[float | int, Range("a finite number of nats", is_number)] | None = None
+    least_acceptance: Share = 1e-6
+    warmup: Annotated[int, at_least(0)] = 0
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         def sample(key: jax.Array) -> jax.Array:
@@ -85,6 +83,9 @@ class Rejection(Drawing):
         found = {"log_bound": float(bound), "forecast acceptance": forecast}
         return positions, tuned, found, 1
 
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(0.0, float(np.sum(belief.info["tries"], dtype=np.float64)))
+
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         excess = np.asarray(states.excess)
         if excess.max() > 0:
@@ -109,11 +110,14 @@ class Rejection(Drawing):
         ]  # fmt: skip
 
 
-def evidence(info: dict[str, np.ndarray], log_bound: float) -> tuple[float, float]:
-    """log p(y) = log M + log(share accepted), with its standard error."""
+def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
+    """log p(y) = log M + log(share accepted)."""
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
-    return log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    counted = size_check(accepted, 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, [counted],
+                    method="rejection")  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -132,7 +136,7 @@ def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.nd
 
 
 def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Array:
-    return jnp.sum(model.log_likelihoods(model.constrain(model.space.unravel(position)), rows))
+    return jnp.sum(counted_log_likelihoods(model, model.constrain(model.space.unravel(position)), rows))
 
 
 def _exceeded(model: Model, position: jax.Array, excess: float) -> str:

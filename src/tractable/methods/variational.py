@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,19 @@ from tractable import objectives
 from tractable import run as loop
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
+from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
-from tractable.methods.method import Check, Fitted, Method, Outcome, Session, plan_batches
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Session, plan_batches
 from tractable.methods.points import laplace_root, maximum
 from tractable.objectives import quadrature
+from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.settings import Count, Positive, Range, is_number
 
 PyTree = Any
 WEIGHED = 1000  # draws whose weights are looked at, at the end
@@ -56,45 +59,29 @@ class Variational(Method):
     """
 
     kind: ClassVar[str] = ""  # of ``approximations.of``
-    resumable: ClassVar[bool] = True
-    divergence: str = "reverse"
-    gradient: str = "reparameterised"
-    control: str | None = "leave-one-out"
-    samples: int = 8
-    batch_size: int | None = None
-    optimizer: Any = "adam"
-    learning_rate: float = 0.1
-    steps: int = 50_000
-    tolerance: float = 0.01
-    tempering: tuple[float, ...] = ()
-    start: str = "mode"
-    starts: int = 1
-    solver: str = "auto"
-    draws: int = 4000
+    divergence: Literal["reverse", "forward"] = "reverse"
+    gradient: Gradient = "reparameterised"
+    control: Control = "leave-one-out"
+    samples: Count = 8
+    batch_size: Count | None = None
+    optimizer: Literal["adam"] | Optimiser = "adam"
+    learning_rate: Positive = 0.1
+    steps: Count = 50_000
+    tolerance: Positive = 0.01
+    tempering: Annotated[
+        tuple[float, ...],
+        Range("temperatures ≥ 1", lambda ts: np.ndim(ts) == 1 and all(is_number(t) and t >= 1 for t in ts)),
+    ] = ()
+    start: Literal["mode", "random"] = "mode"
+    starts: Count = 1
+    solver: Literal["auto", "stochastic", "quadrature"] = "auto"
+    draws: Count = 4000
 
     def __post_init__(self) -> None:
-        self.check(self.divergence in ("reverse", "forward"), "divergence", "'reverse' or 'forward'")
-        self.check(
-            self.gradient in ("reparameterised", "path", "score"), "gradient", "'reparameterised', 'path' or 'score'"
-        )
-        self.check(self.control in objectives.CONTROLS, "control", "None, 'running-mean', 'leave-one-out' or 'fitted'")
-        many = self.divergence == "forward" or (self.gradient == "score" and self.control == "leave-one-out")
-        self.check_whole("samples", 2 if many else 1)
-        if self.batch_size is not None:
-            self.check_whole("batch_size")
-        good = self.optimizer == "adam" or isinstance(self.optimizer, optax.GradientTransformation)
-        self.check(good, "optimizer", "'adam' or an optax optimiser")
-        self.check_positive("learning_rate")
-        self.check_whole("steps")
-        self.check_positive("tolerance")
+        super().__post_init__()
         object.__setattr__(self, "tempering", tuple(float(t) for t in self.tempering))
-        self.check(all(t >= 1 and math.isfinite(t) for t in self.tempering), "tempering", "temperatures ≥ 1")
-        self.check(self.start in ("mode", "random"), "start", "'mode' or 'random'")
-        self.check_whole("starts")
-        self.check(
-            self.solver in ("auto", "stochastic", "quadrature"), "solver", "'auto', 'stochastic' or 'quadrature'"
-        )
-        self.check_whole("draws")
+        many = self.divergence == "forward" or (self.gradient == "score" and self.control == "leave-one-out")
+        self.check(self.samples > 1 or not many, "samples", "a whole number ≥ 2")
 
     @property
     def minibatch(self) -> bool:
@@ -158,10 +145,14 @@ class Variational(Method):
         if weights is not None:
             seen = weigh(weights)
             found |= {"elbo": seen.elbo, "elbo error": seen.error, "bound": seen.bound}
-        draws = drawn(q, phi, draws_key(session.key), self.draws)
+        draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         seconds = {"climbing": ended - began, "weighing": time.perf_counter() - ended}
-        fitted = Fitted(self.kind, jax.tree.map(np.asarray, phi), weights, trace)
-        return Outcome(np.asarray(draws)[None], None, {}, None, None, found, interrupted, seconds, fitted)
+        phi = jax.tree.map(np.asarray, phi)
+        fitted = Fitted(positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, trace=trace)
+        return Outcome(fitted, found, seconds, interrupted)
+
+    def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        return Cost(found["steps"] * self.share(data) * self.samples * self.starts, 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
         """φ to begin with, a leading axis of starts."""
@@ -212,8 +203,8 @@ class Variational(Method):
                 "nats that the last stage of the climb added; 0 once it has converged",
             )
         )  # fmt: skip
-        if posterior.fitted is not None and posterior.fitted.log_weights is not None:
-            out.append(khat_check(weigh(posterior.fitted.log_weights)))
+        if posterior.belief.log_weights is not None:
+            out.append(khat_check(weigh(posterior.belief.log_weights)))
         else:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
         if self.starts > 1:
@@ -274,11 +265,7 @@ class LowRank(Variational):
 
     label: ClassVar[str] = "lowrank"
     kind: ClassVar[str] = "low rank"
-    rank: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_whole("rank")
+    rank: Count = 5
 
     def family(self, size: int) -> Approximation:
         return approximations.low_rank(size, min(self.rank, size))
@@ -297,18 +284,6 @@ def conditional_sd(root: np.ndarray) -> np.ndarray:
     """1/√Λᵢᵢ of Σ = root rootᵀ."""
     precision_root = np.linalg.inv(root)
     return 1 / np.sqrt(np.square(precision_root).sum(0))
-
-
-def draws_key(seed: jax.Array | int | None) -> jax.Array:
-    """Of the draws that a posterior holds: they are made again when it is loaded."""
-    key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
-    return jax.random.fold_in(key, 2)
-
-
-def drawn(q: Approximation, phi: PyTree, key: jax.Array, count: int) -> jax.Array:
-    """(count, d) independent draws of q."""
-    noise = jax.random.normal(key, (count, q.noise), phi["mean"].dtype)
-    return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
 
 
 def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, key: jax.Array) -> np.ndarray | None:

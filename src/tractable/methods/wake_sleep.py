@@ -9,6 +9,7 @@ from tractable.methods.climbing import settled
 from tractable.methods.method import Check, Outcome, Session
 from tractable.models.ladder import Ladder
 from tractable.objectives.wake_sleep import check, reweighted_wake_sleep, wake_sleep
+from tractable.tools.settings import Count, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +23,14 @@ class WakeSleep(Amortised):
     """
 
     label: ClassVar[str] = "wake-sleep"
-    learning_rate: float = 1e-2
+    learning_rate: Positive = 1e-2
 
     def objective(self, ladder: Ladder) -> Objective:
         return wake_sleep(ladder)
 
     def learn(self, session: Session) -> Outcome:
         outcome = super().learn(session)
-        return outcome._replace(found=outcome.found | {"fell": fell(outcome.info["objective"])})
+        return outcome._replace(found=outcome.found | {"fell": fell(outcome.belief.info["objective"])})
 
     def checks(self, posterior: Any) -> list[Check]:
         down = posterior.found["fell"]
@@ -57,9 +58,9 @@ class ReweightedWakeSleep(WakeSleep):
     """
 
     label: ClassVar[str] = "reweighted-wake-sleep"
-    samples: int = 5
-    wake_phi: float = 1.0
-    sleep_phi: float = 0.0
+    samples: Count = 5
+    wake_phi: NotNegative = 1.0
+    sleep_phi: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,15 +1,14 @@
 """Sigmoid belief networks: ladders of discrete layers over binary data."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 
+from tractable.models.architecture import check_units
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import Family, family_of, layer, top
-from tractable.models.linear import shared
-from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 
 def sigmoid_belief_network(
@@ -55,8 +54,7 @@ def sigmoid_belief_network(
             f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal ones."
         )
     widths = _sizes("between", between)
-    made = _belief_network(_sizes("visible", (visible,))[0], sizes, widths, activation, family, weight_sd, redraw)
-    return cast(Ladder, made)
+    return _belief_network(_sizes("visible", (visible,))[0], sizes, widths, activation, family, weight_sd, redraw)
 
 
 @shared
@@ -88,6 +86,5 @@ def _sizes(name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
     """As a tuple of whole numbers, or a sentence."""
     listed = (sizes,) if isinstance(sizes, int | np.integer) else tuple(sizes)
     for size in listed:
-        if not is_count(size):
-            raise ModelError(f"{name} counts units, in whole numbers ≥ 1; got {size!r}.")
+        check_units(name, size)
     return tuple(int(size) for size in listed)

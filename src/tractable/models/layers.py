@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from tractable.beliefs.approximations import inverse_softplus, softplus
+from tractable.models.architecture import Network, mlp
 from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
-from tractable.models.network import Network, mlp
-from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import is_whole
 
 PyTree = Any
 SD_FLOOR = 1e-3  # of a normal layer whose sd is computed: without one the likelihood of x has no bound
@@ -115,7 +115,7 @@ def _normal_noise(sd: float) -> Family:
 
 def categorical(levels: int) -> Family:
     """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
-    if not is_count(levels, 2):
+    if not is_whole(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
     return _categorical(int(levels))
 
@@ -199,7 +199,7 @@ def layer(
     def distribution(params: PyTree, above: Any) -> Any:
         return kind.distribution(mapped(net.apply, params, above))
 
-    return Layer(size, kind, lambda key: _started(net, key), distribution)
+    return Layer(size, kind, lambda key: started(net, key), distribution)
 
 
 def shared_noise(
@@ -220,7 +220,7 @@ def shared_noise(
         return jnp.concatenate([means, jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))], axis=-1)
 
     def init(key: jax.Array) -> PyTree:
-        return _started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
+        return started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
 
     return Layer(size, _one_sd, init, lambda params, above: _one_sd.distribution(eta(params, above)))
 
@@ -272,12 +272,12 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> Any:
     return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)
 
 
-def _started(net: Network, key: jax.Array) -> PyTree:
+def started(net: Network, key: jax.Array) -> PyTree:
     return net.params if net.start is None else net.start(key)
 
 
 def _check_size(size: Any) -> None:
-    if not is_count(size):
+    if not is_whole(size):
         raise ModelError(f"A layer has 1 unit or more; got size={size!r}.")
 
 

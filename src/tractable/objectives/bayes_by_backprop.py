@@ -11,8 +11,8 @@ from tractable.beliefs.approximations import log_normal, log_softplus, softplus,
 from tractable.core import Batch, Model, Objective, Through, is_distribution
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
-from tractable.tools.counts import is_count
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
 
@@ -52,12 +52,11 @@ def bayes_by_backprop(
         samples: S ≥ 1 draws a step.
         kl_weights: "uniform" or "geometric".
         noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
-            its rows (``tractable.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
+            its rows (``tractable.objectives.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
         size: rows of the largest batch, for the noise of "local" and "flipout".
         given: one row of inputs (shapes suffice), likewise.
     """
-    if not is_count(samples):
-        raise SettingsError(f"samples expects a whole number ≥ 1; got {samples}.")
+    expect("samples", samples, Count)
     fixed = _fixed(model, noise, given)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
@@ -141,7 +140,7 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
         terms = fixed.model.log_likelihoods(params, batch.data)
     else:
         terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
-    return jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)), log_ratio
+    return jnp.sum(batch.counted(terms)), log_ratio
 
 
 def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array:

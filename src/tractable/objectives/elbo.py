@@ -1,19 +1,21 @@
 """The bound of a q over θ by draws of it, and the log joint that points climb."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from tractable.beliefs.approximations import Approximation
 from tractable.core import Batch, Model, Objective, log_posterior
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
 from tractable.tools.noise import normal
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
-CONTROLS = (None, "running-mean", "leave-one-out", "fitted")
+Gradient = Literal["reparameterised", "path", "score"]
+Control = Literal[None, "running-mean", "leave-one-out", "fitted"]
+CONTROLS = get_args(Control)
 DECAY = 0.9  # of running statistics, a step
 
 
@@ -31,7 +33,7 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
             return posterior(params, batch)
         theta = model.constrain(model.space.unravel(params) if flat else params)
         terms = model.log_likelihoods(theta, batch.data)
-        return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0))
+        return batch.scale * jnp.sum(batch.counted(terms))
 
     return Objective(lambda key, count, params: jnp.zeros((count, 0)), value)
 
@@ -188,11 +190,8 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
 
 
 def _check(samples: int, gradient: str, control: str | None) -> None:
-    if not is_count(samples):
-        raise SettingsError(f"An ELBO is estimated from draws of q: samples expects a whole number ≥ 1; got {samples}.")
-    if gradient not in ("reparameterised", "path", "score"):
-        raise SettingsError(f"gradient is 'reparameterised', 'path' or 'score'; got {gradient!r}.")
-    if control not in CONTROLS:
-        raise SettingsError(f"control is one of {', '.join(map(repr, CONTROLS))}; got {control!r}.")
+    expect("An ELBO is estimated from draws of q: samples", samples, Count)
+    expect("gradient", gradient, Gradient)
+    expect("control", control, Control)
     if gradient == "score" and control == "leave-one-out" and samples < 2:
         raise SettingsError("control='leave-one-out' needs samples of 2 or more: one draw leaves nothing to average.")

@@ -7,7 +7,7 @@ For layers whose draws can be differentiated: h = h(φ, ε).
 """
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ from tractable.models.ladder import Ladder
 from tractable.models.layers import Soft
 from tractable.objectives import relaxed
 from tractable.objectives.bounds import log_weights
-from tractable.tools.counts import is_count
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.settings import Count, NotNegative, Positive, expect
 
 PyTree = Any
-GRADIENTS = ("reparameterised", "path")
-IMPORTANCE_GRADIENTS = ("doubly", "reparameterised")
-KL = ("closed", "sampled")
+Gradient = Literal["reparameterised", "path"]
+ImportanceGradient = Literal["doubly", "reparameterised"]
+KL = Literal["closed", "sampled"]
 
 
 def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
@@ -35,7 +35,7 @@ def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
 
 def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> jax.Array:
     """N/n Σ of a term a row, (n,), and log p(θ)."""
-    return batch.scale * jnp.sum(jnp.where(batch.mask > 0, terms, 0.0)) + ladder.log_prior(params["theta"])
+    return batch.scale * jnp.sum(batch.counted(terms)) + ladder.log_prior(params["theta"])
 
 
 def autoencoding(
@@ -76,8 +76,11 @@ def autoencoding(
         SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers without
             relaxation=, or that have none.
     """
-    _check(ladder, samples, gradient, GRADIENTS, relaxation)
-    check_costs(gradient, kl, beta, free_bits)
+    _check(ladder, samples, gradient, Gradient, relaxation)
+    expect("kl", kl, KL)
+    expect("beta, the weight of the KL,", beta, Positive)
+    expect("free_bits, nats a unit,", free_bits, NotNegative)
+    check_costs(gradient, kl)
     closed = closed_layers(ladder) if kl == "closed" else frozenset()
 
     def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
@@ -131,7 +134,7 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
     Raises:
         SettingsError, ModelError: as for ``autoencoding``.
     """
-    _check(ladder, samples, gradient, IMPORTANCE_GRADIENTS, None)
+    _check(ladder, samples, gradient, ImportanceGradient, None)
 
     def inside(noise: jax.Array, batch: Batch) -> tuple[jax.Array, Any]:
         look_key, draw_key = jax.random.split(noise)
@@ -226,18 +229,16 @@ def _held(ladder: Ladder, params: PyTree, x: Any, h: tuple, relaxation: float | 
 
 def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
     """N Σ_j max(λ, mean of unit j's cost over the rows that count); cost (n, units)."""
-    counted = jnp.where((batch.mask > 0)[:, None], cost, 0.0)
+    counted = batch.counted(cost)
     if free == 0:
         return batch.scale * jnp.sum(counted)
-    rows = jnp.maximum(jnp.sum(batch.mask), 1)
+    rows = jnp.maximum(jnp.sum(batch.mask), 1 if batch.rows is None else jnp.finfo(cost.dtype).tiny)
     return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
 
 
-def _check(ladder: Ladder, samples: Any, gradient: str, known: tuple[str, ...], relaxation: float | None) -> None:
-    if not is_count(samples):
-        raise SettingsError(f"samples expects a whole number ≥ 1, draws of h a row; got {samples!r}.")
-    if gradient not in known:
-        raise SettingsError(f"gradient is {' or '.join(map(repr, known))}; got {gradient!r}.")
+def _check(ladder: Ladder, samples: Any, gradient: str, known: Any, relaxation: float | None) -> None:
+    expect("samples, draws of h a row,", samples, Count)
+    expect("gradient", gradient, known)
     if relaxation is not None:
         relaxed.check_relaxation(ladder, relaxation)
     elif ladder.discrete:
@@ -248,16 +249,10 @@ def _check(ladder: Ladder, samples: Any, gradient: str, known: tuple[str, ...], 
         )
 
 
-def check_costs(gradient: str, kl: str, beta: Any, free_bits: Any) -> None:
-    """Sentences about what the layers pay."""
-    if kl not in KL:
-        raise SettingsError(f"kl is 'closed' or 'sampled'; got {kl!r}.")
+def check_costs(gradient: str, kl: str) -> None:
+    """Raise the sentence of a gradient and a KL that do not go together."""
     if gradient == "path" and kl == "closed":
         raise SettingsError(
             "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not look at: "
             "use it with kl='sampled'."
         )
-    if not (isinstance(beta, int | float) and math.isfinite(beta) and beta > 0):
-        raise SettingsError(f"beta, the weight of the KL, is a positive finite number; got {beta!r}.")
-    if not (isinstance(free_bits, int | float) and math.isfinite(free_bits) and free_bits >= 0):
-        raise SettingsError(f"free_bits expects nats a unit, a finite number ≥ 0; got {free_bits!r}.")

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
 from tractable.core import Model, Through, is_distribution
-from tractable.data.rows import Data
+from tractable.data.rows import Data, apart
 from tractable.tools import tree
 
 PyTree = Any
@@ -95,12 +95,12 @@ def climb(
     dtype = jnp.result_type(float)
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
     ravel, unravel = raveller(q, size, dtype)
-    y = jax.tree.map(jnp.asarray, data.y)
-    offsets, features = _features(model, jax.tree.map(jnp.asarray, data.given))
+    (y, given), counts = apart(data.arrays())
+    offsets, features = _features(model, given)
     fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
 
     def downhill(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        out = _value_and_slope(model, q, linear.other, fixed, y, offsets, features, flat.astype(dtype))
+        out = _value_and_slope(model, q, linear.other, fixed, y, offsets, features, counts, flat.astype(dtype))
         value, slope = -float(out[0]), -np.asarray(out[1], np.float64)
         return (value, slope) if np.isfinite(value) else (1e300, np.zeros_like(slope))
 
@@ -132,12 +132,16 @@ def expected(
     y: PyTree,
     offsets: jax.Array,
     features: jax.Array,
+    counts: jax.Array | None = None,
 ) -> Callable[[PyTree], jax.Array]:
-    """``φ -> `` ELBO in nats, exact up to the nodes."""
+    """``φ -> `` ELBO in nats, exact up to the nodes; ``counts`` says how often each row counts, by default once."""
     nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
     shares = jnp.asarray(shares / shares.sum(), offsets.dtype)
     nodes = jnp.asarray(nodes, offsets.dtype)
     likelihood: Any = model.likelihood
+
+    def total(terms: jax.Array) -> jax.Array:  # of (N, node)
+        return jnp.sum((terms if counts is None else counts[:, None] * terms) @ shares)
 
     def of(phi: PyTree) -> jax.Array:
         mean, sd = q.mean(phi), q.sd(phi)
@@ -146,7 +150,7 @@ def expected(
             etas = middle[:, None] + spread[:, None] * nodes  # (N, node)
             params = model.constrain(model.space.unravel(mean))
             terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: _log_prob(likelihood, params, eta, y))(etas))(etas, y)
-            data = jnp.sum(terms @ shares)
+            data = total(terms)
         else:
             cross, variance = covariance(phi, features, other), jnp.square(sd[other])
             left = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
@@ -156,7 +160,7 @@ def expected(
                 etas = now[:, None] + left[:, None] * nodes
                 params = model.constrain(model.space.unravel(mean.at[other].set(u)))
                 terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: _log_prob(likelihood, params, eta, y))(etas))
-                return jnp.sum(terms(etas, y) @ shares)
+                return total(terms(etas, y))
 
             data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
         prior = jnp.sum(jnp.where(linear.weights > 0, _expected_prior(linear, mean, sd), 0.0))
@@ -222,9 +226,9 @@ def _other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.
 
 
 @functools.partial(jax.jit, static_argnames=("model", "q", "other"))
-def _value_and_slope(model, q, other, linear, y, offsets, features, flat) -> tuple[jax.Array, jax.Array]:
+def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat) -> tuple[jax.Array, jax.Array]:
     unravel = raveller(q, model.space.size, flat.dtype)[1]
-    elbo = expected(model, q, other, linear, y, offsets, features)
+    elbo = expected(model, q, other, linear, y, offsets, features, counts)
     return jax.value_and_grad(lambda flat: elbo(unravel(flat)))(flat)
 
 

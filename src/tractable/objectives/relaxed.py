@@ -20,7 +20,8 @@ from numpyro.distributions import constraints
 
 from tractable.models.ladder import Ladder
 from tractable.models.layers import Soft
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.errors import ModelError
+from tractable.tools.settings import Positive, expect
 
 PyTree = Any
 
@@ -86,8 +87,7 @@ def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]
 
 def check_relaxation(ladder: Ladder, temperature: Any) -> None:
     """Sentences, where there is nothing to relax or no relaxation."""
-    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
-        raise SettingsError(f"relaxation= is a temperature, a positive finite number; got {temperature!r}.")
+    expect("relaxation, a temperature,", temperature, Positive)
     if not ladder.discrete:
         raise ModelError("relaxation= is of discrete layers, and this ladder has none: leave it out.")
     for i in ladder.discrete:

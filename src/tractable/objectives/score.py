@@ -9,7 +9,7 @@ Everything here is (draws) → (signals, (layer, draw, row)) → a surrogate, wh
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
 from tractable.objectives.pathwise import k_sample, keys, summed
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
 Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
@@ -133,7 +133,7 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
     Raises:
         SettingsError: one draw, which leaves no other.
     """
-    _whole("samples", samples, 2, "Each draw is held against the others: vimco")
+    expect("Each draw is held against the others: vimco(samples=...)", samples, Annotated[int, at_least(2)])
     walked = functools.partial(_walked, ladder, samples)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
@@ -154,7 +154,7 @@ def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseli
         hidden: ≥ 1 units.
         baseline: what it is that they see, as in ``Switches``.
     """
-    _whole("hidden", hidden, 1, "A baseline's perceptron")
+    expect("begin_baselines(hidden=...)", hidden, Count)
     sizes = [layer.seen for layer in ladder.layers[:-1]]
     if baseline == "input":
         sizes = sizes[:1] * ladder.depth
@@ -281,8 +281,9 @@ def check(ladder: Ladder, switches: Switches, samples: int) -> None:
     if not (isinstance(decay, int | float) and 0 <= decay < 1):
         raise SettingsError(f"decay of the running statistics is in [0, 1); got {decay!r}.")
     if switches.leave_one_out:
-        _whole("samples", samples, 2, "leave_one_out holds each draw against the row's others: nvil")
-    _whole("samples", samples, 1, "nvil")
+        what = "leave_one_out holds each draw against the row's others: nvil(samples=...)"
+        expect(what, samples, Annotated[int, at_least(2)])
+    expect("nvil(samples=...)", samples, Count)
     if ladder.recognition.upward or ladder.depth == 1:
         return
     for name, on, instead in (
@@ -309,8 +310,3 @@ def _terms(ladder: Ladder, params: PyTree, x: Any, walk: Walk) -> tuple[jax.Arra
     h = jax.lax.stop_gradient(h)
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
     return jnp.stack(log_p), jnp.stack([q_i.log_prob(h_i) for q_i, h_i in zip(q, h, strict=True)]), h
-
-
-def _whole(name: str, value: Any, least: int, why: str) -> None:
-    if not is_count(value, least):
-        raise SettingsError(f"{why} expects {name} to be a whole number ≥ {least}; got {value!r}.")

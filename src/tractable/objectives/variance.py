@@ -12,8 +12,8 @@ import numpy as np
 from tractable.core import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.score import Memory, Switches, baselines, begin_baselines, centred, check, seen_below, signals
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import Count, expect, is_whole
 
 PyTree = Any
 FIRST = 50  # draws a row from which c, σ̂ and missing baselines are told
@@ -78,10 +78,9 @@ def gradient_variance(
     Raises:
         SettingsError: numbers out of range; switches that do not fit the ladder, or ask for several draws a row.
     """
-    if not is_count(draws, 4) or draws % 2:
+    if not is_whole(draws, 4) or draws % 2:
         raise SettingsError(f"draws are taken in pairs: expected an even number, 4 or more; got {draws!r}.")
-    if not is_count(rows):
-        raise SettingsError(f"rows expects a whole number ≥ 1; got {rows!r}.")
+    expect("rows", rows, Count)
     chosen = _settings(ladder) if switches is None else switches
     for setting in chosen.values():
         check(ladder, setting, 1)

@@ -7,7 +7,6 @@
 No draw is differentiated, so that layers may be discrete; nor is there a learning signal to multiply a score by.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -17,8 +16,8 @@ from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
 from tractable.objectives.pathwise import k_sample, keys, summed
 from tractable.tools import tree
-from tractable.tools.counts import is_count
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import Count, NotNegative, expect
 
 PyTree = Any
 
@@ -66,12 +65,9 @@ def reweighted_wake_sleep(
 
 def check(name: str, samples: Any, wake_phi: Any, sleep_phi: Any) -> None:
     """Raise the sentence of a setting of reweighted wake–sleep that cannot be."""
-    if not is_count(samples):
-        raise SettingsError(f"{name}(samples=...) expects a whole number ≥ 1; got {samples!r}.")
-    for field, weight in (("wake_phi", wake_phi), ("sleep_phi", sleep_phi)):
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not (number and math.isfinite(weight) and weight >= 0):
-            raise SettingsError(f"{name}({field}=...) expects a finite number ≥ 0; got {weight!r}.")
+    expect(f"{name}(samples=...)", samples, Count)
+    expect(f"{name}(wake_phi=...)", wake_phi, NotNegative)
+    expect(f"{name}(sleep_phi=...)", sleep_phi, NotNegative)
     if wake_phi == sleep_phi == 0:
         raise SettingsError(
             f"{name}(wake_phi=0, sleep_phi=0) would leave the inference network where it begins; make one of them > 0."

@@ -1,15 +1,18 @@
-"""The report of a mixture of normals: how many components, what they are, and how they lie in the rows."""
+"""A mixture of normals: how many components, what they are, and how they lie in the rows."""
 
-import pathlib
-from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+from scipy import stats
 
-from tractable.pages import plots
-from tractable.pages.markup import badge, described, duration, grid, of, section, shown, strip, typeset, write
-from tractable.pages.page import MEANING, checks_table, settings_table
+from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
+from tractable.pages.plots import WIDE, climbing, dots, drawing, squares, triangle
+from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
+from tractable.results.posterior import Posterior
 
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most
@@ -43,70 +46,61 @@ class Components(NamedTuple):
         return pd.DataFrame(columns)
 
 
-def write_mixture_page(
-    folder: str | pathlib.Path,
-    posterior: Any,
-    *,
-    title: str,
-    table: pd.DataFrame,
-    best: int,
-    by: str,
-    remarks: list[str],
-    components: Components,
-    rows: np.ndarray,
-    likeliest: np.ndarray,
-    covariance: str,
-    held_out: int = 0,
-) -> pathlib.Path:
-    """Write ``report.html`` of a mixture that was chosen among several.
+class Choice(NamedTuple):
+    """A mixture that was chosen among several."""
 
-    Args:
-        folder: made where there is none.
-        posterior: of the one chosen, by EM.
-        title: of the page.
-        table: a row for each K that was tried: components, parameters, log likelihood, BIC, AIC, held-out, starts that
-            agree, starts, seconds, verdict.
-        best: which row was chosen.
-        by: the column that it was chosen by.
-        remarks: sentences about the choice.
-        components: of the one chosen.
-        rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
-        likeliest: (n,) component of each, from 0.
-        covariance: its form.
-        held_out: rows that took no part.
+    table: pd.DataFrame  # a row for each K that was tried, with its criteria, starts, seconds and verdict
+    best: int  # which row was chosen
+    by: str  # the column that it was chosen by
+    remarks: list[str]  # sentences about the choice
+    components: Components  # of the one chosen
+    rows: np.ndarray  # (n, d) those fitted, in the table's units; NaN where a number is missing
+    likeliest: np.ndarray  # (n,) component of each, from 0
+    covariance: str  # its form
+    held_out: int = 0  # rows that took no part
 
-    Returns:
-        The file's path.
-    """
-    parts = [
-        section("Why", checks_table(posterior.report().checks)),
-        tried_section(table, best, by, remarks, held_out),
-        components_section(components, len(rows), covariance),
-        rows_section(components, rows, likeliest),
-        climbs_section(posterior),
-        section("Settings", settings_table(posterior)),
-    ]
-    facts = {
-        "rows of data": f"{len(rows):,}",
-        "columns": f"{rows.shape[1]:,}",
-        "components": f"{len(components.weights)}" + of(f"{spoken(table['components'].tolist())} tried"),
-        "free numbers": f"{table['parameters'].iloc[best]:,}",
-        "wall time": duration(float(table["seconds"].to_numpy().sum())),
-    }
-    verdict = posterior.report().verdict
-    stopped = " The run was stopped before its end." if posterior.interrupted else ""
-    head = (
-        f'<header><p class="eyebrow">tractable · {escape(type(posterior.method).__name__)}</p>'
-        f'<h1>{escape(title)}</h1><div class="verdict {verdict}">{badge(verdict, plain=True)}'
-        f"<p>{MEANING[verdict]}{stopped}</p></div>{described(facts)}</header>"
+
+def exhibits(posterior: Posterior, choice: Choice) -> list[Exhibit]:
+    """The choice, the components, the rows and the climbs of EM."""
+    more = more_of(choice.table)
+    said = (
+        f"Chosen by {choice.by}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + 2 · free numbers: less is "
+        "better."
     )
-    return write(folder, title, head + "".join(parts))
+    if "held-out" in more:
+        said += (
+            f" Held-out is the mean log density, in nats, of {choice.held_out:,} rows that no fit saw: more is better."
+        )
+    if "evidence" in more:
+        said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
+    if unsound(choice.table).any():
+        said += " What is rejected is not chosen; a cross in the figures."
+    parts = [*choice.remarks, *criteria(choice.table, choice.best), tried_table(choice.table, choice.best)]
+    return [
+        Exhibit("How many components", parts, said),
+        components(choice.components, len(choice.rows), choice.covariance),
+        rows_of(choice.components, choice.rows, choice.likeliest),
+        *climbs(posterior),
+    ]
 
 
-def spoken(tried: list[int]) -> str:
+def facts(choice: Choice) -> dict[str, Any]:
+    """The few numbers that say how large this was."""
+    return {
+        "rows of data": Cell(len(choice.rows), ",d"),
+        "columns": Cell(choice.rows.shape[1], ",d"),
+        "components": Cell(
+            len(choice.components.weights), aside=f"{in_words(choice.table['components'].tolist())} tried"
+        ),
+        "free numbers": Cell(int(choice.table["parameters"].iloc[choice.best]), ",d"),
+        "wall time": duration(float(choice.table["seconds"].to_numpy().sum())),
+    }
+
+
+def in_words(tried: list[int]) -> str:
     """Numbers as a reader says them.
 
-    >>> spoken([2, 3, 4, 5]), spoken([2, 5])
+    >>> in_words([2, 3, 4, 5]), in_words([2, 5])
     ('2 to 5', '2, 5')
     """
     if len(tried) > 2 and tried == list(range(tried[0], tried[-1] + 1)):
@@ -114,111 +108,164 @@ def spoken(tried: list[int]) -> str:
     return ", ".join(map(str, tried))
 
 
-def tried_section(table: pd.DataFrame, best: int, by: str, remarks: list[str], held_out: int) -> str:
+def more_of(table: pd.DataFrame) -> list[str]:
+    """The further criteria that a table of all K has."""
+    return [name for name in MORE if name in table and np.isfinite(table[name]).any()]
+
+
+def unsound(table: pd.DataFrame) -> np.ndarray:
+    """Which K were not to be chosen."""
+    return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
+
+
+def tried_table(table: pd.DataFrame, best: int) -> Table:
     """Every K: its criteria, and which was chosen."""
-    more = {name: style for name, style in MORE.items() if name in table and np.isfinite(table[name]).any()}
-    heads = ["components", "parameters", "log likelihood", "BIC", "AIC", *more, "starts that agree", "time", "verdict"]
-    lines = []
-    for i, row in enumerate(table.to_dict("records")):
-        cells = [f"{row['parameters']:,}", *(f"{row[c]:,.1f}" for c in ("log likelihood", "BIC", "AIC"))]
-        cells += [f"{row[name]:{style}}" for name, style in more.items()]
-        cells += [f"{row['starts that agree']} of {row['starts']}", duration(row["seconds"])]
-        told = "".join(f"<td>{typeset(c.replace('nan', '–'))}</td>" for c in cells)
-        name = f"{row['components']}{of('chosen') if i == best else ''}"
-        lines.append(f'<tr><th scope="row">{name}</th>{told}<td class="text">{badge(row["verdict"])}</td></tr>')
-    unsound = ~table["verdict"].isin(["trust", "caution"]).to_numpy()
-    tried = table["components"].to_numpy()
-    drawn, captions = [], []
-    if len(table) > 1:
-        for column in ("BIC", *more):
-            caption = f"<b>{column}</b>, {'less' if column == 'BIC' else 'more'} is better"
-            values = table[column].to_numpy(np.float64)
-            if np.isfinite(values).sum() > 1:
-                drawn.append(plots.criterion(tried, values, best, unsound))
-                captions.append(caption)
-    note = (
-        f"Chosen by {by}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + 2 · free numbers: less is better."
-    )
-    if "held-out" in more:
-        note += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit saw: more is better."
-    if "evidence" in more:
-        note += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
-    if unsound.any():
-        note += " What is rejected is not chosen; a cross in the figures."
-    said = "".join(f"<p>{escape(remark)}</p>" for remark in remarks)
-    figures = strip(drawn, captions, "two") if drawn else ""
-    return section("How many components", said + figures + grid(heads, lines, "wide", left=("verdict",)), note)
-
-
-def components_section(components: Components, rows: int, covariance: str) -> str:
-    """Weights, means and sds, a column each."""
-    count = len(components.weights)
-    known = np.isfinite(components.errors).any()
-    heads = ["", *(str(k + 1) for k in range(count))]
-
-    def line(name: str, cells: list[str]) -> str:
-        return f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-
-    lines = [line("weight π", [shown(float(w), ".3f") for w in components.weights])]
-    if known:
-        lines.append(line("its standard error", [shown(float(e), ".3f") for e in components.errors]))
-    lines.append(line("π · rows", [shown(float(w * rows), ",.1f") for w in components.weights]))
-    for j, name in enumerate(components.names):
-        places = places_of(components.sds[:, j])
-        cells = [
-            shown(float(m), f",.{places}f") + of(f"± {s:,.{places}f}")
-            for m, s in zip(components.means[:, j], components.sds[:, j], strict=True)
+    usual = dict.fromkeys(("log likelihood", "BIC", "AIC"), ",.1f") | {name: MORE[name] for name in more_of(table)}
+    heads = ["components", "parameters", *usual, "starts that agree", "time", "verdict"]
+    rows = [
+        [
+            Cell(row["components"], "d", "← chosen" if i == best else ""), Cell(row["parameters"], ",d"),
+            *(Cell(row[name], form) for name, form in usual.items()),
+            f"{row['starts that agree']} of {row['starts']}", duration(row["seconds"]), row["verdict"],
         ]
-        lines.append(line(name, cells))
+        for i, row in enumerate(table.to_dict("records"))
+    ]  # fmt: skip
+    return Table(heads, rows, layout="wide")
+
+
+def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
+    """Each criterion against K, where several were tried."""
+    drawn = []
+    for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
+        values = table[name].to_numpy(np.float64)
+        if np.isfinite(values).sum() > 1:
+            caption = f"{name}, {'less' if name == 'BIC' else 'more'} is better"
+            drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), caption=caption))
+    return [Exhibit("", drawn, layout="panels two")] if drawn else []
+
+
+def components(found: Components, rows: int, covariance: str) -> Exhibit:
+    """Weights, means and sds, a column each."""
+    lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
+    if np.isfinite(found.errors).any():
+        lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
+    lines.append(["π · rows", *(Cell(float(w * rows), ",.1f") for w in found.weights)])
+    for name, means, sds in zip(found.names, found.means.T, found.sds.T, strict=True):
+        form = f",.{decimals(sds)}f"
+        lines.append([name, *(Cell(float(m), form, f"± {s:{form}}") for m, s in zip(means, sds, strict=True))])
+    heads = ["", *(str(k + 1) for k in range(len(found.weights)))]
     note = f"By weight. Of each column the mean, ± sd, in the table's units; covariances are {covariance}."
-    return section("Components", grid(heads, lines), note)
+    return Exhibit("Components", [Table(heads, lines)], note)
 
 
-def places_of(sds: np.ndarray) -> int:
-    """Places behind the point that show two digits of the smallest sd."""
-    least = float(np.min(sds[sds > 0], initial=np.inf))
-    return int(np.clip(1 - np.floor(np.log10(least)), 0, 6)) if np.isfinite(least) else 3
-
-
-def rows_section(components: Components, rows: np.ndarray, likeliest: np.ndarray) -> str:
+def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Exhibit:
     """The rows, coloured by their likeliest component, and the components' ellipses."""
-    kept = telling(components)
+    kept = most_distinct(found)
     some = np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)
-    drawn = plots.components(
-        rows[np.ix_(some, kept)], likeliest[some], components.weights, components.means[:, kept],
-        components.covariances[:, kept][:, :, kept], [brief(components.names[j]) for j in kept],
+    few = found._replace(
+        names=[name if len(name) <= LABEL else f"{name[: LABEL - 1]}…" for name in np.array(found.names)[kept]],
+        means=found.means[:, kept], covariances=found.covariances[:, kept][:, :, kept],
     )  # fmt: skip
     note = "Rows in the colour of their likeliest component"
     note += ", with ellipses that hold 90 % of each; on the diagonal" if len(kept) > 1 else ";"
     note += " the histogram of all, and each component's density by its weight."
-    if len(kept) < len(components.names):
-        note += f" The {len(kept)} columns of {len(components.names)} in which components differ most."
+    if len(kept) < len(found.names):
+        note += f" The {len(kept)} columns of {len(found.names)} in which components differ most."
     if len(some) < len(rows):
         note += f" {len(some):,} rows of {len(rows):,}, evenly chosen."
-    return section("Rows and components", f'<figure class="chart pairs">{drawn}</figure>', note)
+    drawn = ellipses(few, rows[np.ix_(some, kept)], likeliest[some])
+    return Exhibit("Rows and components", [drawn], note, "chart pairs")
 
 
-def brief(name: str) -> str:
-    """A name that fits under a small panel."""
-    return name if len(name) <= LABEL else f"{name[: LABEL - 1]}…"
-
-
-def telling(components: Components) -> np.ndarray:
+def most_distinct(found: Components) -> np.ndarray:
     """The columns, at most ``PAIRED``, of which the components' means explain most of the variance; in their order."""
-    weights = components.weights[:, None]
-    between = (weights * np.square(components.means - (weights * components.means).sum(0))).sum(0)
-    within = (weights * np.square(components.sds)).sum(0)
+    weights = found.weights[:, None]
+    between = (weights * np.square(found.means - (weights * found.means).sum(0))).sum(0)
+    within = (weights * np.square(found.sds)).sum(0)
     share = between / (between + within)
     return np.sort(np.argsort(-share, kind="stable")[:PAIRED])
 
 
-def climbs_section(posterior: Any) -> str:
+def climbs(posterior: Posterior) -> list[Exhibit]:
     """What EM gained at every step of every start."""
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
-    if traces.size == 0 or np.isfinite(traces).sum() < 2:
-        return ""
-    drawn = plots.climbs(traces / max(posterior.rows, 1))
+    if np.isfinite(traces).sum() < 2:
+        return []
     note = (
         "Log likelihood a row, of standardised columns, over the steps of EM: a line a start, a dot where it settled."
     )
-    return section("Climb", f'<figure class="chart">{drawn}</figure>', note)
+    return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1))], note, "chart")]
+
+
+# Figures.
+
+
+@drawing("A criterion against the number of components", (3.7, 2.3))
+def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray) -> None:
+    """A criterion (k,) against what was tried: the one chosen is filled, unsound ones are crosses off the line."""
+    axes = canvas.subplots()
+    sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
+    axes.plot(tried[sound], values[sound], "o-", color=COLOURS[0], markerfacecolor=PAPER, markersize=4.5)
+    axes.plot(tried[crossed], values[crossed], "x", color=BAD, markersize=5.5)
+    if np.isfinite(values[best]):
+        axes.plot(tried[best], values[best], "o", color=BAD if unsound[best] else COLOURS[0], markersize=8)
+    axes.margins(x=0.05, y=0.12)
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.set_xlabel("components")
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
+
+
+@drawing("Log likelihood of every start over its steps", (WIDE, 2.4))
+def starts(canvas: Canvas, traces: np.ndarray) -> None:
+    """What climbs (start, step) side by side came to, NaN after a climb's end."""
+    axes, ends, heights = canvas.subplots(), [], []
+    for one, colour in zip(traces, COLOURS * len(traces), strict=False):
+        finite = np.flatnonzero(np.isfinite(one))
+        if not len(finite):
+            continue
+        axes.plot(finite, one[finite], color=colour, linewidth=1.1, alpha=0.85)
+        axes.plot(finite[-1:], one[finite[-1:]], "o", color=colour, markersize=4)
+        ends.append(one[finite[-1]])
+        heights.append(one[finite[min(2, len(finite) - 1) :]].min())
+    climbing(axes, min(heights), max(ends), "nats a row")
+    axes.set_xlim(0)
+
+
+@drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
+def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
+    """Rows (n, k) of every two columns, coloured by component, and the ellipses that hold 90 % of each component.
+
+    Args:
+        found: the components in these k columns.
+        values: NaN where a number is missing.
+        likeliest: (n,) component of each row, from 0.
+    """
+    circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
+    radius = np.sqrt(stats.chi2.ppf(0.9, 2))
+    every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]
+
+    def alone(axes: Axes, column: int) -> None:
+        there = values[np.isfinite(values[:, column]), column]
+        bins = int(np.clip(2 * len(there) ** (1 / 3), 8, 40))
+        axes.hist(there, bins, density=True, color=MUTED, alpha=0.28, linewidth=0)
+        for i, colour in enumerate(every):
+            mean, sd = found.means[i, column], float(np.sqrt(found.covariances[i, column, column]))
+            x = mean + sd * np.linspace(-3.5, 3.5, 120)
+            axes.plot(x, found.weights[i] * stats.norm.pdf(x, mean, sd), color=colour)
+
+    def together(axes: Axes, column: int, row: int) -> None:
+        at = [column, row]
+        for i, colour in enumerate(every):
+            if (its := likeliest == i).any():
+                dots(axes, values[its, column], values[its, row], colour, 2.2, 0.5)
+        for i, colour in enumerate(every):
+            roots, basis = np.linalg.eigh(found.covariances[i][np.ix_(at, at)])
+            x, y = found.means[i][at][:, None] + basis @ (radius * np.sqrt(np.maximum(roots, 0))[:, None] * circle)
+            axes.plot(x, y, color=colour, linewidth=1.3)
+            around = {"boxstyle": "circle,pad=0.12", "facecolor": PAPER, "edgecolor": colour, "linewidth": 0.8}
+            x, y = found.means[i][at]
+            axes.text(x, y, str(i + 1), color=colour, fontsize=7, ha="center", va="center", bbox=around)
+
+    triangle(canvas, found.names, alone, together)

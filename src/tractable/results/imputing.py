@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from tractable.core import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.moments import moments
 from tractable.results.encoding import (
-    check_whole,
     check_width,
     draws_first,
     each_row,
@@ -23,6 +22,7 @@ from tractable.results.encoding import (
     rows_together,
 )
 from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
 DEFENCE = (
@@ -61,8 +61,9 @@ def impute(posterior: Any, x: Any, *, draws: int = 100, samples: int = 1000, ste
         ModelError: a p(x | h) that does not factorise.
     """
     ladder, params = network_of(posterior, "impute")
-    for field, value, least in (("draws", draws, 1), ("samples", samples, 2), ("steps", steps, 1)):
-        check_whole("impute", field, value, least)
+    expect("impute(draws=...)", draws, Count)
+    expect("impute(samples=...)", samples, Annotated[int, at_least(2)])
+    expect("impute(steps=...)", steps, Count)
     rows = np.asarray(x.rows[0] if isinstance(x, Data) else x)
     filled = _filled(ladder, params, rows)
     rows_of(ladder, params, filled, "impute")  # what is seen lies in the support

@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tractable import methods as method_names
-from tractable.beliefs import approximations
 from tractable.beliefs.check import Check
 from tractable.checks.bias import Predicted
 from tractable.checks.report import Report
 from tractable.core import Model, as_data
-from tractable.methods.drawing import Drawing
+from tractable.methods import from_settings
 from tractable.methods.method import Method
-from tractable.methods.variational import drawn, draws_key
-from tractable.results.folder import load_fitted, model_fingerprint, read_draws, store_of
-from tractable.results.network_files import load_network
+from tractable.results.folder import model_fingerprint, read
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError
 
@@ -46,31 +42,18 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
         raise CheckpointError(f"{folder} has parameters {about['names'][:6]}; the model given has {model.names[:6]}.")
     settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
-    method = method_names.from_settings(settings) if method is None else method
-    found = dict(about["found"]) | {"thin": about["thin"]}
-    fitted = load_fitted(folder)
-    if fitted is None:
-        store = store_of(folder)
-        positions, info = read_draws(store)
-        if "covariance" in store.fields:
-            found["covariance"] = store.read("covariance")[0, 0]
-    else:
-        q, info = approximations.of(fitted.family, fitted.phi), {}
-        positions = np.asarray(drawn(q, fitted.phi, draws_key(seed), getattr(method, "draws", 1)))[None]
-    is_point = fitted is None and method.point
-    checks = tuple(Check(**check) for check in about["checks"])
+    method = from_settings(settings) if method is None else method
+    count = about.get("count", getattr(method, "draws", 1))
+    belief = read(folder, model, method.weigh, about["thin"], seed, count)
+    found = dict(about["found"])
+    for name in ("covariance", "information"):
+        known = getattr(belief, name, None)
+        found |= {} if known is None else {name: known}
+    report = Report(about["verdict"], tuple(Check(**check) for check in about["checks"]), about["title"])
     posterior = Posterior(
-        model, data, method, seed,
-        None if is_point else positions,
-        positions[0, 0] if is_point else None,
-        info,
-        method.weigh(info) if isinstance(method, Drawing) else None,
-        found, about["seconds"], about["interrupted"],
-        judged=Report(about["verdict"], checks, about["title"]), fitted=fitted, phi=load_network(model, folder),
-    )  # fmt: skip
+        model, data, method, seed, belief, found, about["seconds"], about["interrupted"], judged=report
+    )
     if about.get("bias") is not None:
-        nothing = np.zeros(0)
-        posterior.predicted_bias = Predicted(
-            nothing, nothing, np.asarray(about["bias"]["inflation"]), about["bias"]["worst"]
-        )
+        nothing, bias = np.zeros(0), about["bias"]
+        posterior.predicted_bias = Predicted(nothing, nothing, np.asarray(bias["inflation"]), bias["worst"])
     return posterior

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tractable.core import Model
 from tractable.models.ladder import Ladder
 from tractable.tools import checkpoint as files
 from tractable.tools import tree
@@ -20,7 +21,7 @@ FOLDER = "network"
 def save_network(ladder: Any, phi: PyTree, folder: pathlib.Path) -> None:
     """φ in a folder beside θ's."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
-    files.save(folder / FOLDER, arrays, {"inference network": network_fingerprint(ladder)}, step=0)
+    files.save(folder / FOLDER, arrays, network_fingerprint(ladder), step=0)
 
 
 def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
@@ -52,7 +53,7 @@ def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
                 f"{folder} holds an inference network whose {name} has shape {arrays[name].shape}; that of the ladder "
                 f"given has {leaf.shape}. Give the ladder it was learnt with."
             )
-    if manifest["inference network"] != network_fingerprint(ladder):
+    if manifest != network_fingerprint(ladder):
         raise CheckpointError(
             f"{folder} holds an inference network of the same sizes that computes something else (another activation, "
             "family or precision?). Give the ladder it was learnt with."
@@ -60,13 +61,16 @@ def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
     return jax.tree.unflatten(structure, [arrays[name] for name in names])
 
 
-def network_fingerprint(ladder: Any) -> str:
-    """SHA-256 of log q(h | x) as JAX sees it, constants included."""
+def network_fingerprint(model: Model) -> dict[str, str]:
+    """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
+    if not isinstance(model, Ladder):
+        return {}
+    ladder = model
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = _shapes(ladder)
     x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
     h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
-    return digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))
+    return {"inference network": digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))}
 
 
 def digest(jaxpr: Any) -> str:

@@ -1,38 +1,37 @@
 """What comes back from inference: one face for draws and for a point."""
 
 import functools
+import pathlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs import approximations
+from tractable.beliefs.belief import Belief, Cost, Draws, Fitted, Moments, draws_key, weighted_quantiles
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
+from tractable.checks.evidence import EvidenceOf
 from tractable.checks.report import Report, judge, with_check
 from tractable.core import Data, Model, as_data
-from tractable.data.rows import CHUNK
-from tractable.data.sharding import over_devices
-from tractable.methods.drawing import Drawing
-from tractable.methods.langevin import SGLD
-from tractable.methods.method import Fitted, Method, Outcome, Standing
+from tractable.methods.abilities import needs
+from tractable.methods.method import Method, Outcome
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
-from tractable.methods.variational import drawn, draws_key
+from tractable.models.latent import latent_model
 from tractable.models.relabelling import matched
 from tractable.results import encoding as coding
 from tractable.results import imputing
 from tractable.results import predict as prediction
-from tractable.results.folder import save
-from tractable.tools.counts import is_count
-from tractable.tools.errors import DataError, RunError, SettingsError
+from tractable.results.folder import model_fingerprint, write
+from tractable.tools import tree
+from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
+from tractable.tools.settings import Count, expect
 
 PyTree = Any
-MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 
 
 @dataclass(eq=False)
@@ -41,71 +40,71 @@ class Posterior:
 
     Attributes:
         model, data, method, seed: what was asked.
-        unconstrained: (chain, draw, d) kept positions, or None.
-        point: (d,) the unconstrained maximum of a point method, or None.
-        info: traces of the run, each (chain, draw).
-        weights: (chain, draw), where draws do not count alike; None where they do.
-        phi: weights of a ladder's inference network.
-        fitted: φ of a q, whose independent draws ``unconstrained`` then holds; None of other methods.
-        found: what warm-up chose (step size, bound, …).
+        belief: what was learnt: draws, their moments, a point, a q.
+        found: what warm-up chose (step size, bound, …), and other numbers of the run.
         seconds: wall time by phase.
         interrupted: the run was stopped before its end.
+        standing: where a run stands that may be extended.
+        judged: the report, once it was made.
     """
 
     model: Model
     data: Data | None
     method: Method
     seed: int | None
-    unconstrained: np.ndarray | None = None
-    point: np.ndarray | None = None
-    info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    weights: np.ndarray | None = field(default=None, repr=False)
+    belief: Belief
     found: dict[str, Any] = field(default_factory=dict, repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     interrupted: bool = False
-    standing: Standing | None = field(default=None, repr=False)
-    surplus: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    standing: PyTree = field(default=None, repr=False)
     judged: Report | None = field(default=None, repr=False)
-    fitted: Fitted | None = field(default=None, repr=False)
-    phi: PyTree = field(default=None, repr=False)
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        data: Data | None,
-        method: Method,
-        seed: int | None,
-        outcome: Outcome,
-        draws: int | None = None,
-    ) -> "Posterior":
-        """A posterior from what a method learnt; draws past those asked for wait in ``surplus`` for ``extend``."""
-        posterior = cls(
-            model, data, method, seed, outcome.draws, outcome.point, outcome.info, outcome.weights, outcome.found,
-            outcome.seconds, outcome.interrupted, outcome.standing, fitted=outcome.fitted, phi=outcome.phi,
+    def of(cls, model: Model, data: Data | None, method: Method, seed: int | None, outcome: Outcome) -> "Posterior":
+        """A posterior from what a method learnt."""
+        return cls(
+            model, data, method, seed, outcome.belief, outcome.found, outcome.seconds, outcome.interrupted,
+            outcome.standing,
         )  # fmt: skip
-        posterior.trim(getattr(method, "draws", 0) if draws is None else draws)
-        return posterior
-
-    def trim(self, draws: int) -> None:
-        """Set draws past ``draws`` aside: a run ends with a whole block of steps, which may be more than asked for."""
-        if self.unconstrained is None or self.fitted is not None:
-            return
-        traces = {"position": self.unconstrained, **self.info}
-        self.surplus = {name: trace[:, draws:] for name, trace in traces.items()}
-        self.unconstrained = self.unconstrained[:, :draws]
-        self.info = {name: trace[:, :draws] for name, trace in self.info.items()}
-        self.weights = self.method.weigh(self.info)
 
     def __repr__(self) -> str:
-        what = "a point" if self.is_point else f"{self.chains} chains of {self.count} draws"
-        what = f"q with {self.count} draws" if self.fitted is not None else what
         stopped = ", interrupted" if self.interrupted else ""
-        return f"Posterior({what} by {type(self.method).__name__}, {len(self.names)} numbers{stopped})"
+        by = type(self.method).__name__
+        return f"Posterior({self.belief.describe()} by {by}, {len(self.names)} numbers{stopped})"
+
+    @property
+    def unconstrained(self) -> np.ndarray | None:
+        """(chain, draw, d) kept positions; of a q its independent draws."""
+        return self.belief.positions
+
+    @property
+    def point(self) -> np.ndarray | None:
+        """(d,) the unconstrained maximum of a point method."""
+        return self.belief.position
+
+    @property
+    def info(self) -> dict[str, np.ndarray]:
+        """Traces of the run, each (chain, draw)."""
+        return self.belief.info
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """(chain, draw), where draws do not count alike."""
+        return self.belief.weights
+
+    @property
+    def phi(self) -> PyTree:
+        """Weights of a ladder's inference network."""
+        return self.belief.network
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """φ of a q, and how it was come by."""
+        return self.belief if isinstance(self.belief, Fitted) else None
 
     @property
     def is_point(self) -> bool:
-        return self.point is not None
+        return self.belief.position is not None
 
     @property
     def names(self) -> list[str]:
@@ -114,22 +113,27 @@ class Posterior:
 
     @property
     def chains(self) -> int:
-        if self.unconstrained is not None:
-            return len(self.unconstrained)
-        return len(self.standing.keys) if self.standing else 1
+        return self.belief.chains
 
     @property
     def count(self) -> int:
         """Kept draws a chain."""
-        return 0 if self.unconstrained is None else self.unconstrained.shape[1]
+        return self.belief.count
 
     @property
     def thin(self) -> int:
-        return self.standing.thin if self.standing else self.found.get("thin", 1)
+        """Steps a kept draw."""
+        return self.belief.thin
 
     @property
-    def rows(self) -> int:
-        return 0 if self.data is None else self.data.size
+    def cost(self) -> Cost:
+        """Gradients and log densities that the run evaluated."""
+        return self.method.cost(self.belief, self.found, self.data)
+
+    @property
+    def rows(self) -> int | float:
+        """How many rows the data count as."""
+        return 0 if self.data is None else self.data.total
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -139,10 +143,7 @@ class Posterior:
     @functools.cached_property
     def values(self) -> np.ndarray:
         """(chain, draw, k) the parameters laid out flat; a point is one draw of one chain."""
-        flat = self.unconstrained if self.point is None else self.point[None, None]
-        if flat is None:
-            raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
-        return _values(self.model, np.asarray(flat))
+        return self.belief.values(self.model)
 
     @functools.cached_property
     def draws(self) -> PyTree:
@@ -169,32 +170,8 @@ class Posterior:
 
     @functools.cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.is_point:
-            covariance = self.found.get("covariance")
-            unknown = np.full(len(self.names), np.nan)
-            with np.errstate(invalid="ignore"):  # a variance that rounding made negative is not known
-                return self.values[0, 0], unknown if covariance is None else np.sqrt(np.diag(covariance))
-        if self.standing is not None and self.standing.moments is not None:
-            return pooled_moments(self.standing.moments)
-        flat = self.values.reshape(-1, len(self.names)).astype(np.float64)
-        if not len(flat):
-            return np.full(len(self.names), np.nan), np.full(len(self.names), np.nan)
-        weights = None if self.weights is None else self.weights.ravel()
-        mean = np.average(flat, axis=0, weights=weights)
-        if self.fitted is not None:
-            return self._exact(mean, flat.std(0))
-        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
-
-    def _exact(self, mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """q's own moments where a parameter lives on the reals, and those of its draws elsewhere."""
-        fitted: Any = self.fitted
-        q = approximations.of(fitted.family, fitted.phi)
-        own = np.asarray(q.mean(fitted.phi)), np.asarray(q.sd(fitted.phi))
-        if len(own[0]) != len(mean):
-            return mean, sd
-        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.model.space.shapes)]
-        kept = np.repeat(self.model.unbounded, sizes)
-        return np.where(kept, own[0], mean), np.where(kept, own[1], sd)
+        nothing = np.zeros((0, 0, len(self.names)))
+        return self.belief.moments(self.model, nothing if isinstance(self.belief, Moments) else self.values)
 
     @functools.cached_property
     def diagnosed(self) -> Diagnosed:
@@ -229,13 +206,7 @@ class Posterior:
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
         key = jax.random.key(key) if isinstance(key, int) else key
-        if self.fitted is not None:
-            q = approximations.of(self.fitted.family, self.fitted.phi)
-            return self.shaped(_values(self.model, np.asarray(drawn(q, self.fitted.phi, key, n))))
-        flat = self.values.reshape(-1, len(self.names))
-        weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
-        index = jax.random.choice(key, len(flat), (n,), p=weights)
-        return self.shaped(flat[np.asarray(index)])
+        return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
         """The mean field with its least certain parameters at zero, exactly: the ``share`` of lowest |μ|/σ.
@@ -249,8 +220,7 @@ class Posterior:
             raise SettingsError("pruned(share) expects a mean field, from BayesByBackprop or MeanField.")
         if not 0 <= share < 1:
             raise SettingsError(f"pruned(share) expects a share in [0, 1); got {share}.")
-        sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.model.space.shapes)]
-        real = np.flatnonzero(np.repeat(self.model.unbounded, sizes))
+        real = np.flatnonzero(self.model.real)
         mean, sd = (np.array(a) for a in (self.fitted.phi["mean"], approximations.softplus(self.fitted.phi["rho"])))
         certain = np.abs(mean[real]) / sd[real]
         gone = real[np.argsort(certain, kind="stable")[: round(share * len(real))]]
@@ -259,11 +229,9 @@ class Posterior:
         rho[gone] = -np.inf  # σ = 0
         phi = {"mean": mean, "rho": rho}
         q = approximations.mean_field(len(mean))
-        draws = np.asarray(drawn(q, phi, draws_key(self.seed), self.count))[None]
-        fitted = self.fitted._replace(phi=phi, log_weights=None)
-        return Posterior(
-            self.model, self.data, self.method, self.seed, draws, found=self.found, seconds=self.seconds, fitted=fitted
-        )
+        draws = np.asarray(approximations.drawn(q, phi, draws_key(self.seed), self.count))[None]
+        fitted = replace(self.fitted, phi=phi, log_weights=None, positions=draws)
+        return replace(self, belief=fitted, standing=None, judged=None)
 
     def relabelled(self) -> "Posterior":
         """The same draws, with exchangeable components matched from draw to draw (``relabelling.matched``).
@@ -271,12 +239,13 @@ class Posterior:
         Where labels switch, the mean of a component's parameter is one of all components': summaries, R-hat and plots
         of single components mean something afterwards. For mixtures, of data in memory.
         """
-        model: Any = self.model
-        if getattr(model, "permute", None) is None or self.data is None or self.unconstrained is None:
+        model = latent_model(self.model)
+        if model is None or model.symmetry.permute is None or self.data is None or self.unconstrained is None:
             raise SettingsError("relabelled() expects draws of a mixture's components, and the data they explain.")
         shape = self.unconstrained.shape
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
-        return replace(self, unconstrained=flat.reshape(shape), standing=None, surplus={}, judged=None)
+        belief = replace(self.belief, positions=flat.reshape(shape))
+        return replace(self, belief=belief, standing=None, judged=None)
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""
@@ -289,7 +258,7 @@ class Posterior:
     @functools.cached_property
     def predictive(self) -> Model:
         """The model that predictions go through: the one given, but for Laplace on a network its linearisation."""
-        return self.model if self.fitted is None else self.method.predictive(self.model, self.fitted)
+        return self.method.predictive(self.model, self.belief)
 
     def predict(
         self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Any = None
@@ -327,35 +296,25 @@ class Posterior:
 
     @functools.cached_property
     def predicted_bias(self) -> bias.Predicted | None:
-        """What the step and the gradient's noise do to every marginal sd; None for methods without that bias.
-
-        H and V are measured anew, averaged over draws of this run.
-        """
-        if not isinstance(self.method, SGLD) or self.data is None:
-            return None
-        if self.standing is None or self.unconstrained is None:
-            return None
-        flat = self.unconstrained.reshape(-1, self.unconstrained.shape[-1])
-        index = np.linspace(0, len(flat) - 1, MEASURED_AT).astype(int)
-        tuned, plan = self.standing.tuned, self.method.plan(self.data)
-        measured = bias.measure(self.model, self.data, plan, flat[index], jax.random.key(0), self.method, tuned)
-        step = float(np.average(self.info["step_size"], weights=self.weights))
-        injected = tuned.get("noise_scale")
-        injected = None if injected is None else np.asarray(injected, np.float64)
-        return self.method.predicted(measured, step, np.asarray(tuned["scale"], np.float64), plan, injected)
+        """What the step and the gradient's noise do to every marginal sd; None for methods without that bias."""
+        return self.method.predicted_bias(self)
 
     @property
-    def log_evidence(self) -> Any:
-        """log p(y) and its standard error, where the method estimates it on the way (Rejection).
+    def log_evidence(self) -> EvidenceOf:
+        """log p(y) as this posterior estimates it: ``posterior.log_evidence()`` gives an ``Evidence``, and
+        ``estimate, error = posterior.log_evidence`` its first two numbers.
 
-        Of a ladder with an inference network a function instead, ``posterior.log_evidence(data, samples=1000)``: bounds
-        of log p(x) row by row, see ``coding.log_evidence``.
+        Of a ladder with an inference network a bound of log p(x) row by row, ``posterior.log_evidence(data,
+        samples=1000)``, see ``encoding.log_evidence``; Rejection estimates log p(y) on its way.
+
+        Raises:
+            RunError: a method that does not estimate it.
         """
         if self.phi is not None:
-            return functools.partial(coding.log_evidence, self)
+            return EvidenceOf(functools.partial(coding.log_evidence, self))
         if "tries" not in self.info:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
-        return evidence(self.info, self.found["log_bound"])
+        return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
 
     # Of ladders; arguments and errors as for the functions of these names in ``coding`` and ``imputing``.
 
@@ -391,33 +350,24 @@ class Posterior:
 
     def extend(self, draws: int, *, progress: bool | Callable | None = None) -> "Posterior":
         """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""
-        if not isinstance(self.method, Drawing) or self.standing is None or self.unconstrained is None:
+        needs("extend()", self.method)
+        if self.standing is None or self.belief.positions is None:
             raise RunError(
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
-        if not is_count(draws):
-            raise SettingsError(f"extend(draws) expects a whole number ≥ 1; got {draws!r}.")
-        count = self.count + draws
-        with sitting(self.model, self.data, self.seed, progress, over_devices(None)) as (session, _):
-            outcome = self.method.go_on(session, self.standing, count)
-        before = self.info | {"position": self.unconstrained}
-        now = dict(outcome.info) | ({} if outcome.draws is None else {"position": outcome.draws})
-        joined = {
-            name: np.concatenate([kept, self.surplus[name], *([now[name]] if name in now else [])], 1)
-            for name, kept in before.items()
-        }
-        outcome = outcome._replace(draws=joined.pop("position"), info=joined)
-        return Posterior.of(self.model, self.data, self.method, self.seed, outcome, count)
+        expect("extend(draws)", draws, Count)
+        with sitting(self.model, self.data, self.seed, progress) as session:
+            outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
+        return Posterior.of(self.model, self.data, self.method, self.seed, outcome)
 
     def to_arviz(self) -> Any:
         """An ArviZ DataTree with groups posterior and sample_stats."""
         import arviz_base
 
-        draws = self.draws
-        if not isinstance(draws, dict):
-            draws = {name: self.values[..., i] for i, name in enumerate(self.names)}
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self.draws)
+        draws = {tree.path_name(path) or "parameters": leaf for path, leaf in leaves}
         groups = {"posterior": draws}
-        if self.info:
+        if self.info and not self.is_point:
             groups["sample_stats"] = dict(self.info)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
@@ -425,36 +375,27 @@ class Posterior:
 
     def save(self, path: Any) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
-        save(self, path)
+        folder = pathlib.Path(path)
+        if any((folder / name).exists() for name in ("draws.zarr", "belief", "fitted")):
+            raise CheckpointError(f"{folder} already holds draws; choose another folder.")
+        self.write(folder)
 
-
-def pooled_moments(moments: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd over chains from each chain's running moments."""
-    count, means, squares = (np.asarray(m, np.float64) for m in moments)
-    mean = means.mean(0)
-    within = squares.sum(0) / count.sum()
-    return mean, np.sqrt(within + np.square(means - mean).mean(0))
-
-
-def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
-    """(level, k) quantiles of (n, k) values."""
-    if weights is None:
-        return np.quantile(values, levels, axis=0)
-    order = np.argsort(values, axis=0)
-    mass = np.cumsum(np.take(weights, order), axis=0)
-    mass /= mass[-1]
-    index = np.stack([np.argmax(mass >= level, axis=0) for level in levels])
-    return np.take_along_axis(np.take_along_axis(values, order, 0), index, 0)
-
-
-def _values(model: Model, flat: np.ndarray) -> np.ndarray:
-    shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
-    if not len(rows):
-        return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
-    out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
-    return np.concatenate(out).reshape(*shape[:-1], -1)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _constrained(model: Model, flat: jax.Array) -> jax.Array:
-    return jax.vmap(model.values)(flat)
+    def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:
+        """Write what was learnt into a run's folder; ``streamed`` where its draws are there already."""
+        if isinstance(self.belief, Draws) and not self.count:
+            return  # a run that was stopped before its first draw
+        report, bias = self.report(), self.predicted_bias
+        about = {
+            "names": self.names,
+            "title": report.title,
+            "verdict": report.verdict,
+            "checks": [c._asdict() | {"value": float(c.value)} for c in report.checks],
+            "seconds": self.seconds,
+            "interrupted": self.interrupted,
+            "found": {k: v for k, v in self.found.items() if isinstance(v, int | float | str)},
+            "thin": self.thin,
+            "count": self.count,
+            "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
+            "model": model_fingerprint(self.model, self.data),
+        }
+        write(folder, self.belief, self.model, self.settings, self.summary(), about, streamed=streamed)

@@ -1,48 +1,18 @@
-"""Models in which a datum counts more or less than once, and models whose prior is an earlier posterior."""
+"""Models whose prior is an earlier posterior: what ``partial_fit`` learns more rows with."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
 
 from tractable.beliefs import approximations
-from tractable.core import Model, Through, is_distribution
+from tractable.core import Model, is_distribution
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.errors import SettingsError
 
 LEAST_SD = 1e-6  # of a number that a method held fixed
-
-
-class Weighted(dist.Distribution):
-    """A datum that counts ``w`` times: log p(y, w) = w log p(y), of a row (y, w) of shape (2,). Not normalised."""
-
-    arg_constraints = {}  # noqa: RUF012
-    support = constraints.real_vector  # pyright: ignore[reportAssignmentType]
-
-    def __init__(self, base: Any) -> None:
-        self.base = base
-        super().__init__((), (2,))
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        y, weight = value[0], value[1]
-        return weight * self.base.log_prob(y.astype(int) if self.base.support.is_discrete else y)
-
-
-@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
-def weighted(model: Model) -> Model:
-    """The model of rows (y, w): Σ w_n log p(y_n|θ, x_n). It is for learning; the model given predicts."""
-    through: Any = model.likelihood
-    if not isinstance(through, Through):
-        raise ModelError("Weights are for models whose likelihood goes Through a predictor.")
-
-    def observe(params: Any, eta: jax.Array) -> dist.Distribution:
-        return Weighted(through.observe(params, eta))
-
-    return Model(model.prior, Through(through.predictor, observe), start=model.start)
 
 
 def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:

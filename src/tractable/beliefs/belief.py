@@ -1,0 +1,245 @@
+"""What was learnt of the unknown: draws, their moments, a point, a q, or a point with the network that infers codes.
+
+Whoever runs a method makes one; a ``Posterior`` holds it, and savers, pages and tables ask it what it is worth.
+Positions are unconstrained and flat, (d,); values are the k numbers of the user's parameters.
+"""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.beliefs import approximations
+from tractable.core import Model
+from tractable.data.rows import CHUNK
+from tractable.tools.errors import RunError
+
+PyTree = Any
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class Cost(NamedTuple):
+    """What a run evaluated, over all rows and by all chains; a minibatch counts by its share of the rows."""
+
+    gradients: float  # of the log density
+    densities: float  # without a gradient
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Belief:
+    """Common face of what was learnt; each kind says what it has.
+
+    Attributes:
+        positions: (chain, draw, d) draws, or None.
+        position: (d,) the one θ, or None.
+        info: traces of the run, each (chain, draw) or (start, step).
+        weights: (chain, draw), where draws do not count alike; None where they do.
+        network: weights φ of an inference network, or None.
+        thin: steps a kept draw.
+    """
+
+    kind: ClassVar[str] = ""  # as a folder calls it
+    positions: np.ndarray | None = field(default=None, repr=False)
+    position: np.ndarray | None = field(default=None, repr=False)
+    info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    weights: np.ndarray | None = field(default=None, repr=False)
+    network: PyTree = field(default=None, repr=False)
+    thin: int = 1
+
+    @property
+    def chains(self) -> int:
+        return 1 if self.positions is None else len(self.positions)
+
+    @property
+    def count(self) -> int:
+        """Draws a chain."""
+        return 0 if self.positions is None else self.positions.shape[1]
+
+    def describe(self) -> str:
+        """In a few words."""
+        return self.kind
+
+    def values(self, model: Model) -> np.ndarray:
+        """(chain, draw, k) the user's parameters; a point is one draw of one chain."""
+        flat = self.positions if self.position is None else self.position[None, None]
+        if flat is None:
+            raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
+        return values_of(model, np.asarray(flat))
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """Mean and sd of the k numbers, given their values."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if not len(flat):
+            return np.full(flat.shape[-1], np.nan), np.full(flat.shape[-1], np.nan)
+        weights = None if self.weights is None else self.weights.ravel()
+        mean = np.average(flat, axis=0, weights=weights)
+        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+
+    def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
+        """(n, k) draws with replacement and by weight; a point is repeated."""
+        flat = values.reshape(-1, values.shape[-1])
+        weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
+        return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
+
+    def unconstrained_moments(self) -> Pair | None:
+        """Mean and sd of the d unconstrained numbers, (d,) each; None where there is no width."""
+        if self.positions is None:
+            return None
+        flat = self.positions.reshape(-1, self.positions.shape[-1]).astype(np.float64)
+        weights = None if self.weights is None else self.weights.ravel()
+        mean = np.average(flat, axis=0, weights=weights)
+        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Draws(Belief):
+    """Draws of θ."""
+
+    kind: ClassVar[str] = "draws"
+
+    def describe(self) -> str:
+        return f"{self.chains} chains of {self.count} draws"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moments(Belief):
+    """Mean and sd of draws that were not kept.
+
+    Attributes:
+        counts: (chain,) draws.
+        means: (chain, k) of the user's parameters.
+        squares: (chain, k) Σ (x − mean)².
+    """
+
+    kind: ClassVar[str] = "moments"
+    counts: np.ndarray
+    means: np.ndarray
+    squares: np.ndarray
+
+    @property
+    def chains(self) -> int:
+        return len(self.counts)
+
+    def describe(self) -> str:
+        return f"moments of {self.chains} chains of {int(self.counts[0])} draws"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """Mean and sd over chains from each chain's running moments."""
+        means = self.means.astype(np.float64)
+        mean = means.mean(0)
+        within = self.squares.sum(0, dtype=np.float64) / self.counts.sum(dtype=np.float64)
+        return mean, np.sqrt(within + np.square(means - mean).mean(0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Point(Belief):
+    """One θ, and its standard errors where they are known.
+
+    Attributes:
+        covariance: (k, k) of the user's parameters, or None.
+        information: (d, d) observed information of the unconstrained numbers, or None.
+    """
+
+    kind: ClassVar[str] = "point"
+    covariance: np.ndarray | None = field(default=None, repr=False)
+    information: np.ndarray | None = field(default=None, repr=False)
+
+    def describe(self) -> str:
+        return "a point"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        with np.errstate(invalid="ignore"):  # a variance that rounding made negative is not known
+            unknown = np.full(values.shape[-1], np.nan)
+            return values[0, 0], unknown if self.covariance is None else np.sqrt(np.diag(self.covariance))
+
+    def unconstrained_moments(self) -> Pair | None:
+        if self.information is None or self.position is None:
+            return None
+        return self.position, np.sqrt(np.diag(np.linalg.inv(self.information)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Coded(Point):
+    """A ladder's θ, and φ of the network that infers its codes."""
+
+    kind: ClassVar[str] = "coded"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fitted(Belief):
+    """A q that was fitted; ``positions`` are independent draws of it, (1, draw, d).
+
+    Attributes:
+        family: a name of ``approximations.of``.
+        phi: φ of the family.
+        log_weights: (S,) log p(y, z) − log q(z) of its own draws, or None.
+        trace: of the climb.
+    """
+
+    kind: ClassVar[str] = "fitted"
+    family: str
+    phi: dict[str, np.ndarray] = field(repr=False)
+    log_weights: np.ndarray | None = field(default=None, repr=False)
+    trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @functools.cached_property
+    def q(self) -> approximations.Approximation:
+        return approximations.of(self.family, self.phi)
+
+    def describe(self) -> str:
+        return f"q with {self.count} draws"
+
+    def moments(self, model: Model, values: np.ndarray) -> Pair:
+        """q's own moments where a parameter lives on the reals, and those of its draws elsewhere."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if not len(flat):
+            return super().moments(model, values)
+        mean, sd = flat.mean(0), flat.std(0)
+        own = np.asarray(self.q.mean(self.phi)), np.asarray(self.q.sd(self.phi))
+        if len(own[0]) != len(mean):
+            return mean, sd
+        return np.where(model.real, own[0], mean), np.where(model.real, own[1], sd)
+
+    def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
+        """(n, k) fresh draws of q."""
+        return values_of(model, np.asarray(approximations.drawn(self.q, self.phi, key, n)))
+
+    def unconstrained_moments(self) -> Pair | None:
+        return np.asarray(self.q.mean(self.phi)), np.asarray(self.q.sd(self.phi))
+
+
+KINDS: dict[str, type[Belief]] = {kind.kind: kind for kind in (Draws, Moments, Point, Coded, Fitted)}
+
+
+def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
+    """(..., k) the user's parameters of unconstrained positions (..., d), as many at a time as memory likes."""
+    shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
+    if not len(rows):
+        return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
+    out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
+    return np.concatenate(out).reshape(*shape[:-1], -1)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _constrained(model: Model, flat: jax.Array) -> jax.Array:
+    return jax.vmap(model.values)(flat)
+
+
+def draws_key(seed: jax.Array | int | None) -> jax.Array:
+    """Of the draws of q that a posterior holds: they are made again when it is loaded."""
+    key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
+    return jax.random.fold_in(key, 2)
+
+
+def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
+    """(level, k) quantiles of (n, k) values."""
+    if weights is None:
+        return np.quantile(values, levels, axis=0)
+    order = np.argsort(values, axis=0)
+    mass = np.cumsum(np.take(weights, order), axis=0)
+    mass /= mass[-1]
+    index = np.stack([np.argmax(mass >= level, axis=0) for level in levels])
+    return np.take_along_axis(np.take_along_axis(values, order, 0), index, 0)

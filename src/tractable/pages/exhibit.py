@@ -1,0 +1,128 @@
+"""What is shown of a result: tables, facts and figures under a title, described once and drawn by whoever shows them.
+
+``parameters``, ``networks``, ``ladders``, ``mixtures``, ``held_out`` and ``comparison`` make exhibits; ``render``
+writes them as a page, ``terminal`` prints their tables, and ``Table.frame`` is a table's values.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tractable.checks.report import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+
+class Cell(NamedTuple):
+    """One value, and how it is written."""
+
+    value: Any  # a number, a text, a list of these, or None
+    form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
+    aside: str = ""  # a remark in small letters after the value
+    poor: bool = False  # the value speaks against the result
+
+
+def cell(value: Any) -> Cell:
+    """A value that may be a Cell already, as one."""
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+class Table(NamedTuple):
+    """Rows of values. The first column names the rows; one headed "verdict" holds verdicts."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]  # as long as heads; Cells, or their values
+    words: Sequence[str] = ()  # heads of further columns that hold text
+    layout: str = ""  # CSS classes: "wide" fills the page, "checks" is stacked on a phone
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        return [[cell(value) for value in row] for row in self.rows]
+
+    def is_text(self, head: str) -> bool:
+        """Whether the column is aligned to the left."""
+        return head in ("verdict", *self.words) or head == self.heads[0]
+
+    def frame(self) -> "pd.DataFrame":
+        """The values as a DataFrame, for example for a CSV file."""
+        import pandas as pd
+
+        return pd.DataFrame([[cell.value for cell in row] for row in self.cells], columns=pd.Index(self.heads))
+
+
+class Figure(NamedTuple):
+    """A drawing."""
+
+    draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
+    size: tuple[float, float]  # width and height in inches
+    title: str  # what is seen, for readers who cannot see it
+    margin: int = 0  # on the left in points, so that axes in a column line up; by default it fits the labels
+    caption: str = ""  # stands above
+
+
+class Picture(NamedTuple):
+    """An image of (height, width, 4) bytes, ``size`` CSS pixels wide."""
+
+    pixels: np.ndarray
+    size: int
+    title: str
+    caption: str = ""
+
+
+class Exhibit(NamedTuple):
+    """What stands under one title.
+
+    Attributes:
+        title: none where it is empty.
+        parts: in their order; a dict is facts, values by name; an exhibit among them is a subsection.
+        note: sentences on how to read it.
+        layout: CSS classes of its parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
+            "folded" hides them until the title is clicked.
+        verdict: stands beside the title.
+    """
+
+    title: str
+    parts: "Sequence[Part]" = ()
+    note: str = ""
+    layout: str = ""
+    verdict: str = ""
+
+
+Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Exhibit | str
+
+
+def text(value: Any, form: str | None = None, minus: str = "-") -> str:
+    """A value in words: numbers in the digits that mean something, – where there is none."""
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(text(each, None, minus) for each in value) or "none"
+    if isinstance(value, bool | np.bool_ | str):
+        return value if isinstance(value, str) else str(value).lower()
+    if not math.isfinite(value):
+        return "–"
+    found = number(float(value)) if form is None else format(value, form)
+    return (found if float(found.replace(",", "")) else found.removeprefix("-")).replace("-", minus)
+
+
+def decimals(sizes: np.ndarray) -> int:
+    """Places behind the point that show two digits of a small size."""
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return int(np.clip(1 - math.floor(math.log10(np.quantile(sizes, 0.1) / 2)), 0, 6)) if len(sizes) else 3
+
+
+def duration(seconds: float | int) -> str:
+    """Seconds in a unit that suits them."""
+    if not math.isfinite(seconds) or seconds >= 3600:
+        return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
+    """At most so many of the largest sizes, in their order, and a sentence where these are not all."""
+    kept = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    return kept, "" if len(kept) == len(sizes) else f" The {len(kept)} {which} of {len(sizes):,}."

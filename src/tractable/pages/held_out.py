@@ -1,0 +1,225 @@
+"""How predictions of data that inference did not see turned out."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+from scipy import stats
+
+from tractable.checks import calibration
+from tractable.core import Data, Model
+from tractable.data.encoder import Encoder
+from tractable.pages.exhibit import Cell, Exhibit, Table, text
+from tractable.pages.plots import bare, drawing
+from tractable.pages.style import COLOURS, INK, MUTED
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import DataError
+
+SEEN = 2000  # rows whose integral transforms are drawn
+DRAWN = 500  # predictive draws of each
+FACTS = ("log predictive", "accuracy", "RMSE", "coverage")  # scores with a place of their own on the page
+LEVELS = (0.5, 0.9, 0.95)  # of intervals
+
+
+class Score(NamedTuple):
+    """A number about predictions, and what it means."""
+
+    name: str
+    value: float
+    meaning: str
+
+
+class HeldOut(NamedTuple):
+    """How predictions of rows that inference did not see turned out."""
+
+    scores: list[Score]
+    y: np.ndarray | None  # None of a datum of several parts
+    probabilities: np.ndarray | None  # (n, classes)
+    below: np.ndarray | None  # of numbers: the share of each row's prediction below what was seen
+
+
+def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: Any = None) -> HeldOut:
+    """Scores of held-out rows, in the target's own units, from one prediction of them.
+
+    Args:
+        posterior: with draws, or a point.
+        data: rows kept out of the fit.
+        encoder: of a table; its unit is the scores'.
+        shifted: inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
+    """
+    unit = unit_of(encoder)
+    # A density in other units is another number: p(y) = p(standardised y) / sd.
+    log = calibration.log_score(np.asarray(posterior.log_predictive(data), np.float64) - math.log(unit))
+    scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
+    try:
+        predicted = posterior.predict(data.given)
+    except DataError:  # a datum of several parts
+        return HeldOut(scores, None, None, None)
+    y = np.asarray(data.y)
+    if predicted.probabilities is not None:
+        p = np.broadcast_to(predicted.probabilities, (len(y), predicted.probabilities.shape[-1]))
+        p, codes, below, doubt = np.asarray(p, np.float64), y.astype(int), None, predicted.entropy
+        scores += [
+            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is theirs"),
+            Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
+            Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
+        ]  # fmt: skip
+    else:
+        p, doubt = None, predicted.sd
+        mean, lower, upper = (
+            unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
+        )
+        below, crps = transforms(posterior, data)
+        scores += [
+            Score("RMSE", calibration.rmse(unit * y, mean), "root of the mean squared error of the predictive mean"),
+            Score("CRPS", unit * float(np.mean(crps)), "distance of the prediction from what was seen; less is better"),
+            *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
+            Score("sharpness", calibration.sharpness(lower, upper).width, "mean width of the 90 % interval"),
+        ]  # fmt: skip
+    if shifted is not None:
+        other = posterior.predict(shifted)
+        elsewhere = other.sd if other.entropy is None else other.entropy
+        what = "sd" if other.entropy is None else "entropy"
+        value = calibration.auroc(doubt, elsewhere)
+        scores.append(
+            Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
+        )
+    return HeldOut(scores, y, p, below)
+
+
+def unit_of(encoder: Encoder | None) -> float:
+    """What one is in the target's own units."""
+    return 1.0 if encoder is None else encoder.target.sd
+
+
+def covered(below: np.ndarray, level: float) -> float:
+    """The share of rows inside their interval."""
+    return float(np.mean(np.abs(below - 0.5) <= level / 2))
+
+
+def score_table(scores: Sequence[Score]) -> Table:
+    """Scores, one a row."""
+    heads = ["score", "value", "what it means"]
+    return Table(heads, scores, heads[2:])
+
+
+def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: Any = None) -> list[Exhibit]:
+    """How predictions of the rows turned out: facts, a figure of their calibration, and the scores."""
+    if posterior.count == 0 and not posterior.is_point:
+        return [Exhibit("Held-out data", note="Without kept draws there are no predictions.")]
+    found = held_out_scores(posterior, data, encoder, shifted)
+    log, *others = found.scores
+    facts = {
+        "rows": Cell(data.size, ",d"),
+        "mean log predictive density": Cell(log.value, ".3f", f"{log.meaning.partition(';')[0]} nats"),
+    }
+    parts = []
+    if found.probabilities is not None and found.y is not None:
+        parts = classes(facts, found.probabilities, found.y.astype(int), encoder)
+    elif found.below is not None and found.y is not None:
+        rmse = next(score.value for score in others if score.name == "RMSE")
+        facts["RMSE"] = Cell(rmse, aside=f"sd of the data {text(unit_of(encoder) * float(found.y.std()))}")
+        parts = calibrated(found.below)
+    if parts:
+        parts.append(Exhibit("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
+    return [Exhibit("Held-out data", [facts, *parts])]
+
+
+def classes(
+    facts: dict[str, Cell], probability: np.ndarray, codes: np.ndarray, encoder: Encoder | None
+) -> list[Exhibit]:
+    """How often classes happened against the probability given; two facts more."""
+    two = probability.shape[1] == 2
+    facts["accuracy"] = Cell(f"{100 * np.mean(probability.argmax(-1) == codes):.1f} %")
+    facts["commonest class"] = Cell(f"{100 * np.bincount(codes).max() / len(codes):.1f} %")
+    happened = np.eye(probability.shape[1])[codes]
+    drawn = reliability(*((a[:, 1] if two else a.ravel()) for a in (probability, happened)))
+    names = () if encoder is None else encoder.target.classes
+    which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
+    note = f"How often it happened against the probability given {which}; on the line where predictions are calibrated."
+    return [Exhibit("", [drawn], note, "panels two")]
+
+
+def calibrated(below: np.ndarray) -> list[Exhibit]:
+    """Where in its prediction each number fell, and how many an interval held."""
+    rows = []
+    for level in LEVELS:
+        error = math.sqrt(level * (1 - level) / below.size)
+        rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
+    coverage = Exhibit("Coverage", [Table(["interval", "held", "error expected"], rows)])
+    note = "Where in its prediction each number fell: level, and mostly between the dashed lines, where calibrated."
+    return [Exhibit("", [pit(below.ravel()), coverage], note, "panels two")]
+
+
+def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Of at most ``SEEN`` rows, evenly chosen: the share of predictive draws below what was seen, and the CRPS.
+
+    The shares, ties by half, are uniform where predictions are calibrated.
+    """
+    first = data if data.size <= SEEN else data.take(np.linspace(0, data.size - 1, SEEN).astype(int))
+    params, weights = posterior.spread(DRAWN)
+    each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each
+    params, rows = (jax.tree.map(jnp.asarray, a) for a in (params, first.rows))
+    drawn = np.asarray(_drawn(posterior.predictive, each, params, rows), np.float64)
+    weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
+    below = np.tensordot(weights, (drawn < y) + 0.5 * (drawn == y), 1)
+    return below, calibration.crps_draws(y, drawn, weights)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "each"))
+def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
+    """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
+    n = jax.tree.leaves(rows)[0].shape[0]
+
+    def of_draw(draw: Any) -> jax.Array:
+        theta, key = draw
+        sample = jax.vmap(lambda x, k: model.datum(theta, x).sample(k, (each,)), out_axes=1)
+        return sample(rows[1], jax.random.split(key, n))
+
+    keys = jax.random.split(jax.random.key(0), jax.tree.leaves(params)[0].shape[0])
+    drawn = jax.lax.map(of_draw, (params, keys), batch_size=16)  # (s, each, n, ...)
+    return drawn.reshape(-1, *drawn.shape[2:])
+
+
+@drawing("Reliability diagram", (3.7, 3.2))
+def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -> None:
+    """How often what was given a probability happened, in bins of like number; bars are 90 % Wilson intervals."""
+    axes, below = canvas.subplots(2, 1, sharex=True, height_ratios=[5, 1])
+    order = np.argsort(probability, kind="stable")
+    bins = [b for b in np.array_split(order, min(10, max(1, len(order) // 10))) if len(b)]
+    given = np.array([probability[b].mean() for b in bins])
+    share, sizes = np.array([happened[b].mean() for b in bins]), np.array([len(b) for b in bins])
+    z2 = 1.645**2
+    centre = (share + z2 / (2 * sizes)) / (1 + z2 / sizes)
+    half = np.sqrt(z2 * (share * (1 - share) / sizes + z2 / (4 * sizes**2))) / (1 + z2 / sizes)
+    axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, dashes=(4, 3))
+    axes.vlines(given, centre - half, centre + half, color=COLOURS[0], linewidth=1.2)
+    axes.plot(given, share, "o", color=COLOURS[0], markersize=4.5)
+    axes.set_ylim(-0.04, 1.04)
+    axes.set_ylabel("happened")
+    axes.xaxis.set_tick_params(length=0)
+    below.hist(probability, np.linspace(0, 1, 21), color=MUTED, alpha=0.5, rwidth=0.8)
+    bare(below)
+    below.set_xlabel("probability given")
+    below.set_xlim(-0.03, 1.03)
+
+
+@drawing("Histogram of probability integral transforms", (3.7, 2.6))
+def pit(canvas: Canvas, values: np.ndarray) -> None:
+    """The share of the predictive distribution below each number seen; level where it is calibrated."""
+    axes, bins = canvas.subplots(), 10 if len(values) < 500 else 20
+    low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
+    axes.hist(values, np.linspace(0, 1, bins + 1).tolist(), color=COLOURS[0], alpha=0.5, rwidth=0.92)
+    axes.axhline(len(values) / bins, color=INK, linewidth=0.9)
+    for edge in (low, high):
+        axes.axhline(edge, color=INK, linewidth=0.7, dashes=(4, 3))
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of the prediction below what was seen")
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.spines["left"].set_visible(False)

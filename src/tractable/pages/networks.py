@@ -1,0 +1,93 @@
+"""What is known of a network's weights, layer by layer, and of an ensemble's members."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, Normal, kl_divergence
+
+from tractable.beliefs import approximations
+from tractable.core import is_distribution
+from tractable.pages.exhibit import Cell, Exhibit, Table
+from tractable.pages.parameters import is_ensemble, is_weight, listed
+from tractable.results.posterior import Posterior
+
+KL_DRAWS = 200  # of a leaf whose prior is not normal
+MEMBERS = (
+    "Solutions from starts of their own, each with the same say in predictions. How far they differ in what they "
+    "predict is what the ensemble knows of its ignorance; the spread of one parameter says little."
+)
+
+
+def table_of(posterior: Posterior) -> Table:
+    """What is known of a network's weights, array by array: sizes, and KL(q ‖ prior) of a mean field in nats."""
+    model, normals, rows = posterior.model, marginals(posterior), []
+    priors, sds = jax.tree.leaves(model.prior, is_leaf=is_distribution), jax.tree.leaves(posterior.sd())
+    for i, (path, mean) in enumerate(jax.tree_util.tree_flatten_with_path(posterior.mean())[0]):
+        if not is_weight(model, path):
+            continue
+        size, sd = np.abs(np.asarray(mean, np.float64)), np.asarray(sds[i], np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = [np.mean(size), np.mean(sd), np.mean(size / sd)]
+        if normals:
+            kl = divergence(*normals[i], priors[i], model.bijectors[i], model.unbounded[i])
+            values += [kl, kl / size.size]
+        cells = (Cell(float(value), ".3g" if abs(value) < 1000 else ",.0f") for value in values)
+        name = jax.tree_util.keystr(path[1:], simple=True, separator=".") or "weights"
+        rows.append([name, Cell(size.size, ",d"), *cells])
+    more = ["KL from prior", "a weight"] if normals else []
+    return Table(["weights", "count", "mean |μ|", "mean σ", "mean |μ|/σ", *more], rows, layout="wide")
+
+
+def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
+    """Mean and sd of every parameter, unconstrained, where q is independent normals; else none."""
+    fitted = posterior.fitted
+    if fitted is None or set(fitted.phi) != {"mean", "rho"}:
+        return []
+    phi = jax.tree.map(jnp.asarray, fitted.phi)
+    q, unravel = approximations.of(fitted.family, phi), posterior.model.space.unravel
+    return list(zip(*(jax.tree.leaves(unravel(moment(phi))) for moment in (q.mean, q.sd)), strict=True))
+
+
+def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Any, unbounded: bool) -> jax.Array:
+    """KL(N(mean, sd²) ‖ prior) in nats, over the unconstrained numbers of one parameter.
+
+    In closed form where the prior is normal, else by ``KL_DRAWS`` draws.
+    """
+    base: Any = prior
+    while isinstance(base, Independent | ExpandedDistribution):
+        base = base.base_dist
+    q = Normal(mean, sd)
+    if isinstance(base, Normal) and unbounded:
+        loc, scale = (jnp.broadcast_to(jnp.asarray(a), mean.shape) for a in (base.loc, base.scale))
+        return jnp.sum(kl_divergence(q, Normal(loc, scale)))
+    draws: Any = q.sample(jax.random.key(0), (KL_DRAWS,))
+
+    def log_prior(z: jax.Array) -> jax.Array:
+        value = bijection(z)
+        return jnp.sum(prior.log_prob(value)) + jnp.sum(bijection.log_abs_det_jacobian(z, value))
+
+    return jnp.mean(jnp.sum(q.log_prob(draws).reshape(KL_DRAWS, -1), 1) - jax.vmap(log_prior)(draws))
+
+
+def layers(posterior: Posterior) -> list[Exhibit]:
+    """What is known of a network's weights, layer by layer."""
+    if posterior.model.prior_is_callable or listed(posterior.model).all():
+        return []
+    table = table_of(posterior)
+    note = "Single weights mean little: hidden units can be exchanged."
+    note += " σ is how far members differ." if is_ensemble(posterior) else " |μ|/σ is low where the data said little."
+    if "KL from prior" in table.heads:
+        note += " KL(q ‖ prior), in nats, is what was learnt: the price that the bound pays."
+    return [Exhibit("Layers", [table], note)]
+
+
+def members(posterior: Posterior) -> list[Exhibit]:
+    """An ensemble's members, and how high each climbed."""
+    if not is_ensemble(posterior):
+        return []
+    heights = (posterior.found.get(f"objective {i}", math.nan) for i in range(posterior.chains))
+    rows = [[i + 1, Cell(float(height), ",.2f")] for i, height in enumerate(heights)]
+    return [Exhibit("Members", [Table(["member", "log posterior density, in nats"], rows)], MEMBERS)]

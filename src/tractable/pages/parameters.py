@@ -1,0 +1,275 @@
+"""What is known of the parameters of any model: their numbers, marginals, chains, and predicted bias."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from tractable.core import Model
+from tractable.data.encoder import Encoder
+from tractable.pages import plots
+from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
+from tractable.results.posterior import Posterior
+
+SHOWN = 6  # parameters with figures
+PAIRED = 4
+LINES = 40  # of a chart
+CORRECTED = 4000  # draws of a marginal with the bias taken off
+MANY = 40  # weights of a network, above which none is listed
+FEWEST = 20  # draws that make a density
+HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
+POINT_HEADS = {"mean": "estimate", "sd": "standard error"}
+
+
+def kept_by(posterior: Posterior) -> tuple[str, str]:
+    """What a run kept of its parameters, and how many."""
+    many = f"{posterior.chains} × {posterior.count:,}"
+    if posterior.is_point:
+        return "kept", "one point"
+    if not is_drawn(posterior):
+        return "chains × draws", "moments only"
+    if posterior.fitted is not None:
+        return "draws of q", f"{posterior.count:,}"
+    if is_ensemble(posterior):
+        return ("members × draws", many) if posterior.count > 1 else ("members", str(posterior.chains))
+    return "chains × draws", many
+
+
+def is_drawn(posterior: Posterior) -> bool:
+    """Whether there are draws to show."""
+    return posterior.unconstrained is not None
+
+
+def is_ordered(posterior: Posterior) -> bool:
+    """Whether there are chains, in which one draw follows from the last."""
+    return is_drawn(posterior) and posterior.fitted is None and not posterior.method.independent
+
+
+def is_ensemble(posterior: Posterior) -> bool:
+    """Whether chains are solutions on their own, each with the height that it climbed to."""
+    return "objective 0" in posterior.found
+
+
+def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+    """Figures of the parameters, by what is known of them."""
+    if not is_drawn(posterior):
+        return estimates(posterior, labels)
+    return chains(posterior, labels) if is_ordered(posterior) else marginals(posterior, labels)
+
+
+def listed(model: Model) -> np.ndarray:
+    """Which of the k numbers are shown one by one, (k,) of booleans: all but the weights of a large network."""
+    leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
+    inside = np.concatenate([np.full(leaf.size, is_weight(model, path)) for path, leaf in leaves])
+    return ~inside if inside.sum() > MANY else np.ones_like(inside)
+
+
+def is_weight(model: Model, path: tuple) -> bool:
+    """Whether the parameter at this path of the pytree is a network's weights."""
+    return bool(model.network_weights) and getattr(path[0], "key", None) in model.network_weights
+
+
+# Names.
+
+
+def feature(name: str, encoder: Encoder | None) -> str:
+    """The column that a linear model's weight or an input's learnt scale belongs to; empty where it is none."""
+    if encoder is None or not name.startswith(("weights[", "scales.")) or "[" not in name:
+        return ""
+    first, *others = name[name.index("[") + 1 : -1].split(", ")
+    classes = [str(encoder.target.classes[int(c)]) for c in others if encoder.target.classes]
+    return ", ".join([encoder.features[int(first)], *classes]) if int(first) < len(encoder.features) else ""
+
+
+def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
+    """Names of parameters, with the columns that they belong to."""
+    return [f"{name} · {what}" if (what := feature(name, encoder)) else name for name in names]
+
+
+# The table.
+
+
+def summary(posterior: Posterior) -> pd.DataFrame:
+    """``posterior.summary()``, without what means nothing of draws that are no chain: their Monte-Carlo columns."""
+    table = posterior.summary()
+    return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
+
+
+def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
+    """The summary of the parameters that are listed."""
+    if posterior.unconstrained is not None and posterior.count == 0:
+        return Exhibit("Parameters", ["The run was stopped before its first draw."])
+    kept = listed(posterior.model)
+    table, weights = summary(posterior)[kept], int(np.sum(~kept))
+    beside = [f"{'And ' * bool(len(table))}{weights:,} weights of a network, layer by layer below."] * bool(weights)
+    if not len(table):
+        return Exhibit("Parameters", beside)
+    sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
+    places, enough = decimals(np.abs(sizes)), 100 * posterior.chains
+    forms = {"mcse_mean": f".{places + 1}f", "ess_bulk": ",.0f", "ess_tail": ",.0f", "r_hat": ".3f"}
+
+    def cell(value: float, column: str, own: str | None) -> Cell:
+        poor = value > 1.01 if column == "r_hat" else column.startswith("ess") and value < enough
+        form = own if own is None and column == "mcse_mean" else forms.get(column, own)
+        return Cell(float(value), form, poor=bool(poor))
+
+    rows = []
+    for name, values in table.iterrows():
+        own = None if values["sd"] < 10.0**-places else f".{places}f"  # a number on a scale of its own
+        first = Cell(str(name), aside=feature(str(name), encoder))
+        rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
+    heads = HEADS | (POINT_HEADS if posterior.is_point else {})
+    columns = ["parameter", *(heads.get(str(c), str(c)) for c in table.columns)]
+    return Exhibit("Parameters", [Table(columns, rows, layout="" if posterior.is_point else "wide"), *beside])
+
+
+# Figures.
+
+
+def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+    """Estimates with bars, where draws were not kept."""
+    others = listed(posterior.model)
+    if not others.any():
+        return []
+    table, labels = posterior.summary()[others], [label for label, kept in zip(labels, others, strict=True) if kept]
+    mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
+    kept, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
+    reach = 1.645 * np.nan_to_num(sd[kept])
+    drawn = plots.forest([labels[i] for i in kept], mean[kept], mean[kept] - reach, mean[kept] + reach)
+    note = "Bars reach 1.645 standard errors to both sides: 90 % where the posterior is normal."
+    if posterior.is_point and not np.isfinite(sd).any():
+        note = "Standard errors are not known."
+    return [Exhibit("Estimates", [drawn], note + fewer, "chart")]
+
+
+def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+    """For each interesting parameter its marginal, trace and ranks; then pairs."""
+    values, many, chosen = np.asarray(posterior.values, float), posterior.chains > 1, interesting(posterior)
+    if not chosen:
+        return []
+    if values.shape[1] < 2:
+        return [Exhibit("Chains", note="Too few draws to show.")]
+    weights = np.ones(values.shape[:2]) if posterior.weights is None else posterior.weights
+    counted = values[:, weights.min(0) > 0] if np.sum(weights.min(0) > 0) > 1 else values
+    diverged = np.asarray(posterior.info.get("divergent", np.zeros(values.shape[:2]))) > 0
+    pooled, unbiased = resampled(values, weights), without_bias(posterior, weights)
+    table, bulk = posterior.summary(), posterior.diagnosed.bulk
+    parts = []
+    for i in chosen:
+        mean, _, low, high = table.iloc[i, :4]
+        narrower, heads = None if unbiased is None else unbiased[:, i], i == chosen[0]
+        drawn = [
+            plots.marginal(pooled[:, i], mean, (low, high), narrower, caption="Marginal" * heads),
+            plots.trace(values[:, :, i], diverged, caption="Trace" * heads),
+            plots.ranks(counted[:, :, i], bulk[i], caption="Ranks" * heads)
+            if many
+            else plots.autocorrelation(counted[0, :, i], caption="Autocorrelation" * heads),
+        ]
+        parts.append(Exhibit(labels[i], drawn, layout="panels"))
+    dashed = "" if unbiased is None else "; dashed, with the predicted bias taken off"
+    ticks = "; ticks where a trajectory diverged" if diverged.any() else ""
+    note = f"Marginal: density, mean and 90 % interval{dashed}. Trace: one colour a chain{ticks}."
+    if many:
+        note += " Ranks: how far a chain runs ahead of its even share; inside the band where chains agree."
+    note += " Parameters known least come first." if len(labels) > 1 else ""
+    flat = diverged.ravel() if np.ptp(weights) == 0 else np.zeros(len(pooled), bool)
+    return [Exhibit("Chains", parts, note), *pairs(pooled, chosen, labels, flat)]
+
+
+def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+    """Marginals and pairs of draws without an order: a fitted q's, or those of an ensemble's members."""
+    chosen, pooled = interesting(posterior), np.asarray(posterior.values, float).reshape(-1, len(posterior.names))
+    if not chosen or len(pooled) < FEWEST:
+        return []
+    table = posterior.summary()
+    drawn = [
+        plots.marginal(pooled[:, i], table.iloc[i, 0], tuple(table.iloc[i, 2:4]), caption=labels[i]) for i in chosen
+    ]
+    whose = "the members' mixture" if is_ensemble(posterior) else "q" if posterior.fitted is not None else "the draws"
+    note = f"Density, mean and 90 % interval of {whose}."
+    if len(chosen) < np.sum(listed(posterior.model)):
+        note += f" The first {len(chosen)} parameters."
+    return [Exhibit("Marginals", drawn, note, "panels"), *pairs(pooled, chosen, labels)]
+
+
+def pairs(
+    pooled: np.ndarray, chosen: list[int], labels: list[str], diverged: np.ndarray | None = None
+) -> list[Exhibit]:
+    few = chosen[:PAIRED]
+    if len(few) < 2:
+        return []
+    drawn = plots.pairs(pooled[:, few], [labels[i] for i in few], diverged)
+    return [Exhibit("Pairs", [drawn], layout="chart pairs")]
+
+
+def climb(bound: np.ndarray, steps: float | int, note: str) -> list[Exhibit]:
+    """The noisy bound on the way up, where it was kept."""
+    if np.sum(np.isfinite(bound)) < 2:
+        return []
+    return [Exhibit("Climb", [plots.climb(bound, steps)], note, "chart")]
+
+
+def bound_on_evidence(posterior: Posterior) -> list[Exhibit]:
+    """The climb of a fitted q."""
+    trace = {} if posterior.fitted is None else posterior.fitted.trace
+    bound = np.asarray(trace.get("bound", ()), float).ravel()
+    note = "The noisy bound on log p(y) at every step that was looked at, and its running mean. The first are cut off."
+    return climb(bound, posterior.found.get("steps", len(bound)), note)
+
+
+def bias(posterior: Posterior) -> list[Exhibit]:
+    """The predicted inflation of every marginal sd of a stochastic-gradient sampler."""
+    predicted = posterior.predicted_bias if posterior.count else None
+    if predicted is None:
+        return []
+    shares, names = np.asarray(predicted.inflation, float), np.array(posterior.model.space.names)
+    kept = listed(posterior.model)
+    if len(kept) == len(shares):
+        shares, names = shares[kept], names[kept]
+    if not len(shares):
+        return []
+    chosen, fewer = largest(np.where(np.isfinite(shares), np.abs(shares), np.inf), LINES)
+    tolerance = posterior.settings["bias_tolerance"]
+    note = (
+        "By how much the step and the gradient's noise are predicted to widen each marginal sd, unconstrained. "
+        f"Shaded: the tolerance of {100 * tolerance:g} %.{fewer}"
+    )
+    return [
+        Exhibit("Predicted bias", [plots.inflation(names[chosen].tolist(), shares[chosen], tolerance)], note, "chart")
+    ]
+
+
+def interesting(posterior: Posterior) -> list[int]:
+    """The parameters that are known least, by R-hat and effective draws, then the first; not a network's weights."""
+    first = np.flatnonzero(listed(posterior.model)).tolist()
+    if not is_ordered(posterior):
+        return first[:SHOWN]
+    seen, enough = posterior.diagnosed, 100 * posterior.chains
+    least = np.nan_to_num(np.minimum(seen.bulk, seen.tail) / enough, nan=0.0)
+    trouble = np.maximum(1 / np.maximum(least, 1e-6), 100 * (np.nan_to_num(seen.rhat, nan=1.0, posinf=1e6) - 1))
+    worst = [i for i in np.argsort(-trouble, kind="stable").tolist() if i in set(first)]
+    poor = max(2, int(np.sum(trouble > 1)))
+    return list(dict.fromkeys(worst[:poor] + first))[:SHOWN]
+
+
+def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Draws (chain, draw, k) as (n, k) of equal weight."""
+    flat, mass = values.reshape(-1, values.shape[-1]), weights.ravel()
+    if np.ptp(mass) == 0:
+        return flat
+    at = (np.arange(len(flat)) + 0.5) / len(flat)
+    return flat[np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), at), len(flat) - 1)]
+
+
+def without_bias(posterior: Posterior, weights: np.ndarray) -> np.ndarray | None:
+    """Draws (n, k) drawn in about their unconstrained mean by the predicted inflation."""
+    predicted = posterior.predicted_bias
+    if predicted is None or not np.all(np.isfinite(predicted.inflation)):
+        return None
+    flat = resampled(np.asarray(posterior.unconstrained, float), weights)
+    flat = flat[:: -(-len(flat) // CORRECTED)]
+    centre = flat.mean(0)
+    moved = jnp.asarray(centre + (flat - centre) / (1 + predicted.inflation))
+    return np.asarray(jax.vmap(posterior.model.values)(moved))

@@ -1,0 +1,105 @@
+"""Exhibits as one HTML file that needs nothing else: no network, no script."""
+
+import base64
+import datetime
+import functools
+import importlib.metadata
+import io
+import pathlib
+import re
+import warnings
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import jinja2
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure as Canvas
+from matplotlib.image import imsave
+
+from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, cell, text
+from tractable.pages.style import MATPLOTLIB, STAND_IN
+
+HERE = pathlib.Path(__file__).parent
+SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # else a cross
+CROSS = "M4 4l8 8M12 4l-8 8"
+TALL = 30  # rows of a table before it scrolls
+
+
+def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
+    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path.
+
+    Args:
+        title: of the page.
+        by: stands above the title: the method, or how many.
+    """
+    path = pathlib.Path(folder) / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html(title, exhibits, by), encoding="utf-8")
+    return path
+
+
+def html(title: str, exhibits: Sequence[Exhibit], by: str) -> str:
+    """The page that ``write`` writes."""
+    return _template().render(
+        title=title, by=by, exhibits=exhibits, style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
+    )  # fmt: skip
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    places = jinja2.Environment(autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    places.filters |= {"shown": _cell, "cell": cell, "kind": lambda part: type(part).__name__, "svg": svg, "png": png}
+    places.globals |= {"signs": SIGNS, "cross": CROSS, "tall": TALL}
+    return places.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
+
+
+def shown(value: Any, form: str | None = None) -> str:
+    """A value in words, with a true minus sign."""
+    return text(value, form, "−")
+
+
+def _cell(cell: Cell) -> str:
+    return shown(cell.value, cell.form)
+
+
+def svg(figure: Figure) -> Markup:
+    """A figure as an SVG element without links, ids of its own or fixed colours."""
+    out = io.StringIO()
+    width, height = figure.size
+    with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that matplotlib's font lacks, the page's may have
+        canvas = Canvas(figsize=figure.size, layout=None if figure.margin else "constrained")
+        if figure.margin:
+            canvas.subplots_adjust(left=figure.margin / 72 / width, right=0.995, bottom=20 / 72 / height, top=0.98)
+        canvas.set_facecolor("none")
+        figure.draw(canvas)
+        for axes in canvas.axes:
+            axes.set_facecolor("none")
+        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+        canvas.savefig(out, format="svg", transparent=True, metadata=nothing)
+    drawn = out.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    for pattern, instead in (
+        (r"(?s)<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", ""),
+        (r'<g id="[^"]*"', "<g"),
+        (r"(\d\.\d\d)\d+", r"\1"),
+        (r"font-family: [^;\"]*", "font-family: var(--sans)"),
+        (r"font: ([\d.]+px)[^;\"]*", r"font: \1 var(--sans)"),
+        (r'xlink:href="', 'href="'),
+    ):
+        drawn = re.sub(pattern, instead, drawn)
+    for name, colour in STAND_IN.items():
+        drawn = drawn.replace(colour, f"var(--{name})")
+    box = re.search(r'viewBox="([^"]*)"', drawn)
+    head = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(figure.title)}">'
+    return Markup(head + re.sub(r"\s*\n\s*", " ", drawn[drawn.index(">") + 1 :]))
+
+
+def png(picture: Picture) -> str:
+    """A picture's file in base64."""
+    file = io.BytesIO()
+    imsave(file, picture.pixels, format="png")
+    return base64.b64encode(file.getvalue()).decode()

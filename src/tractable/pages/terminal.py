@@ -1,0 +1,53 @@
+"""Tables and facts of exhibits on a terminal; notes, sentences and figures are for the page."""
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from tractable.pages.exhibit import Cell, Exhibit, Table, text
+
+COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red"}
+
+
+def to_terminal(exhibit: Exhibit, rows: int | None = None, columns: int | None = None) -> Group:
+    """What rich prints of an exhibit: the title, with its verdict, and the first rows and columns of its tables.
+
+    Args:
+        rows, columns: of a table, at most; by default all.
+    """
+    return Group(*_printed(exhibit, rows, columns))
+
+
+def _printed(exhibit: Exhibit, rows: int | None, columns: int | None) -> Iterator[RenderableType]:
+    title = Text(exhibit.title, "bold")
+    if exhibit.verdict:
+        title.append(": ").append(exhibit.verdict, COLOUR[exhibit.verdict])
+    for part in exhibit.parts:
+        if isinstance(part, Exhibit):
+            yield from _printed(part, rows, columns)
+        elif isinstance(part, Table | dict):
+            table = part if isinstance(part, Table) else Table(["", "value"], list(part.items()))
+            yield from ([title] if title else [])
+            yield _grid(table, rows, columns)
+            title = Text()
+
+
+def _grid(table: Table, rows: int | None, columns: int | None) -> Grid:
+    grid, heads, lines = Grid(box=box.SIMPLE_HEAD, pad_edge=False), table.heads[:columns], table.cells
+    for i, head in enumerate(heads):
+        grid.add_column(Text(head), justify="left" if table.is_text(head) else "right", no_wrap=i == 0)
+    for line in lines[:rows]:
+        grid.add_row(*(_text(cell, head) for cell, head in zip(line, heads, strict=False)))
+    for what, every, most in (("rows", lines, rows), ("columns", table.heads, columns)):
+        if most is not None and len(every) > most:
+            grid.add_row(f"{what} not shown: {len(every) - most:,}")
+    return grid
+
+
+def _text(cell: Cell, head: str) -> Text:
+    written = text(cell.value, cell.form)
+    colour = COLOUR.get(written, "") if head == "verdict" else "red" * cell.poor
+    return Text.assemble((written, colour), (f" {cell.aside}" * bool(cell.aside), "dim"))

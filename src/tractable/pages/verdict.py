@@ -1,0 +1,81 @@
+"""How far a result can be trusted and how it came about: the verdict, its checks, the settings of the run."""
+
+import importlib.metadata
+import math
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tractable.beliefs.check import Check
+from tractable.checks.report import Report
+from tractable.pages.exhibit import Exhibit, Table, duration, text
+from tractable.results.posterior import Posterior
+
+MEANING = {
+    "trust": "Nothing speaks against using this result.",
+    "caution": "Usable, with what the checks say in mind.",
+    "reject": "Do not use this before its cause is mended.",
+    "failed": "There is no result.",
+}
+
+
+def overview(posterior: Posterior, facts: dict[str, Any]) -> Exhibit:
+    """The verdict, and the few numbers that say how large this was."""
+    verdict = posterior.report().verdict
+    stopped = " The run was stopped before its end." if posterior.interrupted else ""
+    return Exhibit("", [facts], MEANING[verdict] + stopped, verdict=verdict)
+
+
+def checks(found: Sequence[Check]) -> Table:
+    """Checks, one a row."""
+    heads = ["check", "verdict", "value", "what it means"]
+    return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:], "wide checks")
+
+
+def why(report: Report) -> Exhibit:
+    """The checks that made the verdict."""
+    return Exhibit("Why", [checks(report.checks)], khat(report.checks))
+
+
+def khat(found: Sequence[Check]) -> str:
+    """What k-hat says of a fitted q; empty where it was not computed."""
+    check = next((each for each in found if each.name == "k-hat"), None)
+    if check is None or math.isnan(check.value):
+        return ""
+    if check.value == -math.inf:
+        return "k-hat is −∞: the weights p/q of q's draws are all equal, so q is the posterior."
+    value = text(check.value, ".2f", "−") if math.isfinite(check.value) else "infinite"
+    told = f"k-hat is {value}: the weights p/q of q's draws vary "
+    if check.verdict == "trust":
+        return told + "little enough that reweighting them mends what q gets wrong."
+    told += (
+        "as if they had no finite variance: q is too narrow somewhere."
+        if check.value <= 1
+        else "as if they had not even a mean: q and the posterior differ."
+    )
+    return told + " In many dimensions it is seldom small; predictions may be good all the same."
+
+
+def settings(posterior: Posterior) -> Exhibit:
+    """What would be needed to do it again."""
+    given: dict[str, Any] = {}
+    for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
+        given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+    run = {"data": "none" if posterior.data is None else f"{posterior.rows:,} rows", "seed": given.pop("seed"),
+           "precision": jnp.result_type(float).name, "device": jax.default_backend()}  # fmt: skip
+    versions = {name: importlib.metadata.version(name) for name in ("tractable", "jax", "numpyro", "numpy")}
+    groups = {
+        "Method": given,
+        "Found on the way": {
+            name.replace("_", " "): value for name, value in posterior.found.items()
+            if isinstance(value, int | float | str)
+        },
+        "Run": run,
+        "Wall time": {phase: duration(seconds) for phase, seconds in posterior.seconds.items()},
+        "Versions": versions | {"python": platform.python_version()},
+    }  # fmt: skip
+    parts = [Exhibit(name, [values]) for name, values in groups.items() if values]
+    return Exhibit("Settings", parts, layout="settings")

@@ -1,0 +1,108 @@
+"""A pytree as arrays with names, and back: how whatever stands somewhere is written down.
+
+A leaf's name is its path, ``states/position/w``; numbers, truth values, texts and keys of JAX carry their kind behind
+a colon, ``gain:float``, and come back as they went.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.tools.errors import CheckpointError
+
+PyTree = Any
+KINDS = {bool: "bool", int: "int", float: "float"}
+
+
+def flattened(tree: PyTree) -> dict[str, np.ndarray]:
+    """Every leaf of a pytree by its path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
+
+
+def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """The pytree of ``like``'s structure whose leaves are those arrays.
+
+    Args:
+        like: where it holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
+            dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
+        arrays: of ``flattened``.
+
+    Raises:
+        CheckpointError: a leaf that is not there.
+    """
+    known = {_parted(name)[0]: name for name in arrays}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
+    return jax.tree.unflatten(
+        structure, [_read("/".join(map(_step, path)), leaf, known, arrays) for path, leaf in leaves]
+    )
+
+
+def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
+    """Those whose path begins with ``path``, by the rest of theirs."""
+    return {name.removeprefix(f"{path}/"): a for name, a in arrays.items() if name.startswith(f"{path}/")}
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Dictionaries within dictionaries, as the paths say."""
+    out: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *steps, last = _parted(name)[0].split("/")
+        at = out
+        for step in steps:
+            at = at.setdefault(step, {})
+        at[last] = _value(name, array, None)
+    return out
+
+
+def _open(leaf: Any) -> bool:
+    """What stands in an example for anything, or for nothing."""
+    return leaf is None or (isinstance(leaf, dict) and not leaf)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """A leaf's path and its kind, which is nothing of an array."""
+    path, _, kind = name.rpartition(":")
+    return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
+
+
+def _step(entry: Any) -> str:
+    """One step of a path: a field's name, a dictionary's key or a place in a sequence."""
+    for attribute in ("name", "key", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:
+    if isinstance(leaf, str):
+        return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
+    if type(leaf) in KINDS:
+        return f"{path}:{KINDS[type(leaf)]}", np.asarray(leaf)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return f"{path}:key", np.asarray(jax.random.key_data(leaf))
+    return path, np.asarray(leaf)
+
+
+def _read(path: str, like: Any, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(like, dict):
+        return nested(beneath(arrays, path))
+    if path not in known:
+        if like is None:
+            return None
+        raise CheckpointError(f"What was saved holds no {path!r}: another version of tractable wrote it. Start anew.")
+    return _value(known[path], arrays[known[path]], like)
+
+
+def _value(name: str, array: np.ndarray, like: Any) -> Any:
+    kind = _parted(name)[1]
+    if kind == "text":
+        return array.tobytes().decode()
+    if kind == "key":
+        return jax.random.wrap_key_data(jnp.asarray(array))
+    if kind:
+        return array.item()
+    return jnp.asarray(array) if isinstance(like, jax.Array | jax.ShapeDtypeStruct) else array

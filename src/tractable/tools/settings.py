@@ -1,0 +1,145 @@
+"""A setting states its range on its own line, in the words of the error that a value outside it raises.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Sampler(Settings):
+        draws: Count = 1000
+        thin: Count | Literal["auto"] = "auto"
+        start: Literal["mode", "random"] = "mode"
+        step_size: Positive | None = None
+
+``Sampler(thin=0)`` is a SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+
+import numpy as np
+
+from tractable.tools.errors import SettingsError, TractableError
+
+
+class Range(NamedTuple):
+    """What a value may be: put in ``Annotated[type, Range(...)]``."""
+
+    expected: str  # what an error says after "expects"
+    holds: Callable[[Any], Any]
+
+
+def is_whole(value: Any, least: int = 1) -> bool:
+    """Whether ``value`` is an integer, Python's or NumPy's and no bool, of at least ``least``."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def is_number(value: Any, above: float | int = -math.inf) -> bool:
+    """Whether ``value`` is a finite number, Python's or NumPy's and no bool, greater than ``above``."""
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return number and bool(above < value < math.inf)
+
+
+def at_least(least: int) -> Range:
+    """Whole numbers ≥ ``least``."""
+    return Range(f"a whole number ≥ {least}", lambda value: is_whole(value, least))
+
+
+def between(low: float | int, high: float | int, *, closed: bool = False) -> Range:
+    """Numbers in (low, high), or with ``closed`` in (low, high]."""
+    words = f"a number in ({low}, {high}{']' if closed else ')'}"
+    return Range(words, lambda value: is_number(value) and (low < value < high or (closed and value == high)))
+
+
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float | int, Range("a positive finite number", lambda value: is_number(value, 0))]
+NotNegative = Annotated[float | int, Range("a finite number ≥ 0", lambda value: is_number(value) and value >= 0)]
+Share = Annotated[float | int, between(0, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of dataclasses that check their fields against the ranges on the fields' lines.
+
+    NumPy's scalars become Python's numbers and strings, which print and are saved as what they are. A rule between
+    fields is a ``__post_init__`` that calls this one first, and then ``check``.
+
+    Raises:
+        SettingsError: "Sampler(draws=...) expects a whole number ≥ 1; got 0."
+    """
+
+    subject: ClassVar[str] = ""  # what errors name in place of the class
+    __no_type_check__ = True  # a type checker at run time would refuse arguments before these sentences could
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
+            if allowed := range_of(field.type):
+                self.check(allowed.holds(getattr(self, field.name)), field.name, allowed.expected)
+
+    def check(self, good: Any, field: str, expected: str) -> None:
+        """Raise the sentence of a field that is out of range, by itself or beside other fields."""
+        if not good:
+            what = f"{self.subject or type(self).__name__}({field}=...)"
+            raise SettingsError(f"{what} expects {expected}; got {getattr(self, field)!r}.")
+
+
+def fields_of(kind: type) -> dict[str, str]:
+    """What each field of a dataclass expects, such as {"draws": "a whole number ≥ 1"}, where it states a range."""
+    found = {field.name: range_of(field.type) for field in dataclasses.fields(kind)}
+    return {name: allowed.expected for name, allowed in found.items() if allowed}
+
+
+def expect(what: str, value: Any, hint: Any, error: type[TractableError] = SettingsError) -> None:
+    """Raise "{what} expects {range}; got {value}." unless ``value`` is in the range that the type ``hint`` states."""
+    allowed = range_of(hint)
+    if allowed and not allowed.holds(value):
+        raise error(f"{what} expects {allowed.expected}; got {value!r}.")
+
+
+def expect_whole(what: str, value: Any, error: type[TractableError] = SettingsError, of: str = "") -> None:
+    """Raise "{what} is a whole number{of}, 1 or more; got {value}." unless it is."""
+    if not is_whole(value):
+        raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
+
+
+def range_of(hint: Any) -> Range | None:
+    """The range that a type states; None where it states none.
+
+    Ranges are stated by ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions of these;
+    ``Annotated[type, "words"]`` gives words of its own to such a type, or to all instances of another.
+    """
+    ranges = _alternatives(hint)
+    if not ranges:
+        return None
+    *first, last = (one.expected for one in ranges)
+    if not first:
+        return ranges[0]
+    comma = "," if last == "None" and " " in first[-1] else ""
+    return Range(f"{', '.join(first)}{comma} or {last}", lambda value: any(one.holds(value) for one in ranges))
+
+
+def _alternatives(hint: Any) -> list[Range]:
+    """The ranges of a union's members; none where a member states none."""
+    kind, members = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        of, note = members[:2]
+        if isinstance(note, Range):
+            return [note]
+        inner = range_of(of)
+        holds = inner.holds if inner else lambda value: isinstance(value, of)
+        return [Range(note, holds)] if isinstance(note, str) else []
+    if kind is Literal:
+        return [_only(value) for value in members]
+    if kind in (Union, types.UnionType):
+        parts = [_alternatives(member) for member in members]
+        return [one for part in parts for one in part] if all(parts) else []
+    if hint is bool:
+        return [Range("True or False", lambda value: isinstance(value, bool))]
+    return [_only(None)] if hint is types.NoneType else []
+
+
+def _only(choice: Any) -> Range:
+    return Range(repr(choice), lambda value: isinstance(value, type(choice)) and value == choice)
