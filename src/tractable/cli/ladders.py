@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from rich.console import RenderableType
+from rich.console import Group
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
@@ -258,19 +258,16 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
     yield bounds_table(result.posterior.found, task.spec)
 
 
-def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> RenderableType:
+def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Group:
     """Lower bounds of log p(x), on a terminal."""
     encoder = Encoder.from_dict(spec["encoder"])
-    rows = []
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),
         "bound": ("bound", f"the same, by {found['samples']} draws, which is tighter"),
         "held-out bound": ("held-out bound", f"of {found.get('held-out rows', 0):,} rows kept back, by as many draws"),
     }
-    for name, (key, meaning) in named.items():
-        if key in found:
-            rows.append([name, Cell(found[key] - log_scale(spec, encoder), ".2f"), meaning])
-    heads = ["bound", "value", "what it means"]
+    lower, heads = log_scale(spec, encoder), ["bound", "value", "what it means"]
+    rows = [[name, Cell(found[key] - lower, ".2f"), meaning] for name, (key, meaning) in named.items() if key in found]
     return to_terminal(Exhibit("Lower bounds of log p(x), nats a row", [Table(heads, rows, heads[2:])]))
 
 

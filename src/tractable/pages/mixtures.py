@@ -13,6 +13,7 @@ from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.plots import WIDE, climbing, dots, drawing, squares, triangle
 from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
 from tractable.results.posterior import Posterior
+from tractable.select import CRITERIA, Selection
 
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most
@@ -46,54 +47,47 @@ class Components(NamedTuple):
         return pd.DataFrame(columns)
 
 
-class Choice(NamedTuple):
-    """A mixture that was chosen among several."""
+def exhibits(
+    found: Selection, components: Components, rows: np.ndarray, likeliest: np.ndarray, covariance: str, held_out: int
+) -> list[Exhibit]:
+    """The choice, the components, the rows and the climbs of EM.
 
-    table: pd.DataFrame  # a row for each K that was tried, with its criteria, starts, seconds and verdict
-    best: int  # which row was chosen
-    by: str  # the column that it was chosen by
-    remarks: list[str]  # sentences about the choice
-    components: Components  # of the one chosen
-    rows: np.ndarray  # (n, d) those fitted, in the table's units; NaN where a number is missing
-    likeliest: np.ndarray  # (n,) component of each, from 0
-    covariance: str  # its form
-    held_out: int = 0  # rows that took no part
-
-
-def exhibits(posterior: Posterior, choice: Choice) -> list[Exhibit]:
-    """The choice, the components, the rows and the climbs of EM."""
-    more = more_of(choice.table)
+    Args:
+        found: the choice among several K.
+        components: those of the model chosen.
+        rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
+        likeliest: (n,) component of each, from 0.
+        covariance: its form.
+        held_out: rows that took no part.
+    """
+    table, more = found.table, more_of(found.table)
     said = (
-        f"Chosen by {choice.by}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + 2 · free numbers: less is "
-        "better."
+        f"Chosen by {CRITERIA[found.by].column}. BIC = −2 log L + free numbers · log n and AIC = −2 log L + "
+        "2 · free numbers: less is better."
     )
     if "held-out" in more:
-        said += (
-            f" Held-out is the mean log density, in nats, of {choice.held_out:,} rows that no fit saw: more is better."
-        )
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} rows that no fit saw: more is better."
     if "evidence" in more:
         said += " Evidence is a lower bound on log p(rows), in nats, by variational Bayes: more is better."
-    if unsound(choice.table).any():
+    if unsound(table).any():
         said += " What is rejected is not chosen; a cross in the figures."
-    parts = [*choice.remarks, *criteria(choice.table, choice.best), tried_table(choice.table, choice.best)]
+    parts = [*found.remarks, *criteria(table, found.best), tried_table(table, found.best)]
     return [
         Exhibit("How many components", parts, said),
-        components(choice.components, len(choice.rows), choice.covariance),
-        rows_of(choice.components, choice.rows, choice.likeliest),
-        *climbs(posterior),
+        components_of(components, len(rows), covariance),
+        rows_of(components, rows, likeliest),
+        *climbs(found.posterior),
     ]
 
 
-def facts(choice: Choice) -> dict[str, Any]:
+def facts(found: Selection, rows: np.ndarray) -> dict[str, Any]:
     """The few numbers that say how large this was."""
     return {
-        "rows of data": Cell(len(choice.rows), ",d"),
-        "columns": Cell(choice.rows.shape[1], ",d"),
-        "components": Cell(
-            len(choice.components.weights), aside=f"{in_words(choice.table['components'].tolist())} tried"
-        ),
-        "free numbers": Cell(int(choice.table["parameters"].iloc[choice.best]), ",d"),
-        "wall time": duration(float(choice.table["seconds"].to_numpy().sum())),
+        "rows of data": Cell(len(rows), ",d"),
+        "columns": Cell(rows.shape[1], ",d"),
+        "components": Cell(found.components, aside=f"{in_words(found.table['components'].tolist())} tried"),
+        "free numbers": Cell(found.candidates[found.best].parameters, ",d"),
+        "wall time": duration(float(found.table["seconds"].to_numpy().sum())),
     }
 
 
@@ -144,7 +138,7 @@ def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
     return [Exhibit("", drawn, layout="panels two")] if drawn else []
 
 
-def components(found: Components, rows: int, covariance: str) -> Exhibit:
+def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
     """Weights, means and sds, a column each."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
