@@ -154,7 +154,7 @@ def test_labels_are_matched_from_draw_to_draw():
     orders = jnp.array([np.random.default_rng(s).permutation(3) for s in range(200)])
     switched = jax.vmap(
         lambda u, order: model.space.ravel(
-            model.unconstrain(model.permute(model.constrain(model.space.unravel(u)), order))
+            model.unconstrain(model.symmetry.permute(model.constrain(model.space.unravel(u)), order))
         )
     )(jnp.asarray(posterior.unconstrained[0]), orders)
     mixed = dataclasses.replace(posterior, unconstrained=np.asarray(switched)[None])

@@ -192,7 +192,7 @@ def test_components_come_by_weight(kind):
     own = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     spread = own if kind == "diagonal" else own @ own.T + jnp.eye(3)
     theta = mixture.Gaussians(jnp.array([0.2, 0.3, 0.5]), 10 * own, spread)
-    other = model.canonical(theta)
+    other = model.symmetry.canonical(theta)
     x = np.random.default_rng(1).normal(40, 30, (20, 3))
     assert_holds(
         {

@@ -14,7 +14,7 @@ from montecarlo import Scores, Z, assert_holds, broken, error
 from scipy import stats
 
 import tractable as tr
-from tractable.evidence import importance_at_theta as code_importance
+from tractable.evidence import targets, weights
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, SettingsError
 
@@ -100,21 +100,24 @@ def _no_jacobian(code: Any) -> Any:
     return code._replace(log_base=lambda u: a.log_prob(jax.nn.sigmoid(u[0])) + b.log_prob(u[1]))
 
 
-RIGHT = code_importance.student_log_prob
-WRONG: dict[str, tuple[str, Callable, Callable]] = {
-    "q without its volume": ("student_log_prob", lambda w, v, nu: RIGHT(w, 0 * v, nu), where_q_is_the_posterior),
-    "q of another width": ("student_log_prob", lambda w, v, nu: RIGHT(1.1 * w, v, nu), where_q_is_the_posterior),
-    "q of other degrees": ("student_log_prob", lambda w, v, nu: RIGHT(w, v, 2 * nu), averages),
-    "the root for its transpose": ("inverse", lambda f: jnp.swapaxes(code_importance_inverse(f), 1, 2), averages),
-    "no log-determinant": ("code_of", lambda *a: _no_jacobian(code_importance_code(*a)), averages),
+RIGHT, RIGHT_INVERSE, RIGHT_TARGET = weights.student_log_prob, weights.inverse, targets.cause_target
+WRONG: dict[str, tuple[Any, str, Callable, Callable]] = {
+    "q without its volume": (
+        weights, "student_log_prob", lambda w, v, nu: RIGHT(w, 0 * v, nu), where_q_is_the_posterior
+    ),
+    "q of another width": (
+        weights, "student_log_prob", lambda w, v, nu: RIGHT(1.1 * w, v, nu), where_q_is_the_posterior
+    ),
+    "q of other degrees": (weights, "student_log_prob", lambda w, v, nu: RIGHT(w, v, 2 * nu), averages),
+    "the root for its transpose": (weights, "inverse", lambda f: jnp.swapaxes(RIGHT_INVERSE(f), 1, 2), averages),
+    "no log-determinant": (targets, "cause_target", lambda *a: _no_jacobian(RIGHT_TARGET(*a)), averages),
 }  # fmt: skip
-code_importance_inverse, code_importance_code = code_importance.inverse, code_importance.code_of
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_weights_are_caught(name, monkeypatch):
-    field, wrong, law = WRONG[name]
-    monkeypatch.setattr(code_importance, field, wrong)
+    where, field, wrong, law = WRONG[name]
+    monkeypatch.setattr(where, field, wrong)
     assert broken(law())
 
 
@@ -174,7 +177,7 @@ def test_it_is_better_than_the_prior():
 
 def test_data_taken_together_or_apart(monkeypatch):
     one = found(linear(), NORMALS, draws=100)
-    monkeypatch.setattr(code_importance, "rows_together", lambda data, draws: 3)
+    monkeypatch.setattr(targets.Targets, "together", lambda self, draws: 3)
     other = found(linear(), NORMALS, draws=100)
     assert_holds({"weights": error(one.log_weights, other.log_weights, 1e-6)})
 

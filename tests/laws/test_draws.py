@@ -214,6 +214,8 @@ def test_rejection():
         x = posterior.values.ravel()
         cdf = stats.beta(COIN.alpha, COIN.beta).cdf if model is coin else stats.norm(LEVEL.mean, LEVEL.sd).cdf
         estimate, error = posterior.log_evidence
+        found = posterior.log_evidence()
+        assert (found.estimate, found.standard_error, found.verdict) == (estimate, error, "trust")
         assert_holds(
             {
                 "draws": of_p(stats.kstest(x, cdf).pvalue),

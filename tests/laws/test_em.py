@@ -375,12 +375,12 @@ def test_enumerated():
     r = np.exp(terms - evidence[:, None])
     counts = jnp.array(RNG.integers(0, 3, 80), float)
     found = cooks.e_step(theta, Batch((ratings, None), counts, 80))
-    slope = jax.grad(lambda t: jnp.sum(counts * cooks.log_evidence(t, ratings)))(theta)
+    slope = jax.grad(lambda t: jnp.sum(counts * cooks.log_prob(t, ratings)))(theta)
     each = jax.vmap(lambda x: jax.vmap(lambda z: jax.grad(cook)(theta, x, z))(MOODS))(ratings)
     fisher = jax.tree.map(lambda g: jnp.tensordot(jnp.asarray(r) * counts[:, None], g, 2), each)
     assert_holds(
         {
-            "evidence": error(cooks.log_evidence(theta, ratings), evidence, 1e-10),
+            "evidence": error(cooks.log_prob(theta, ratings), evidence, 1e-10),
             "responsibilities": error(cooks.responsibilities(theta, ratings), r, 1e-10),
             "log likelihood": error(found.log_likelihood, np.sum(counts * evidence), 1e-9),
             "moods": error(found.statistics["mood"], np.sum(counts[:, None] * r, 0), 1e-10),
@@ -394,7 +394,7 @@ def test_enumerated():
     )
     state, info = iterated(em(cooks.e_step, cook_m_step), theta, whole(ratings), 300)
     assert np.all(np.diff(info.objective) >= -1e-10)
-    flat = jax.grad(lambda t: jnp.sum(cooks.log_evidence(t, ratings)))(state.position)
+    flat = jax.grad(lambda t: jnp.sum(cooks.log_prob(t, ratings)))(state.position)
     assert_holds({"quality": error(flat["quality"], 0, 1e-7), "sd": error(flat["sd"], 0, 1e-7)})
     assert np.allclose(state.position["quality"], [1, 3, 5], atol=0.5)
 

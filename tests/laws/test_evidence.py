@@ -22,9 +22,7 @@ from scipy import special, stats
 import tractable as tr
 from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.core import Kernel, log_density
-from tractable.evidence import annealing, codes, modes
-from tractable.evidence import importance as importance_evidence
-from tractable.evidence import result as evidence_result
+from tractable.evidence import annealing, modes, targets, weights
 from tractable.kernels import langevin, mala, metropolis, random_walk
 from tractable.kernels.annealed import annealed, next_beta, sigmoidal
 from tractable.models import conjugate, linear
@@ -33,7 +31,7 @@ from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
-log_evidence: Any = importlib.import_module("tractable.evidence").log_evidence
+log_evidence: Any = tr.log_evidence
 of_weights = importlib.import_module("tractable.kernels.annealed")  # its package has a function of that name
 COUNT = 100_000
 
@@ -312,7 +310,7 @@ def test_errors_and_effective_numbers():
 def test_smoothing_touches_the_tail_alone():
     """All but the 3√S largest weights stay; the order stays; none grows past the largest; equal ones stay."""
     log_weights = 1.3 * np.random.default_rng(0).normal(size=2000) - 900
-    got = evidence_result.smoothed(log_weights)
+    got = weights.smoothed(log_weights)
     order = np.argsort(log_weights)
     body, tail = order[: -math.ceil(3 * math.sqrt(2000))], order[-math.ceil(3 * math.sqrt(2000)) :]
     assert_holds(
@@ -321,7 +319,7 @@ def test_smoothing_touches_the_tail_alone():
             "order": 0.0 if np.all(np.diff(got[order]) >= -1e-9) else math.inf,
             "largest": max(0.0, (got.max() - log_weights.max()) / 1e-9),
             "tail moved": 0.0 if np.max(np.abs(got[tail] - log_weights[tail])) > 1e-3 else math.inf,
-            "equal": error(evidence_result.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
+            "equal": error(weights.smoothed(np.full(200, -3.0)), -3.0, 1e-12),
         }
     )
 
@@ -478,9 +476,9 @@ def test_missing_jacobian_is_caught(method, monkeypatch):
 
 
 def test_prior_counted_twice_is_caught(monkeypatch):
-    right_one = annealing.log_likelihood
+    right_one = targets.log_likelihood
     monkeypatch.setattr(
-        annealing,
+        targets,
         "log_likelihood",
         lambda model, rows, params: right_one(model, rows, params) + model.log_prior(params),
     )
@@ -495,7 +493,7 @@ def test_exact_q_of_a_coin():
     target = jax.jit(jax.vmap(log_density(model, data.arrays(), flat=True)))
     log_q = stats.beta.logpdf(theta, 2.0 + heads, 3.0 + 20 - heads) + np.log(theta) + np.log1p(-theta)
     log_weights = np.asarray(target(jnp.asarray(special.logit(theta))[:, None])) - log_q
-    smooth = evidence_result.smoothed(log_weights)
+    smooth = weights.smoothed(log_weights)
     assert_holds(
         {"weights": error(log_weights, truth, 1e-9), "estimate": error(of_weights.log_mean(smooth), truth, 1e-8)}
     )
@@ -552,10 +550,8 @@ def exact_bias(draws: int, y: float, noise_sd: float, prior_sd: float) -> float:
 def tens(runs: int = 20_000) -> np.ndarray:
     """Log likelihoods of ten prior draws, over and over: (runs, 10)."""
     model = tr.Model({"mu": dist.Normal(0.0, 5.0)}, lambda params: dist.Normal(params["mu"], 0.5))
-    rows = tr.Data(np.array([1.0])).arrays()
-    return np.asarray(importance_evidence.prior_weights(model, rows, None, jax.random.key(0), 10 * runs, 1024)).reshape(
-        runs, 10
-    )
+    target = targets.of_parameters(model, tr.Data(np.array([1.0])))
+    return np.asarray(weights.log_weights(target, None, None, jax.random.key(0), 10 * runs)).reshape(runs, 10)
 
 
 def jensen(average: Callable) -> Scores:
@@ -767,8 +763,8 @@ def normal_truth(x: np.ndarray) -> np.ndarray:
 @functools.cache
 def hundreds(rows: int = 20_000) -> np.ndarray:
     """(rows, 100) log weights of the same datum."""
-    data = tr.Data(np.full(rows, 1.3)).arrays()
-    return np.asarray(codes.code_prior_weights(normal_code(), 100, 500, THETA, data, jax.random.key(0)))
+    causes = targets.of_causes(normal_code(), THETA, tr.Data(np.full(rows, 1.3)))
+    return np.asarray(weights.log_weights(causes, None, None, jax.random.key(0), 100))
 
 
 def summing(summed: Callable, log_weights: np.ndarray | None = None) -> Scores:
@@ -868,24 +864,12 @@ def products(size: int) -> tuple[np.ndarray, np.ndarray, Any]:
 def code_weights(backwards: bool = False, size: int = 1000) -> Scores:
     """E[w] = p(y_n|x_n, θ), and back from the causes E[1/w] = 1/p(y_n|x_n, θ), datum by datum, in few steps."""
     y, x, z = products(size)
-    rows = tr.Data(y, x).arrays()
-    ladder = annealing.Ladder(
+    ladder = annealing.TemperatureLadder(
         sigmoidal(6), jnp.maximum(jnp.arange(7) - 1, 0), jnp.linspace(1.5, 0.8, 6), jnp.ones((6, 2))
     )
-    got = np.asarray(
-        codes.code_run(
-            product_code(),
-            "random-walk",
-            16,
-            10,
-            1000,
-            THETA,
-            rows,
-            ladder,
-            jax.random.key(2),
-            z if backwards else None,
-        )[0]
-    )
+    causes = targets.of_causes(product_code(), THETA, tr.Data(y, x))
+    exact = z if backwards else None
+    got = np.asarray(annealing.run(causes, "random-walk", 16, 10, ladder, jax.random.key(2), exact)[0])
     sign = -1 if backwards else 1
     relative = np.exp(sign * (got - product_truth(y, x)[:, None]))
     # Over all data of the model a wrong normalised p(y) would average to 1 too; not over the low and the high ones.
@@ -912,8 +896,8 @@ WRONG_CODES: dict[str, Callable] = {
 
 @pytest.mark.parametrize("name", WRONG_CODES)
 def test_wrong_codes_are_caught(name, monkeypatch):
-    right_one = codes.code_of
-    monkeypatch.setattr(codes, "code_of", lambda *args: WRONG_CODES[name](right_one(*args)))
+    right_one = targets.cause_target
+    monkeypatch.setattr(targets, "cause_target", lambda *args: WRONG_CODES[name](right_one(*args)))
     assert broken(code_weights())
 
 

@@ -18,7 +18,7 @@ from numpyro.distributions import constraints
 import tractable as tr
 from tractable.core import log_density, whole
 from tractable.kernels.em import em
-from tractable.kernels.gradient_em import Completed, by_enumeration, climbed, expected_log_joint, gradient_m_step
+from tractable.kernels.gradient_em import CompleteData, by_enumeration, climbed, expected_log_joint, gradient_m_step
 from tractable.models.latent import LatentModel, Marginal
 from tractable.tools.errors import ModelError
 
@@ -164,7 +164,7 @@ def gradient_law(make: Callable) -> Scores:
     weights = jnp.array([1.0, 2.0, 0.0, 1.0, 1.0, 3.0, 1.0, 0.5])
     rows = jnp.array(X).at[2].set(jnp.nan)  # counts nothing
     r = jax.nn.softmax(terms(PARAMS, jnp.where(jnp.isnan(rows), 0.0, rows)), axis=1)
-    known = Completed(PARAMS, rows, weights, COOK.causes, r)
+    known = CompleteData(PARAMS, rows, weights, COOK.causes, r)
     model = LatentModel({"good": PRIOR["good"], "mean": PRIOR["mean"]}, mood, lambda p, z: rating({**p, "sd": 1.0}, z))
     known = known._replace(theta={"good": PARAMS["good"], "mean": PARAMS["mean"]})
     found = make(model)(known)

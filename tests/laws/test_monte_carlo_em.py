@@ -115,7 +115,7 @@ def drawn_z(sampler: Sampler, summed: Callable) -> Scores:
     def go(key: jax.Array) -> jax.Array:
         chains, room = sampler.begin(key, COIN, HEADS), sampler.room(COIN, HEADS, length)
         draws = sampler.draw(key, COIN, chains, HEADS, room, length, 0, 0)[1]
-        return summed(COINS.statistics, HEADS, WEIGHTS, draws)
+        return summed(COINS.steps.statistics, HEADS, WEIGHTS, draws)
 
     found = np.asarray(go(jax.random.key(1)))
     wanted = np.asarray(COINS.e_step(COIN, Batch(HEADS, WEIGHTS, 6)).statistics)
@@ -388,7 +388,7 @@ def unconstrained(theta: Any) -> jax.Array:
 
 def test_m_step_by_gradient_is_the_closed_form():
     assert_holds(m_step_law(drawn_m_step(NORMAL.log_joint, None, constrained, unconstrained, 40)))
-    assert_holds(m_step_law(lambda t, rows, w, d: NORMAL.m_step(drawn_statistics(NORMAL.statistics, rows, w, d))))
+    assert_holds(m_step_law(lambda t, rows, w, d: NORMAL.m_step(drawn_statistics(NORMAL.steps.statistics, rows, w, d))))
     whole_buffer = drawn_m_step(NORMAL.log_joint, None, constrained, unconstrained, 40)
     assert broken(m_step_law(lambda t, r, w, d: whole_buffer(t, r, w, d._replace(length=jnp.array(40)))))
     with_jacobian = drawn_m_step(NORMAL.log_joint, lambda t: jnp.log(t["v"]), constrained, unconstrained, 40)

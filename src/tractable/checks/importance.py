@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tractable.beliefs.check import Check
+from tractable.kernels.annealed import log_mean
 
 
 class Weighed(NamedTuple):
@@ -31,10 +32,12 @@ def weigh(log_weights: Any) -> Weighed:
     log_weights = np.asarray(log_weights, np.float64)
     size = len(log_weights)
     elbo, sd = float(log_weights.mean()), float(log_weights.std(ddof=1))
-    top = log_weights.max()
-    bound = float(top + np.log(np.mean(np.exp(log_weights - top))))
-    threshold = min(1 - 1 / math.log10(size), 0.7)
-    return Weighed(khat(log_weights), threshold, elbo, sd / math.sqrt(size), bound)
+    return Weighed(khat(log_weights), khat_limit(size), elbo, sd / math.sqrt(size), log_mean(log_weights))
+
+
+def khat_limit(size: int) -> float:
+    """Up to which so many draws give importance sampling that can be relied on."""
+    return min(1 - 1 / math.log10(size), 0.7)
 
 
 def khat(log_weights: Any) -> float:

@@ -114,13 +114,7 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
             f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
             + ("" if gap <= LOOSE else "; compare models by log_evidence(), and a richer inference network narrows it"),
         ),
-        Check(
-            "weights' sample size", effective / samples,
-            "trust" if effective >= FEW else "caution" if effective >= NONE else "reject",
-            f"share of {samples} draws of q that count, in the median row"
-            + ("" if effective >= FEW else ": q misses p(h | x); the bound is known to about ")
-            + ("" if effective >= FEW else f"{math.sqrt(1 / effective):.1f} nats a row"),
-        ),
+        sample_size_check(effective, samples),
         *_units(found, depth),
     ]  # fmt: skip
     if "gradient signal" in found:
@@ -139,6 +133,17 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
             )
         )  # fmt: skip
     return checks
+
+
+def sample_size_check(effective: float, samples: int) -> Check:
+    """How many of a row's weights count, in the median row."""
+    return Check(
+        "weights' sample size", effective / samples,
+        "trust" if effective >= FEW else "caution" if effective >= NONE else "reject",
+        f"share of {samples} draws of q that count, in the median row"
+        + ("" if effective >= FEW else ": q misses p(h | x); the bound is known to about ")
+        + ("" if effective >= FEW else f"{math.sqrt(1 / effective):.1f} nats a row"),
+    )  # fmt: skip
 
 
 def _units(found: dict[str, Any], depth: int) -> list[Check]:

@@ -44,7 +44,8 @@ def examples() -> None:
     from tractable.pages.exhibit import Exhibit, Table
     from tractable.pages.terminal import to_terminal
 
-    heads, rows = ["name", "data and model", "what to look at"], [(e.name, e.title, e.notes) for e in EXAMPLES.values()]
+    heads = ["name", "data and model", "what to look at"]
+    rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
     show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable.cli import folders
-from tractable.cli.show import ROWS
+from tractable.cli import folders, show
 from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, one_of, share, sizes, split
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
@@ -157,7 +156,7 @@ def page(folder: Path, task: Task, learnt: Learnt) -> None:
 def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
     posterior = learnt.posterior
-    yield to_terminal(parameters.numbers(posterior, task.encoder), ROWS)
+    yield to_terminal(parameters.numbers(posterior, task.encoder), show.ROWS)
     if weights := int((~parameters.listed(posterior.model)).sum()):
         yield f"{weights:,} weights of the network: see the report.\n"
     if task.held_out is not None:

@@ -101,7 +101,7 @@ class Density(DensityMixin, Bayesian):
     def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
         """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
         del origin
-        begin: Any = model.begin
+        begin: Any = model.steps.begin
         return begin, int(self.n_init)
 
     def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
@@ -307,8 +307,7 @@ class Density(DensityMixin, Bayesian):
 
     def _examine(self, theta: PyTree, size: float) -> list[Check]:
         """What the model says of a maximum that explains ``size`` rows."""
-        examine: Any = self._model().examine
-        return examine(theta, max(1, round(size)))
+        return self._model().examine(theta, max(1, round(size)))
 
     def _validated(self, x: Any, reset: bool, least: int = 1) -> np.ndarray:
         finite: Any = "allow-nan" if self.missing == "exact" else True
@@ -359,9 +358,8 @@ def as_it_stands(base: LatentModel) -> LatentModel:
 @functools.lru_cache(maxsize=128)
 def online_step(model: LatentModel) -> Callable:
     """``(OnlineState, Batch) -> (OnlineState, OnlineInfo)``: its time is W / w, so that γ is (w / (W + w))^κ."""
-    e_step, m_step = model.e_step, model.m_step
-    if e_step is None or m_step is None:
+    if model.halves is None:
         raise ModelError("partial_fit needs both halves of EM in closed form.")
     example = Batch(jnp.zeros((1, 1)), jnp.ones(1), 1)  # of which only init asks
-    kernel = online_em(e_step, m_step, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
+    kernel = online_em(*model.halves, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
     return jax.jit(lambda state, batch: kernel.step(jnp.zeros(0), state, batch))

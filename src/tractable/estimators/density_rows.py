@@ -55,8 +55,7 @@ def middle(parts: Any, features: int) -> np.ndarray:
 
 def moved(model: LatentModel, theta: PyTree, offset: np.ndarray) -> PyTree:
     """θ of rows to which ``offset`` is added."""
-    shift: Any = model.shift
-    return shift(theta, offset)
+    return model.shifted(theta, offset)
 
 
 def finite(theta: PyTree) -> bool:

@@ -1,10 +1,9 @@
-"""The way from a base to the posterior by temperatures: how it is chosen, the runs along it and back.
-
-    from p(θ), or a normal around the modes, to p(θ|y)
+"""The way from base to target by temperatures, and back: one run for every kind of target, a pilot for each kind.
 
 Whatever adapts (temperatures, step sizes, covariances) does so in a pilot on particles of its own. It is fixed before
-any weight is made: weights of chains that adapt as they go are no longer unbiased. Neal 2001; Del Moral, Doucet & Jasra
-2006 (the pilot); Grosse, Ghahramani & Adams 2015 (backwards).
+any weight is made: weights of chains that adapt as they go are no longer unbiased. Of θ given y a pilot finds
+temperatures by stages, each with a covariance (Del Moral, Doucet & Jasra 2006); of z given x_n all data share one
+sigmoidal way, with a step size for each temperature. Neal 2001; Grosse, Ghahramani & Adams 2015 (backwards).
 """
 
 import functools
@@ -16,69 +15,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data, Kernel, Model, counted_log_likelihoods, log_density
-from tractable.evidence.modes import LOG_2PI, Normal
-from tractable.evidence.result import Watch, any_possible, nan_is_nothing
+from tractable.beliefs.check import Check
+from tractable.core import Kernel
 from tractable.evidence.settings import Annealing
-from tractable.kernels.annealed import annealed, next_beta, shares
+from tractable.evidence.targets import Target, Targets
+from tractable.evidence.weights import Watch, nan_is_nothing, possible
+from tractable.kernels.annealed import annealed, next_beta, shares, sigmoidal
 from tractable.kernels.mala import mala
 from tractable.kernels.random_walk import random_walk
 from tractable.methods.metropolis import DENSE
-from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError
 
 PyTree = Any
-HELD = 1 << 24  # numbers, rows times draws, that are held at once
-STAGES = 500  # of a pilot, at most
-ROUNDS = 4  # of step adaptation at a stage of the pilot
+STAGES = 500  # of a pilot of parameters, at most
+ROUNDS = 4  # of step adaptation at a stage
 MOVES = 5  # transitions in each
-LADDER = (200, 10_000)  # temperatures that are chosen, at least and at most
+CHOSEN = (200, 10_000)  # temperatures, where they are not given: at least and at most
 AIMED = {"mala": 0.574, "random-walk": 0.3}  # acceptance
+TEMPERATURES = 100  # of causes
+GAINS = (
+    4.0,
+    4.0,
+    4.0,
+    2.0,
+    2.0,
+    2.0,
+    1.0,
+    1.0,
+)  # of rounds of the causes' pilot: down to a millionth of the first step
 
 
-def draw(model: Model, base: Normal | None, key: jax.Array) -> jax.Array:
-    """A flat unconstrained draw of the prior, or of the base."""
-    if base is None:
-        return model.space.ravel(model.unconstrain(model.sample_prior(key))).astype(jnp.result_type(float))
-    return base.mean + base.root @ jax.random.normal(key, base.mean.shape, base.mean.dtype)
-
-
-def bridge(model: Model, rows: PyTree, base: Normal | None) -> tuple[Callable, Callable]:
-    """(log p₀, r) over flat unconstrained positions."""
-    if base is None:
-
-        def log_ratio(z: jax.Array) -> jax.Array:
-            return log_likelihood(model, rows, model.constrain(model.space.unravel(z)))
-
-        return log_density(model, None, flat=True), log_ratio
-    target = log_density(model, rows, flat=True)
-
-    def log_base(z: jax.Array) -> jax.Array:
-        white = jax.scipy.linalg.solve_triangular(base.root, z - base.mean, lower=True)
-        return -jnp.sum(jnp.square(white)) / 2 - jnp.sum(jnp.log(jnp.diag(base.root))) - len(base.mean) * LOG_2PI / 2
-
-    return log_base, lambda z: target(z) - log_base(z)
-
-
-def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
-    """Σ_n w_n log p(y_n|θ); 0 without data."""
-    if rows is None:
-        return jnp.zeros((), jnp.result_type(float))
-    return jnp.sum(counted_log_likelihoods(model, params, rows))
-
-
-def rows_of(data: Data | None) -> PyTree:
-    """All rows on the device; None of a model without data."""
-    return None if data is None else data.arrays()
-
-
-def together_of(model: Model, data: Data | None, count: int) -> int:
-    """Draws that are worked on at once, so that memory stays bounded."""
-    rows = 1 if data is None else sum(max(1, int(np.prod(leaf.shape))) for leaf in jax.tree.leaves(data.rows))
-    return int(min(count, 1024, max(1, HELD // (rows + model.space.size))))
-
-
-class Ladder(NamedTuple):
+class TemperatureLadder(NamedTuple):
     """What a pilot chose; fixed before any weight is made, so that the weights stay unbiased."""
 
     betas: jax.Array  # (T + 1,)
@@ -87,25 +54,92 @@ class Ladder(NamedTuple):
     scales: jax.Array  # (K, d, d), or (K, d) diagonals
 
 
-def pilot(
-    model: Model, rows: PyTree, base: Any, key: jax.Array, settings: Annealing, together: int, watch: Watch
-) -> Ladder:
-    """Temperatures, step sizes and covariances, from particles moved from base to target (Del Moral et al. 2006).
+def both_ways(
+    targets: Targets, settings: Annealing, ladder: TemperatureLadder, keys: tuple[jax.Array, jax.Array],
+    exact: Callable[[], PyTree] | None, watch: Watch,
+) -> tuple[np.ndarray, np.ndarray | None, list[Check]]:  # fmt: skip
+    """(N, S) log weights forwards from the base and backwards from exact draws, and checks of the way.
+
+    Args:
+        keys: of the forward and of the backward run.
+        exact: called for the draws once the forward weights are there, gives None where it was interrupted; None
+            where there are none.
+    """
+    runs = functools.partial(run, targets, settings.kernel, settings.chains, settings.transitions, ladder)
+    watch.go("forward")
+    forward, acceptance = runs(keys[0])
+    log_weights = possible(targets, nan_is_nothing(forward))
+    watch.say("forward", 1, 1)
+    given, back = None if exact is None or watch.stop() else exact(), None
+    if given is not None:
+        watch.say("backward", 0, 1)
+        back = np.atleast_2d(np.asarray(runs(keys[1], given)[0], np.float64))
+        watch.say("backward", 1, 1)
+    checks = _way_checks(ladder, acceptance, float(log_weights.var(1).mean()))
+    if exact is not None and back is None:
+        checks.append(Check("interrupted", 1, "caution", "phases left when the call was stopped: no backward run"))
+    return log_weights, back, checks
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "chains", "transitions"))
+def run(
+    targets: Targets, kind: str, chains: int, transitions: int, ladder: TemperatureLadder, key: jax.Array,
+    exact: PyTree = None,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """(N, S) log weights, those of one target (S,), and the mean acceptance at each temperature (T,).
+
+    Forwards from the base, or backwards from ``exact`` draws: (S, d) of one target, unconstrained; of many one state of
+    each, leading axis N, from which all its chains come back.
+    """
+
+    def kernel_of(density: Callable, t: jax.Array) -> Kernel:
+        stage = ladder.stage[t]
+        return kernel_named(kind, density, ladder.step_sizes[stage], ladder.scales[stage])
+
+    def chain(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, jax.Array]:
+        first, key = jax.random.split(key)
+        backwards = own is not None
+        place = own if backwards and not targets.many else target.flat(own if backwards else target.sample(first))
+        ran = annealed(
+            key, place, target.log_base, target.log_ratio, kernel_of, ladder.betas, transitions=transitions,
+            backwards=backwards,
+        )  # fmt: skip
+        return ran.log_weight, ran.info.acceptance
+
+    return targets.over(chain, key, chains, exact)
+
+
+def kernel_named(kind: str, density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
+    return (mala if kind == "mala" else random_walk)(density, step, scale)
+
+
+def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: float) -> list[Check]:
+    """Of the temperatures and what moved at them."""
+    stages = f", in {len(ladder.scales)} stages of the pilot" if len(ladder.scales) < len(ladder.betas) - 1 else ""
+    return [
+        Check("temperatures", len(ladder.betas) - 1, "trust",
+              f"steps between base and target{stages}; variance of log w {variance:.2g}"),
+        Check("acceptance", float(np.min(acceptance)), "trust" if np.min(acceptance) >= 0.1 else "caution",
+              "least mean over temperatures; chains that stand still learn nothing on the way"),
+    ]  # fmt: skip
+
+
+# Pilots.
+
+
+def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
+    """Temperatures, step sizes and covariances, from particles moved from base to target.
 
     Every stage takes β as far as half of the particles' effective number is kept, resamples, and moves them while the
     step size finds its acceptance. Temperatures are then laid evenly within the stages.
     """
-    size = model.space.size
-    keys = jax.random.split(jax.random.fold_in(key, 0), settings.pilot)
-    places, ratios = _begin(model, together, rows, base, keys)
-    beta, step = 0.0, first_step(settings.kernel, size)
+    places, ratios = _begun(targets, jax.random.fold_in(key, 0), settings.pilot)
+    beta, step = 0.0, first_step(settings.kernel, targets.model.space.size)
     betas, steps, scales = [0.0], [], []
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 1))))
     while beta < 1:
         watch.go("pilot", int(100 * beta), 100)
-        ratios = nan_is_nothing(ratios)
-        if not np.any(np.isfinite(ratios)):
-            any_possible(-math.inf)
+        ratios = possible(targets, nan_is_nothing(ratios))[0]
         if len(betas) > STAGES:
             raise RunError(
                 f"The way from the base to the posterior took more than {STAGES} stages, β = {beta:.3g} so far: the "
@@ -113,15 +147,13 @@ def pilot(
                 "posterior."
             )
         new = next_beta(ratios, beta)
-        weights = shares((new - beta) * ratios)
-        chosen = rng.choice(settings.pilot, settings.pilot, p=weights)
+        chosen = rng.choice(settings.pilot, settings.pilot, p=shares((new - beta) * ratios))
         places, beta = jnp.asarray(np.asarray(places)[chosen]), new
         scale = _root(np.asarray(places, np.float64))
         for round_ in range(ROUNDS):
-            keys = jax.random.split(jax.random.fold_in(key, 2 + len(betas) * ROUNDS + round_), settings.pilot)
-            places, ratios, acceptance = _move(
-                model, settings.kernel, together, rows, base, places, keys, jnp.asarray(beta), jnp.asarray(step),
-                jnp.asarray(scale, places.dtype),
+            places, ratios, acceptance = _moved(
+                targets, settings.kernel, jax.random.fold_in(key, 2 + len(betas) * ROUNDS + round_), places,
+                jnp.asarray(beta), jnp.asarray(step), jnp.asarray(scale, places.dtype),
             )  # fmt: skip
             step *= math.exp(2 * (float(acceptance) - AIMED[settings.kernel]))
         betas.append(beta)
@@ -130,14 +162,47 @@ def pilot(
     watch.say("pilot", 100, 100)
     stages = len(steps)
     # A stage has a variance of log w of about 1, which m steps within it divide by m; chains lag behind, hence 6.
-    wanted = settings.temperatures or min(max(6 * stages**2, LADDER[0]), LADDER[1])
+    wanted = settings.temperatures or min(max(6 * stages**2, CHOSEN[0]), CHOSEN[1])
     each = max(1, -(-wanted // stages))
     fine = np.interp(np.arange(stages * each + 1) / each, np.arange(stages + 1), betas)
     stage = np.maximum(np.arange(stages * each + 1) - 1, 0) // each
     dtype = jnp.result_type(float)
-    return Ladder(
+    return TemperatureLadder(
         jnp.asarray(fine, dtype), jnp.asarray(stage), jnp.asarray(steps, dtype), jnp.asarray(np.stack(scales), dtype)
     )
+
+
+def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
+    """A sigmoidal way, and for each of its temperatures the step at which some of the data's chains accept as often as
+    they should; in units of the prior's sds, so that steps shrink about as 1/β does where the data say much."""
+    few = targets.some(max(1, settings.pilot // settings.chains))
+    scale = spread(few, settings.chains, jax.random.fold_in(key, 0))
+    temperatures = settings.temperatures or TEMPERATURES
+    dtype = jnp.result_type(float)
+    steps = np.full(temperatures, first_step(settings.kernel, len(scale)))
+    ladder = TemperatureLadder(
+        sigmoidal(temperatures).astype(dtype), jnp.maximum(jnp.arange(temperatures + 1) - 1, 0),
+        jnp.asarray(steps, dtype), jnp.broadcast_to(scale.astype(dtype), (temperatures, len(scale))),
+    )  # fmt: skip
+    for round_, gain in enumerate(GAINS):
+        watch.go("pilot", round_, len(GAINS))
+        acceptance = run(
+            few, settings.kernel, settings.chains, settings.transitions, ladder, jax.random.fold_in(key, 1 + round_)
+        )[1]
+        steps *= np.exp(gain * (np.asarray(acceptance, np.float64) - AIMED[settings.kernel]))
+        ladder = ladder._replace(step_sizes=jnp.asarray(steps, dtype))
+    watch.say("pilot", len(GAINS), len(GAINS))
+    return ladder
+
+
+@functools.partial(jax.jit, static_argnames="draws")
+def spread(targets: Targets, draws: int, key: jax.Array) -> jax.Array:
+    """(d,) sds of the base over so many draws for each target, as flat reals."""
+
+    def one(target: Target, key: jax.Array, _: None) -> tuple[jax.Array, tuple]:
+        return target.flat(target.sample(key)), ()
+
+    return jnp.maximum(jnp.std(targets.over(one, key, draws)[0], axis=(0, 1)), 1e-12)
 
 
 def first_step(kind: str, size: int) -> float:
@@ -148,83 +213,40 @@ def first_step(kind: str, size: int) -> float:
 def _root(places: np.ndarray) -> np.ndarray:
     """L of the particles' covariance, shrunk towards its diagonal; the sds alone where there are many parameters."""
     count, size = places.shape
-    spread = np.maximum(places.std(0), 1e-12 * (1 + np.abs(places.mean(0))))
+    sds = np.maximum(places.std(0), 1e-12 * (1 + np.abs(places.mean(0))))
     if size > DENSE:
-        return spread
+        return sds
     weight = count / (count + 2 * size)
-    covariance = weight * np.atleast_2d(np.cov(places.T)) + (1 - weight) * np.diag(spread**2)
+    covariance = weight * np.atleast_2d(np.cov(places.T)) + (1 - weight) * np.diag(sds**2)
     try:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:  # resampled to a few places
-        return np.diag(spread)
+        return np.diag(sds)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "together"))
-def _begin(model: Model, together: int, rows: PyTree, base: Any, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(S, d) draws of the base and their r (S,)."""
-    log_ratio = bridge(model, rows, base)[1]
+@functools.partial(jax.jit, static_argnames="count")
+def _begun(targets: Targets, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """(S, d) draws of the base of one target, and their r (S,)."""
 
-    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = draw(model, base, key)
-        return z, log_ratio(z)
+    def one(target: Target, key: jax.Array, _: None) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+        u = target.flat(target.sample(key))
+        return (u, target.log_ratio(u)), ()
 
-    return jax.lax.map(one, keys, batch_size=together)
+    return targets.over(one, key, count)[0]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "kind", "together"))
-def _move(
-    model: Model, kind: str, together: int, rows: PyTree, base: Any, places: jax.Array, keys: jax.Array,
-    beta: jax.Array, step: jax.Array, scale: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Particles after a few transitions at one temperature, their r, and the mean acceptance."""
-    log_base, log_ratio = bridge(model, rows, base)
+@functools.partial(jax.jit, static_argnames="kind")
+def _moved(
+    targets: Targets, kind: str, key: jax.Array, places: jax.Array, beta: jax.Array, step: jax.Array, scale: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Particles of one target after a few transitions at one temperature, their r, and the mean acceptance."""
 
-    def one(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        key, place = both
-        kernel = kernel_named(kind, lambda z: log_base(z) + beta * log_ratio(z), step, scale)
+    def one(target: Target, key: jax.Array, place: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        kernel = kernel_named(kind, lambda u: target.log_base(u) + beta * target.log_ratio(u), step, scale)
         state, info = jax.lax.scan(
             lambda state, key: kernel(key, state), kernel.init(key, place), jax.random.split(key, MOVES)
         )
-        return state.position, log_ratio(state.position), jnp.mean(info.acceptance)
+        return (state.position, target.log_ratio(state.position)), jnp.mean(info.acceptance)
 
-    places, ratios, acceptance = jax.lax.map(one, (keys, places), batch_size=together)
-    return places, ratios, jnp.mean(acceptance)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "kind", "transitions", "together"))
-def run(
-    model: Model, kind: str, transitions: int, together: int, rows: PyTree, base: Any, ladder: Ladder,
-    keys: jax.Array, places: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """(S,) log weights and the mean acceptance at each temperature (T,): forwards from the base, or backwards from
-    ``places`` (S, d)."""
-    log_base, log_ratio = bridge(model, rows, base)
-
-    def kernel_of(density: Callable, t: jax.Array) -> Kernel:
-        stage = ladder.stage[t]
-        return kernel_named(kind, density, ladder.step_sizes[stage], ladder.scales[stage])
-
-    def one(both: tuple[jax.Array, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
-        key, place = both
-        first, key = jax.random.split(key)
-        start = draw(model, base, first) if place is None else place
-        ran = annealed(
-            key, start, log_base, log_ratio, kernel_of, ladder.betas, transitions=transitions,
-            backwards=place is not None,
-        )  # fmt: skip
-        return ran.log_weight, ran.info.acceptance
-
-    log_weights, acceptance = jax.lax.map(one, (keys, places), batch_size=together)
-    return log_weights, jnp.mean(acceptance, 0)
-
-
-def kernel_named(kind: str, density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
-    return (mala if kind == "mala" else random_walk)(density, step, scale)
-
-
-def spread(posterior: Posterior, count: int) -> np.ndarray:
-    """(count, d) draws evenly over time, and over chains: the fewer between, the less alike."""
-    flat = np.asarray(posterior.unconstrained).swapaxes(0, 1)
-    flat = flat.reshape(-1, flat.shape[-1])
-    # Blocks of the bound are of one stretch of time each, so that draws alike share one.
-    return flat[np.linspace(0, len(flat) - 1, count).astype(int)]
+    (places, ratios), acceptance = targets.over(one, key, len(places), places)
+    return places, ratios, acceptance

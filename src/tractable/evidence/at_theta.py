@@ -1,6 +1,5 @@
 """The evidence of a latent model at a given θ: Σ_n log p(x_n|θ), estimated datum by datum."""
 
-import functools
 import math
 from typing import Any
 
@@ -10,95 +9,100 @@ import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
-from tractable.core import Data, Model, as_data, is_distribution
-from tractable.evidence.annealed import stopped_check, way_checks
-from tractable.evidence.codes import code_of, code_pilot, code_prior_weights, code_run, rows_together
-from tractable.evidence.importance_at_theta import importance_of_codes
-from tractable.evidence.result import QUANTILE, Evidence, Watch, grade, nan_is_nothing
-from tractable.evidence.settings import Enumeration, Importance, MonteCarlo, check_resident, settings_of
+from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, of_rows
+from tractable.checks.importance import khat, khat_limit
+from tractable.core import Data, Model, as_data
+from tractable.evidence import targets, weights
+from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
+from tractable.evidence.modes import modes_of_causes
+from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
+from tractable.evidence.targets import Targets
+from tractable.evidence.weights import Watch
 from tractable.kernels.annealed import summed
-from tractable.models.ladder import Ladder
 from tractable.models.latent import LatentModel
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any
+SPREAD = 32  # data, and draws of each, that the prior's sds are found from
+CURVED = 100  # numbers of a cause up to which its curvature is formed
+LOOKED_AT = 100  # data whose tails are looked at: those with the fewest effective draws
+HEAVY = 0.05  # of them may have heavy tails by chance
 
 
 def at_theta(
-    model: LatentModel, data: Data, key: jax.Array, chosen: Any, theta: PyTree, z: PyTree, watch: Watch
+    model: LatentModel, data: Data, seed: int, chosen: Any, theta: PyTree, z: PyTree, watch: Watch
 ) -> Evidence:
-    theta = jax.tree.map(jnp.asarray, theta)
-    rows = data.arrays()
+    """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``."""
+    theta, key = jax.tree.map(jnp.asarray, theta), jax.random.key(seed)
     if isinstance(chosen, Enumeration):
-        watch.go("sum")
-        terms = np.asarray(model.log_likelihoods(theta, rows), np.float64)
-        watch.say("sum", 1, 1)
-        value = float(terms.sum())
-        verdict = "trust" if math.isfinite(value) else "reject"
-        how = "values of z, summed over" if model.causes is not None else "z dealt with in closed form"
-        count = jax.tree.leaves(model.causes)[0].shape[0] if model.causes is not None else 1
-        checks = [Check("exact", count, verdict, f"{how}: no error but that of rounding")]
-        return Evidence(value, 0.0, value, value, "", checks, "", 0.0, terms[:, None])
+        return _by_enumeration(model, data, theta, watch)
+    causes = targets.of_causes(model, theta, data)
     if isinstance(chosen, MonteCarlo):
-        together = rows_together(data, chosen.draws)
-        watch.go("draws")
-        log_weights = nan_is_nothing(code_prior_weights(model, chosen.draws, together, theta, rows, key))
-        watch.say("draws", 1, 1)
-        return evidence_of_codes(log_weights, None, 100.0, [])
+        return _weighed(weights.possible(causes, weights.weigh(causes, key, chosen.draws, watch)), [])
     if isinstance(chosen, Importance):
-        log_weights, checks = importance_of_codes(model, data, key, chosen, theta, watch)
-        return evidence_of_codes(log_weights, None, 100.0, checks)
-    together = rows_together(data, chosen.chains)
-    ladder = code_pilot(model, theta, rows, jax.random.fold_in(key, 1), chosen, together, watch)
-    runs = functools.partial(
-        code_run, model, chosen.kernel, chosen.chains, chosen.transitions, together, theta, rows, ladder
-    )
-    watch.go("forward")
-    log_weights, acceptance = runs(jax.random.fold_in(key, 2))
-    log_weights = nan_is_nothing(log_weights)
-    watch.say("forward", 1, 1)
-    stopped, back = watch.stop(), None
-    if z is not None and not stopped:
-        watch.say("backward", 0, 1)
-        z = jax.tree.map(jnp.asarray, z)
-        back = np.asarray(runs(jax.random.fold_in(key, 3), z)[0], np.float64)
-        watch.say("backward", 1, 1)
-    checks = [*way_checks(ladder, acceptance, log_weights.var(1).mean()), *stopped_check(stopped and z is not None)]
-    return evidence_of_codes(log_weights, back, 10.0, checks, annealed=True)
+        return _weighed(*_by_importance(causes, key, chosen, watch))
+    return _by_annealing(causes, key, chosen, z, watch)
 
 
-def evidence_of_codes(
-    log_weights: np.ndarray, back: np.ndarray | None, good: float, checks: list[Check], annealed: bool = False
-) -> Evidence:
-    """What (N, S) log weights come to; ``good`` is the effective number that a datum should have."""
-    impossible = np.flatnonzero(~np.isfinite(log_weights.max(1)))
-    if len(impossible):
-        raise RunError(
-            f"No draw of z can have made row {impossible[0]}, nor {len(impossible) - 1} more: its log likelihood was "
-            "finite at none, or without bound at one. Is it possible under theta? More draws, or method='annealed'?"
+def _by_enumeration(model: LatentModel, data: Data, theta: PyTree, watch: Watch) -> Evidence:
+    watch.go("sum")
+    terms = np.asarray(model.log_likelihoods(theta, data.arrays()), np.float64)
+    watch.say("sum", 1, 1)
+    value = float(terms.sum())
+    verdict = "trust" if math.isfinite(value) else "reject"
+    how = "values of z, summed over" if model.causes is not None else "z dealt with in closed form"
+    count = jax.tree.leaves(model.causes)[0].shape[0] if model.causes is not None else 1
+    checks = [Check("exact", count, verdict, f"{how}: no error but that of rounding")]
+    none, one = np.zeros(len(terms)), np.ones(len(terms))
+    return Evidence(value, 0.0, value, value, checks, terms[:, None], log_evidence=terms, error=none, effective=one)
+
+
+def _by_importance(
+    causes: Targets, key: jax.Array, settings: Importance, watch: Watch
+) -> tuple[np.ndarray, list[Check]]:
+    """(N, S) log weights of draws from a mixture of Student t around the modes of every datum's z, and what q and the
+    weights' tails look like.
+
+        p(x_n|θ) ≈ (1/S) Σ_s p(x_n, u_s|θ)/q_n(u_s),   q_n(u) = Σ_k ρ_k t_ν(u; û_k, Λ_k⁻¹)
+
+    û_k are the places where climbs from p(z|θ) ended, Λ_k the curvature of −log p(x_n, u|θ) there, and ρ_k the shares
+    of the mass that the normals around them hold (Laplace).
+
+    Raises:
+        ModelError: z of more than 100 numbers.
+    """
+    sds = spread(causes.some(SPREAD), SPREAD, jax.random.fold_in(key, 0))
+    if len(sds) > CURVED:
+        raise ModelError(
+            f"The curvature of a code of {len(sds)} numbers is not formed, at most {CURVED}; use method='annealed'."
         )
-    size, draws = log_weights.shape
-    found = summed(log_weights)
-    estimate, error, bias, least = found.estimate, found.error, found.bias, float(found.effective.min())
-    lower, upper = estimate - QUANTILE * error, math.inf if annealed else estimate - bias + QUANTILE * error
-    graded = "reject" if -bias > 0.1 * size else "trust" if -bias <= max(0.1, error / 2) else "caution"
-    sandwich = []
-    if annealed and back is None:
-        said = "no exact posterior draws of z to run back from, so no upper bound"
-        sandwich = [Check("gap", math.inf, "caution", said)]
-    elif back is not None:
-        upper = _upper(found.estimates, -summed(-back).estimates)
-        gap = (upper - lower) / size
-        graded_gap = grade(gap, max(0.1, 1 / size), max(1.0, 5 / size)) if gap >= 0 else "reject"
-        sandwich = [Check("gap", gap, graded_gap, f"nats a datum between the bounds; {upper - lower:.3g} in all")]
-    checks = [
-        Check("ESS", least, grade(-least, -good, -0.2 * good), f"effective draws of {draws}, least of {size} data"),
-        Check("Jensen bias", bias, graded, f"nats by which the sum is low, −Σ var/(2S) over {size} data, were the "
-              f"weights tame: {abs(bias) / error if error > 0 else 0.0:.2g} standard errors, and not taken off"),
-        *sandwich,
-        *checks,
-    ]  # fmt: skip
-    return Evidence(estimate, error, lower, upper, "", checks, "", 0.0, log_weights, back)
+    watch.go("modes")
+    degrees = jnp.asarray(float(settings.degrees), sds.dtype)
+    q, modes = modes_of_causes(causes, settings.starts, sds, jax.random.fold_in(key, 1))
+    key = jax.random.fold_in(key, 2)
+    log_weights = weights.weigh(
+        causes, key, settings.draws, watch, propose=weights.students, own=q, phi=degrees, work=settings.starts
+    )
+    log_weights = weights.possible(causes, log_weights)
+    return log_weights, [_tail_check(log_weights), _mode_check(np.asarray(modes))]
+
+
+def _by_annealing(causes: Targets, key: jax.Array, settings: Annealing, z: PyTree, watch: Watch) -> Evidence:
+    ladder = pilot_of_causes(causes, settings, jax.random.fold_in(key, 1), watch)
+    exact = None if z is None else lambda: jax.tree.map(jnp.asarray, z)
+    keys = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
+    log_weights, back, checks = both_ways(causes, settings, ladder, keys, exact, watch)
+    forward, size = summed(log_weights), causes.count
+    upper, gap = math.inf, gap_check(None, "no exact posterior draws of z to run back from, so no upper bound")
+    if back is not None:
+        upper = _upper(forward.estimates, -summed(-back).estimates)
+        apart = upper - (forward.estimate - QUANTILE * forward.error)
+        gap = gap_check(apart / size, f"nats a datum between the bounds; {apart:.3g} in all", size)
+    return of_rows(forward, settings.chains, [gap, *checks], 10.0, upper, log_weights, back)
+
+
+def _weighed(log_weights: np.ndarray, checks: list[Check]) -> Evidence:
+    return of_rows(summed(log_weights), log_weights.shape[1], checks, 100.0, log_weights=log_weights)
 
 
 def _upper(forward: np.ndarray, back: np.ndarray) -> float:
@@ -111,6 +115,25 @@ def _upper(forward: np.ndarray, back: np.ndarray) -> float:
 
     size = len(back)
     return float(back.sum() + t.ppf(0.995, size - 1) * math.sqrt(size) * np.std(back - forward, ddof=1))
+
+
+def _tail_check(log_weights: np.ndarray) -> Check:
+    size, draws = log_weights.shape
+    shares = np.exp(log_weights - log_weights.max(1, keepdims=True))
+    few = np.argsort(shares.sum(1) ** 2 / np.sum(shares**2, axis=1))[:LOOKED_AT]
+    finite = np.where(np.isfinite(log_weights[few]), log_weights[few], np.nan)
+    tails = np.array([khat(np.nan_to_num(row, nan=float(np.nanmin(row)))) for row in finite if np.isfinite(row).any()])
+    threshold = khat_limit(draws)
+    heavy = float(np.mean(tails > threshold)) if len(tails) else 1.0  # of so many estimates the largest says little
+    said = f"share of data whose weights have a k-hat above {threshold:.2g}, among {len(few)} of {size}"
+    return Check("heavy tails", heavy, grade(heavy, HEAVY, np.inf), said)
+
+
+def _mode_check(modes: np.ndarray) -> Check:
+    several, none = int(np.sum(modes > 1)), int(np.sum(modes == 0))
+    said = f"most places that a datum's climbs ended at; {several} of {len(modes)} data have several"
+    said += f", {none} none with a curvature" if none else ""
+    return Check("modes", int(modes.max()), "caution" if several or none else "trust", said)
 
 
 def latent_problem(
@@ -135,7 +158,7 @@ def latent_problem(
             raise ModelError("z of this model cannot be summed out; use method='annealed' or 'monte-carlo'.")
         preflight.check(model, data)
     else:
-        _check_codes(model, data, theta, name)
+        _check_causes(model, data, theta, name)
     if z is not None:
         if name != "annealed":
             raise SettingsError(f"z= is what 'annealed' runs back from; method={name!r} takes none.")
@@ -161,16 +184,12 @@ def _check_theta(model: LatentModel, theta: PyTree) -> None:
         raise SettingsError(f"theta= lies inside the parameters' supports, with finite numbers; got {theta}.")
 
 
-def _check_codes(model: LatentModel, data: Data, theta: PyTree, name: str) -> None:
+def _check_causes(model: LatentModel, data: Data, theta: PyTree, name: str) -> None:
     """z can be drawn, and moved by small steps where it is to be; its factors are numbers."""
     y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.arrays())
-    if isinstance(model, Ladder):
-        discrete = [f"{model.layers[i].family.name} units of layer {i}" for i in model.discrete]
-    elif model.latent is None:
+    discrete = model.discrete_causes(theta, x)
+    if discrete is None:
         raise ModelError(f"z of this model is dealt with in closed form; method={name!r} needs latent and likelihood.")
-    else:
-        parts = jax.tree.leaves(model.latent(theta) if x is None else model.latent(theta, x), is_leaf=is_distribution)
-        discrete = [type(part).__name__ for part in parts if part.support.is_discrete]
     if discrete and name in ("annealed", "importance"):
         raise ModelError(
             f"method={name!r} looks for z by small steps, and z is discrete ({', '.join(discrete)}); use "
@@ -178,8 +197,7 @@ def _check_codes(model: LatentModel, data: Data, theta: PyTree, name: str) -> No
         )
 
     def factors(key: jax.Array) -> list[jax.Array]:
-        code = code_of(model, theta, (y, x))
-        z = code.sample(key)
+        z = targets.cause_target(model, theta, (y, x)).sample(key)
         return model.factors(theta, z, y if x is None else (y, x))[:2]
 
     shapes = [term.shape for term in jax.eval_shape(factors, jax.random.key(0))]

@@ -21,14 +21,12 @@ from numpyro.distributions import Distribution, ImproperUniform
 
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
-from tractable.checks.report import ORDER
+from tractable.checks.evidence import Evidence
 from tractable.core import Data, Model, as_data, is_distribution
-from tractable.evidence.annealed import by_annealing
 from tractable.evidence.at_theta import at_theta, latent_problem
-from tractable.evidence.importance import by_importance, by_laplace, by_monte_carlo
-from tractable.evidence.result import Evidence, Watch
-from tractable.evidence.settings import Importance, Laplace, MonteCarlo, check_resident, settings_of
-from tractable.methods.drawing import Drawing
+from tractable.evidence.parameters import by_annealing, by_importance, by_laplace, by_monte_carlo
+from tractable.evidence.settings import check_resident, settings_of
+from tractable.evidence.weights import Watch
 from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
@@ -37,6 +35,9 @@ from tractable.tools.progress import progress_of
 __all__ = ["Evidence", "log_evidence"]
 
 PyTree = Any
+OF_PARAMETERS: dict[str, Callable[..., Evidence]] = {
+    "monte-carlo": by_monte_carlo, "importance": by_importance, "annealed": by_annealing, "laplace": by_laplace,
+}  # fmt: skip
 
 
 def log_evidence(
@@ -112,11 +113,10 @@ def log_evidence(
     began = time.perf_counter()
     if not isinstance(model, Model):
         raise SettingsError(f"log_evidence expects a Model; got {type(model).__name__}.")
-    key = jax.random.key(seed)
     if theta is not None:
         latent, name, chosen, data = latent_problem(model, data, method, theta, z, posterior, settings)
         with progress_of(progress) as bar, interruptible() as stop:
-            found = at_theta(latent, data, key, chosen, theta, z, Watch(bar.say, stop))
+            found = at_theta(latent, data, seed, chosen, theta, z, Watch(bar.say, stop))
     else:
         if z is not None:
             raise SettingsError("z= goes with theta=: the causes that model.sample(key, theta, n) drew with the data.")
@@ -124,22 +124,9 @@ def log_evidence(
         chosen = settings_of(name, settings)
         data = _data(model, data, posterior, name, chosen)
         with progress_of(progress) as bar, interruptible() as stop:
-            found = _by_method(model, data, key, seed, chosen, posterior, Watch(bar.say, stop))
+            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, Watch(bar.say, stop))
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
-    verdict = max((c.verdict for c in checks), key=ORDER.index)
-    return found._replace(verdict=verdict, checks=checks, method=name, seconds=time.perf_counter() - began)
-
-
-def _by_method(
-    model: Model, data: Data | None, key: jax.Array, seed: int, chosen: Any, posterior: Posterior | None, watch: Watch
-) -> Evidence:
-    if isinstance(chosen, MonteCarlo):
-        return by_monte_carlo(model, data, key, chosen, watch)
-    if isinstance(chosen, Importance):
-        return by_importance(model, data, key, chosen, posterior, watch)
-    if isinstance(chosen, Laplace):
-        return by_laplace(model, data, key, chosen, watch)
-    return by_annealing(model, data, key, seed, chosen, posterior, watch)
+    return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
 
 
 def _data(model: Model, data: Any, posterior: Posterior | None, method: str, settings: Any) -> Data | None:
@@ -180,8 +167,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
             f"got a posterior by {name}. Leave posterior= out for a Student t at the modes."
         )
-    exact = isinstance(posterior.method, Drawing) and not posterior.method.minibatch
-    if method == "annealed" and not (exact and posterior.unconstrained is not None):
+    if method == "annealed" and not (posterior.method.converges and posterior.unconstrained is not None):
         raise SettingsError(
             "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
             f"a posterior by {name}, without such draws. Leave posterior= out to have NUTS run."

@@ -1,5 +1,9 @@
-"""Modes of a posterior and the normals around them: where importance sampling draws, and where annealing may begin."""
+"""Modes of targets and what lies around them: where importance sampling draws, and where annealing may begin.
 
+Of θ given y they are climbed to one by one, on the host; of z given x_n in one compiled program, for all data at once.
+"""
+
+import functools
 import math
 from typing import NamedTuple
 
@@ -8,13 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Data, Model
+from tractable.evidence.targets import LOG_2PI, Normal, Target, Targets
+from tractable.evidence.weights import Mixture
+from tractable.kernels.gradient_em import climbed
 from tractable.methods.drawing import starts
 from tractable.methods.points import laplace_root, maximum
 from tractable.tools.errors import ModelError
+from tractable.tools.small import cholesky
 
-LOG_2PI = math.log(2 * math.pi)
 CURVED = 1000  # parameters up to which a curvature is formed
 WIDER = 2.0  # sds of a base which is no prior, in those of the normal approximation
+CLIMB = 40  # steps of L-BFGS to a mode of a cause
+APART = 0.5  # sds, in the root mean square over numbers, by which modes of a cause differ
+MASS = 20.0  # nats of the likeliest mode's mass below which a mode is none
 
 
 class Mode(NamedTuple):
@@ -23,13 +33,6 @@ class Mode(NamedTuple):
     position: np.ndarray  # (d,)
     value: float
     root: np.ndarray  # (d, d), lower triangular
-
-
-class Normal(NamedTuple):
-    """N(mean, root rootᵀ)."""
-
-    mean: jax.Array  # (d,)
-    root: jax.Array  # (d, d), lower triangular
 
 
 def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> list[Mode]:
@@ -82,3 +85,40 @@ def normal_base(modes: list[Mode]) -> Normal:
     """Where annealing begins without a prior to draw from: a normal around the modes, wider than they are."""
     normal = around(modes)
     return normal._replace(root=WIDER * normal.root)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def modes_of_causes(targets: Targets, count: int, spread: jax.Array, key: jax.Array) -> tuple[Mixture, jax.Array]:
+    """For each of N targets Student t around the distinct modes where climbs from the base end, and their number.
+
+    Climbs are in units of the base's sds ``spread`` (d,). The shares are of the mass that the normals around
+    the modes hold. Without a curvature anywhere the number is 0, and q as wide as the base,
+    about the highest end.
+    """
+    size = len(spread)
+
+    def one(target: Target, key: jax.Array, _: None) -> tuple[Mixture, jax.Array]:
+        def density(v: jax.Array) -> jax.Array:
+            return target.log_base(spread * v) + target.log_ratio(spread * v)
+
+        def climb(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            begin = target.flat(target.sample(key)) / spread
+            end = climbed(density, begin, CLIMB)
+            return end, density(end), cholesky(-jax.hessian(density)(end))
+
+        ends, values, factors = jax.vmap(climb)(jax.random.split(key, count))  # (K, d), (K,), (K, d, d)
+        mass = values + size * LOG_2PI / 2 - jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), 1)
+        mass = jnp.where(jnp.isfinite(mass) & jnp.all(jnp.isfinite(ends), axis=1), mass, -jnp.inf)
+        off = jnp.einsum("kji,klj->kli", factors, ends[None] - ends[:, None])  # (k, l, d): l from k, in sds of k
+        near = jnp.sum(jnp.square(off), 2) < APART**2 * size
+        earlier = jnp.tril(jnp.ones((count, count), bool), -1).T  # k before l
+        found = jnp.isfinite(mass) & (mass >= jnp.max(mass) - MASS)
+        kept = found & ~jnp.any(near & earlier & found[:, None], axis=0)
+        modes = jnp.sum(kept)
+        alone = jnp.arange(count) == jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
+        share = jnp.where(modes > 0, jax.nn.softmax(jnp.where(kept, mass, -jnp.inf)), alone.astype(mass.dtype))
+        factors = jnp.where((kept & (modes > 0))[:, None, None], factors, jnp.eye(size, dtype=factors.dtype))
+        places = jnp.where(jnp.isfinite(ends), ends, 0) * spread
+        return Mixture(places, factors / spread[:, None], share), modes
+
+    return targets.each(one, key, draws=count * size)

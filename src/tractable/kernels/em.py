@@ -11,7 +11,6 @@ is ``statistics -> theta``. Not for z that cannot be summed or integrated out gi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +31,29 @@ class Expected(NamedTuple):
 
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
     log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
+
+
+EStep = Callable[[PyTree, Batch], Expected]  # of θ
+MStep = Callable[[PyTree], PyTree]  # statistics -> θ
+OfRows = Callable[[PyTree, PyTree], jax.Array]  # (θ, rows) -> (n, ...)
+
+
+class Sums(NamedTuple):
+    """How z is summed or integrated out exactly; all but the first None where there is no such.
+
+    Attributes:
+        log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), nats.
+        e_step: ``(theta, batch) -> Expected``.
+        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ), of a z that takes m values.
+        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of a normal z.
+        causes: (m, ...) the values of z, where they are listed.
+    """
+
+    log_prob: OfRows
+    e_step: EStep | None = None
+    responsibilities: OfRows | None = None
+    encode: Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]] | None = None
+    causes: PyTree = None
 
 
 class State(NamedTuple):
@@ -243,16 +265,7 @@ def expected(
     return _summed(total, working)
 
 
-@dataclass(frozen=True)
-class Enumerated:
-    """What summing over the values of z gives."""
-
-    e_step: Callable  # (theta, batch) -> Expected
-    responsibilities: Callable  # (theta, rows) -> (n, m), p(z | x, θ)
-    log_evidence: Callable  # (theta, rows) -> (n,), log p(x | θ), nats
-
-
-def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Enumerated:
+def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Sums:
     """The exact E-step of any model whose z takes few values: by summing over them. The M-step is yours.
 
         log p(x | θ) = log Σ_z p(x, z | θ),    p(z | x, θ) = p(x, z | θ) / p(x | θ)
@@ -276,7 +289,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
     def joint(theta: PyTree, rows: PyTree) -> jax.Array:  # (n, m)
         return jax.vmap(lambda x: jax.vmap(lambda z: log_joint(theta, x, z))(values))(rows)
 
-    def log_evidence(theta: PyTree, rows: PyTree) -> jax.Array:
+    def log_prob(theta: PyTree, rows: PyTree) -> jax.Array:
         return jax.nn.logsumexp(joint(theta, rows), axis=1)
 
     def responsibilities(theta: PyTree, rows: PyTree) -> jax.Array:
@@ -304,7 +317,7 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
         )
         return Expected(sums, jnp.sum(weights * evidence))
 
-    return Enumerated(e_step, responsibilities, log_evidence)
+    return Sums(log_prob, e_step, responsibilities, causes=values)
 
 
 def observed(batch: Batch) -> PyTree:

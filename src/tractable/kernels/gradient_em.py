@@ -24,7 +24,7 @@ from tractable.tools import tree
 PyTree = Any
 
 
-class Completed(NamedTuple):
+class CompleteData(NamedTuple):
     """Rows with values of their z: what Q is made of."""
 
     theta: PyTree  # θ_t
@@ -34,7 +34,7 @@ class Completed(NamedTuple):
     shares: jax.Array  # (n, m)
 
 
-def expected_log_joint(log_joint: Callable, known: Completed) -> Callable:
+def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
     """``theta -> Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ)``.
 
     Args:
@@ -45,18 +45,18 @@ def expected_log_joint(log_joint: Callable, known: Completed) -> Callable:
         terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
         return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # 0 · −∞ is an impossible z
 
-    counted = known.weights > 0
+    counted = data.weights > 0
     first = jnp.argmax(counted)
 
     def stand_in(leaf: jax.Array) -> jax.Array:
         """A row that does not count may hold anything, and 0 times a NaN has no gradient: another takes its place."""
         return jnp.where(counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
 
-    rows = jax.tree.map(stand_in, known.rows)
+    rows = jax.tree.map(stand_in, data.rows)
 
     def q(theta: PyTree) -> jax.Array:
-        terms = jax.vmap(one, (None, 0, None, 0))(theta, rows, known.z, known.shares)
-        return jnp.sum(jnp.where(counted, known.weights * terms, 0))
+        terms = jax.vmap(one, (None, 0, None, 0))(theta, rows, data.z, data.shares)
+        return jnp.sum(jnp.where(counted, data.weights * terms, 0))
 
     return q
 
@@ -87,7 +87,7 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
     A step that would lower the value, or leave the numbers, is not taken, and those after it are half as long; each
     that is taken doubles that again, up to the optimiser's own length. It remembers what it saw all the same.
     """
-    told = optax.with_extra_args_support(optimizer)
+    transformation = optax.with_extra_args_support(optimizer)
 
     def downhill(position: jax.Array) -> jax.Array:
         return -value(position)
@@ -97,26 +97,26 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         here, state, share = carry  # here: position, −value and gradient
         position, depth, gradient = here
-        updates, state = told.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
+        updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
         further = position + (share * updates).astype(position.dtype)
         there = (further, *slope(further))
         fine = there[1] <= depth  # false of NaN
         return (tree.where(fine, there, here), state, jnp.where(fine, jnp.minimum(2 * share, 1), share / 2)), None
 
-    begun = ((start, *slope(start)), told.init(start), jnp.ones((), start.dtype))
+    begun = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
     return jax.lax.scan(step, begun, length=steps)[0][0][0]
 
 
 def fingerprint(optimizer: optax.GradientTransformation) -> str:
     """SHA-256 of an optimiser's update as JAX sees it, constants included: a file cannot hold its functions."""
-    told, position = optax.with_extra_args_support(optimizer), jnp.zeros(2)
+    transformation, position = optax.with_extra_args_support(optimizer), jnp.zeros(2)
 
     def update(gradient: jax.Array, state: PyTree) -> tuple:
-        return told.update(
+        return transformation.update(
             gradient, state, position, value=jnp.zeros(()), grad=gradient, value_fn=lambda u: jnp.sum(jnp.square(u))
         )
 
-    jaxpr = jax.make_jaxpr(update)(position, told.init(position))
+    jaxpr = jax.make_jaxpr(update)(position, transformation.init(position))
     digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
     for constant in jaxpr.consts:
         digest.update(np.asarray(constant).tobytes())
@@ -124,14 +124,14 @@ def fingerprint(optimizer: optax.GradientTransformation) -> str:
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
-    """``(theta, batch) -> Expected`` whose statistics are ``Completed``; for z of few values, (m, ...)."""
+    """``(theta, batch) -> Expected`` whose statistics are ``CompleteData``; for z of few values, (m, ...)."""
 
     def e_step(theta: PyTree, batch: Batch) -> Expected:
         rows = observed(batch)
         weights = jnp.asarray(batch.mask)
         terms = jnp.where(weights > 0, log_prob(theta, rows), 0)
-        known = Completed(theta, rows, weights, values, responsibilities(theta, rows))
-        return Expected(known, jnp.sum(weights * terms))
+        data = CompleteData(theta, rows, weights, values, responsibilities(theta, rows))
+        return Expected(data, jnp.sum(weights * terms))
 
     return e_step
 
@@ -144,7 +144,7 @@ def gradient_m_step(
     steps: int = 10,
     optimizer: Any = "lbfgs",
 ) -> Callable:
-    """``Completed -> theta``, an M-step for ``em``, which begins anew every time.
+    """``CompleteData -> theta``, an M-step for ``em``, which begins anew every time.
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
@@ -154,14 +154,14 @@ def gradient_m_step(
         optimizer: "lbfgs", or an optax optimiser.
     """
 
-    def m_step(known: Completed) -> PyTree:
-        q = expected_log_joint(log_joint, known)
+    def m_step(data: CompleteData) -> PyTree:
+        q = expected_log_joint(log_joint, data)
 
         def value(position: jax.Array) -> jax.Array:
             theta = constrain(position)
             return q(theta) if log_prior is None else q(theta) + log_prior(theta)
 
-        start = unconstrain(known.theta)
+        start = unconstrain(data.theta)
         if isinstance(optimizer, str):
             return constrain(climbed(value, start, steps))
         return constrain(raised(value, start, steps, optimizer))

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from tractable.core import Kernel
 from tractable.kernels.hamiltonian import hmc, nuts
-from tractable.kernels.latent_codes import Codes, codes
-from tractable.kernels.latent_draws import Chains, Draws, Sampler, Told, count_of, each, empty, unbounded, written
+from tractable.kernels.latent_draws import Chains, DrawInfo, Draws, Sampler, count_of, each, empty, unbounded, written
+from tractable.kernels.latent_space import LatentSpace, latent_space
 from tractable.kernels.mala import mala
 from tractable.kernels.random_walk import random_walk
 
@@ -35,8 +35,8 @@ class Setting(NamedTuple):
     log_joint: Callable
     chains: int  # C
 
-    def codes(self, theta: PyTree, rows: PyTree) -> Codes:
-        return codes(self.latent, self.log_joint, theta, jax.tree.map(lambda a: a[0], rows))
+    def space(self, theta: PyTree, rows: PyTree) -> LatentSpace:
+        return latent_space(self.latent, self.log_joint, theta, jax.tree.map(lambda a: a[0], rows))
 
 
 class Run(NamedTuple):
@@ -68,7 +68,7 @@ def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, cha
 
     Args:
         kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
-        latent, log_joint: as for ``codes``.
+        latent, log_joint: as for ``latent_space``.
         chains: C ≥ 2 a datum.
     """
     setting = Setting(kernel, latent, log_joint, chains)
@@ -77,12 +77,12 @@ def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, cha
 
 def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
     """Chains at one of several draws of p(z | θ), by its likelihood: one begun in a tail may never leave it."""
-    code, count = setting.codes(theta, rows), count_of(rows)
+    space, count = setting.space(theta, rows), count_of(rows)
 
     def one(datum: PyTree, key: jax.Array) -> jax.Array:
         key_sample, key_choice = jax.random.split(key)
-        tried = jax.vmap(lambda k: code.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
-        weights = jax.vmap(lambda u: code.log_weight(theta, datum, u))(tried)
+        tried = jax.vmap(lambda k: space.sample(k, theta, datum))(jax.random.split(key_sample, TRIED))
+        weights = jax.vmap(lambda u: space.log_weight(theta, datum, u))(tried)
         weights = jnp.where(jnp.isnan(weights), -jnp.inf, weights)
         return tried[jax.random.categorical(key_choice, weights)]
 
@@ -90,29 +90,29 @@ def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chai
     dtype = position.dtype
     step = {"mala": 1.5, "random-walk": 2.0}.get(str(setting.kernel), 0.5)
     return Chains(
-        position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, code.size), dtype), jnp.zeros((), dtype)
+        position, jnp.log(jnp.asarray(step, dtype)), jnp.ones((count, space.size), dtype), jnp.zeros((), dtype)
     )
 
 
 def room(setting: Setting, theta: PyTree, rows: PyTree, most: int) -> Draws:
     """No draws yet, and room for ``most``."""
-    code = setting.codes(theta, rows)
+    space = setting.space(theta, rows)
     shape = jax.eval_shape(lambda: begin(setting, jax.random.key(0), theta, rows).position)
-    z = jax.eval_shape(each(lambda datum, u: code.constrain(theta, datum, u)), rows, shape)
+    z = jax.eval_shape(each(lambda datum, u: space.constrain(theta, datum, u)), rows, shape)
     return empty(z, most)
 
 
 def draw(
     setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any,
     tune: Any,
-) -> tuple[Chains, Draws, Told]:  # fmt: skip
+) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
     """``count`` more draws of every chain, as ``Sampler`` says."""
-    code, places, dtype = setting.codes(theta, rows), (rows, now.scale), now.position.dtype
+    space, places, dtype = setting.space(theta, rows), (rows, now.scale), now.position.dtype
     origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
 
     def of(at: tuple, log_step: jax.Array) -> Kernel:
         datum, scale = at
-        return made(setting.kernel, lambda u: code.log_density(theta, datum, u), jnp.exp(log_step), scale)
+        return made(setting.kernel, lambda u: space.log_density(theta, datum, u), jnp.exp(log_step), scale)
 
     def begun(at: tuple, u: jax.Array) -> Any:
         # Positions go on; the log density and its gradient are those of this θ.
@@ -128,8 +128,8 @@ def draw(
 
         states, acceptance = each(move)(places, (keys, run.states))
         rate = jnp.mean(acceptance)
-        log_step = jnp.where(tune > 0, adapted(setting, code, run.log_step, t + 1.0, rate), run.log_step)
-        values = each(lambda datum, u: code.constrain(theta, datum, u))(rows, states.position)
+        log_step = jnp.where(tune > 0, adapted(setting, space, run.log_step, t + 1.0, rate), run.log_step)
+        values = each(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
         z = written(run.z, values, draws.length + t - burn, (t >= burn) & (tune == 0))
         away = jnp.where(t >= burn, states.position - origin, 0)
         return Run(states, log_step.astype(dtype), z, run.rates + rate, run.first + away, run.second + jnp.square(away))
@@ -138,7 +138,7 @@ def draw(
     start = Run(each(begun)(places, now.position), now.log_step, draws.z, jnp.zeros((), dtype), zero, zero)
     run = jax.lax.fori_loop(0, total, step, start)
     rate = run.rates / jnp.maximum(total, 1)
-    log_step = jnp.where(tune > 0, run.log_step, adapted(setting, code, run.log_step, now.time + 2.0, rate))
+    log_step = jnp.where(tune > 0, run.log_step, adapted(setting, space, run.log_step, now.time + 2.0, rate))
     scale = jnp.where(tune == SHAPE, proportions(run, count), now.scale)
     time = now.time + jnp.where(tune > 0, 0, 1).astype(dtype)
     length = draws.length + jnp.where(tune > 0, 0, count)
@@ -146,11 +146,11 @@ def draw(
     return after, Draws(run.z, length), unbounded(rate, rows)
 
 
-def adapted(setting: Setting, code: Codes, log_step: jax.Array, time: Any, rate: jax.Array) -> jax.Array:
+def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: Any, rate: jax.Array) -> jax.Array:
     """log ε after a Robbins–Monro step towards the aim; a kernel of the caller's own has no ε."""
     if callable(setting.kernel):
         return log_step
-    aim = AIMED.get(setting.kernel, 0.44 if code.size == 1 else 0.3)
+    aim = AIMED.get(setting.kernel, 0.44 if space.size == 1 else 0.3)
     return log_step + time**-FORGETTING * (rate - aim)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.kernels.latent_codes import codes
+from tractable.kernels.latent_space import latent_space
 from tractable.kernels.rejection import rejection
 
 PyTree = Any
@@ -32,8 +32,8 @@ class Draws(NamedTuple):
     length: jax.Array  # () L ≤ room; S = C L
 
 
-class Told(NamedTuple):
-    """What drawing tells."""
+class DrawInfo(NamedTuple):
+    """How drawing went."""
 
     acceptance: jax.Array  # () mean; of rejection the share accepted, 1 where nothing is refused
     excess: jax.Array  # (n,) largest log p(x|z,θ) − log M seen; −∞ without a bound
@@ -46,9 +46,9 @@ class Sampler(NamedTuple):
     Attributes:
         begin: ``(key, theta, rows) -> Chains``.
         room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
-        draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, Told)``: ``count`` more draws of
-            every chain, after ``burn`` steps that are thrown away. Where ``tune`` is not 0 nothing is kept, and ε moves
-            at every step. All three may be traced.
+        draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, DrawInfo)``: ``count`` more
+            draws of every chain, after ``burn`` steps that are thrown away. Where ``tune`` is not 0 no draw is added,
+            and ε moves at every step. All three may be traced.
         exact: whether draws are independent.
     """
 
@@ -64,30 +64,31 @@ def by_rejection(
     """Independent draws: z ~ p(z | θ), kept iff log u < log p(x | z, θ) − log M.
 
     Args:
-        latent: as for ``codes``.
+        latent: as for ``latent_space``.
         log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
-        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); one that is exceeded shows in ``Told.excess``.
+        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); one that is exceeded shows in
+            ``DrawInfo.excess``.
         chains: C, draws made side by side.
         limit: proposals after which a draw is given up.
     """
 
     def fresh(key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
-        code = codes(latent, log_likelihood, theta, jax.tree.map(lambda a: a[0], rows))
+        space = latent_space(latent, log_likelihood, theta, jax.tree.map(lambda a: a[0], rows))
 
         def one(datum: PyTree, key: jax.Array) -> tuple:
             def sample(key: jax.Array) -> jax.Array:
-                return code.sample(key, theta, datum)
+                return space.sample(key, theta, datum)
 
             def log_weight(u: jax.Array) -> jax.Array:
-                return log_likelihood(theta, datum, code.constrain(theta, datum, u))
+                return log_likelihood(theta, datum, space.constrain(theta, datum, u))
 
             k = rejection(sample, log_weight, bound(theta, datum), limit=limit)
             key_init, key_draw = jax.random.split(key)
             state, info = k(key_draw, k.init(key_init, sample(key_init)), None)
-            return code.constrain(theta, datum, state.position), info
+            return space.constrain(theta, datum, state.position), info
 
         z, info = each(one)(rows, jax.random.split(key, (count_of(rows), chains)))
-        return z, Told(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
+        return z, DrawInfo(1 / jnp.mean(info.tries), jnp.max(info.excess, axis=1), jnp.max(info.gave_up, axis=1))
 
     return _exact(fresh)
 
@@ -111,7 +112,7 @@ def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sample
 
 
 def _exact(fresh: Callable) -> Sampler:
-    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, Told)`` makes one of every chain."""
+    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` makes one of every chain."""
 
     def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
         del key, rows
@@ -123,19 +124,19 @@ def _exact(fresh: Callable) -> Sampler:
 
     def draw(
         key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any, tune: Any
-    ) -> tuple[Chains, Draws, Told]:
+    ) -> tuple[Chains, Draws, DrawInfo]:
         del burn
 
         def step(t: jax.Array, carry: tuple) -> tuple:
-            z, told = carry
+            z, info = carry
             new, more = fresh(jax.random.fold_in(key, t), theta, rows)
-            worst = Told(told.acceptance + more.acceptance, *(map(jnp.maximum, told[1:], more[1:])))
+            worst = DrawInfo(info.acceptance + more.acceptance, *(map(jnp.maximum, info[1:], more[1:])))
             return written(z, new, draws.length + t, tune == 0), worst
 
-        told = unbounded(jnp.zeros((), dtype_of(theta)), rows)
-        z, told = jax.lax.fori_loop(0, count, step, (draws.z, told))
-        told = told._replace(acceptance=told.acceptance / jnp.maximum(count, 1))
-        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), told
+        info = unbounded(jnp.zeros((), dtype_of(theta)), rows)
+        z, info = jax.lax.fori_loop(0, count, step, (draws.z, info))
+        info = info._replace(acceptance=info.acceptance / jnp.maximum(count, 1))
+        return now, Draws(z, draws.length + jnp.where(tune > 0, 0, count)), info
 
     return Sampler(begin, room, draw, exact=True)
 
@@ -175,9 +176,9 @@ def empty(shapes: PyTree, most: int) -> Draws:
     return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
 
 
-def unbounded(acceptance: jax.Array, rows: PyTree) -> Told:
+def unbounded(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
     nothing = jnp.full(count_of(rows), -jnp.inf, acceptance.dtype)
-    return Told(acceptance, nothing, jnp.zeros_like(nothing))
+    return DrawInfo(acceptance, nothing, jnp.zeros_like(nothing))
 
 
 def count_of(rows: PyTree) -> int:

@@ -21,9 +21,9 @@ from tractable.kernels.gradient_em import climbed
 from tractable.kernels.latent_chains import SHAPE, STEP, by_chains
 from tractable.kernels.latent_draws import (
     Chains,
+    DrawInfo,
     Draws,
     Sampler,
-    Told,
     by_rejection,
     by_values,
     count_of,
@@ -34,8 +34,8 @@ from tractable.kernels.latent_draws import (
 )
 
 __all__ = [
-    "KERNELS", "SHAPE", "STEP", "Chains", "Draws", "Improved", "Information", "Sampler", "Told", "bridged", "by_chains",
-    "by_rejection", "by_values", "drawn_m_step", "drawn_statistics", "expected_log_joint", "improved",
+    "KERNELS", "SHAPE", "STEP", "Chains", "DrawInfo", "Draws", "Improved", "Information", "Sampler", "bridged",
+    "by_chains", "by_rejection", "by_values", "drawn_m_step", "drawn_statistics", "expected_log_joint", "improved",
     "observed_information",
 ]  # fmt: skip
 

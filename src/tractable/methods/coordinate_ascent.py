@@ -14,14 +14,13 @@ from tractable.beliefs.belief import Draws, draws_key
 from tractable.core import Model
 from tractable.data.rows import Data, Plan
 from tractable.kernels.em import expected
-from tractable.methods.drawing import chain_keys
 from tractable.methods.em_climb import Reached
-from tractable.methods.maximisation import EM, LOOKED_AT, chosen
+from tractable.methods.maximisation import EM, chosen, starting_points
 from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.methods.online_em import OnlineEM, followed
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.latent import LatentModel
-from tractable.models.variational import ConjugateModel
+from tractable.models.variational import ConjugateModel, conjugate_model
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count
@@ -67,8 +66,9 @@ class CoordinateAscent(EM):
         return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
 
     def needed(self, model: Model) -> Any:
-        if isinstance(model, ConjugateModel):
-            return model
+        found = conjugate_model(model)
+        if found is not None:
+            return found
         raise ModelError(
             f"{type(self).__name__} needs closed forms of q(θ), which this model lacks: use MeanField, or "
             "models.bayesian_gaussian_mixture, models.bayesian_linear_regression, models.normal_gamma."
@@ -84,12 +84,7 @@ class CoordinateAscent(EM):
         return _minus(model.conjugate.divergence)
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
-        seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
-        rows = jax.tree.map(np.asarray, seen.alike().rows)
-        rows = rows[0] if rows[1] is None else rows
-        found = [model.first(k, rows) for k in chain_keys(key, self.starts)]
-        dtype = jnp.result_type(float)
-        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+        return starting_points(model.first, data, key, self.starts)
 
     def learn(self, session: Session) -> Outcome:
         model, data, _, reached, seconds = (self.climb if self.batch_size is None else self.follow)(session)

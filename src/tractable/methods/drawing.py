@@ -50,6 +50,7 @@ class Drawing(Method):
     """
 
     chained: ClassVar[bool] = True
+    converges: ClassVar[bool] = True
     chains: Count = 4
     draws: Count = 1000
     warmup: Annotated[int, at_least(0)] = 1000

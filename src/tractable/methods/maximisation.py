@@ -21,7 +21,7 @@ from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, mended
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.points import INFORMATION, standard_errors
-from tractable.models.latent import LatentModel
+from tractable.models.latent import LatentModel, latent_model
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.tools.settings import Count, Positive
 
@@ -95,7 +95,7 @@ class EM(Method):
 
     def exact(self, model: Any) -> bool:
         """Whether both halves are known in closed form, on additive statistics."""
-        return closed(model)
+        return model.halves is not None
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
         """Where climbs begin, a leading axis of starts."""
@@ -107,9 +107,10 @@ class EM(Method):
 
     def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
         """E-step and M-step: the model's own, or enumeration and gradient."""
-        if model.e_step is not None and model.m_step is not None:
-            return model.e_step, model.m_step
-        if model.log_prob is None or model.responsibilities is None or model.causes is None:
+        if model.halves is not None:
+            return model.halves
+        sums = model.sums
+        if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
                 f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
@@ -120,7 +121,7 @@ class EM(Method):
             lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
             self.inner, self.optimizer,
         )  # fmt: skip
-        return by_enumeration(model.log_prob, model.responsibilities, model.causes), m_step
+        return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
@@ -155,7 +156,7 @@ class EM(Method):
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
-            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
+            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
@@ -217,24 +218,20 @@ class EM(Method):
 
 def latent(model: Model, method: Method) -> LatentModel:
     """The model, or a sentence where it has no z."""
-    if isinstance(model, LatentModel):
-        return model
+    found = latent_model(model)
+    if found is not None:
+        return found
     raise ModelError(
         f"{type(method).__name__} learns a LatentModel, which says what is not seen of each datum; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
     )
 
 
-def closed(model: Any) -> bool:
-    """Whether both halves are known in closed form."""
-    return model.e_step is not None and model.m_step is not None
-
-
 def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
     """Rows in memory about their mean, and that mean, for a model that moves with them; else the rows as they are."""
     if data.total == 0:
         raise DataError("EM looks at rows: these data hold none.")
-    if model.shift is None or not data.resident or data.given is not None:
+    if model.symmetry.shift is None or not data.resident or data.given is not None:
         return data, None
     y = np.asarray(data.y)
     offset = np.nanmean(y, axis=0, dtype=np.float64)
@@ -247,24 +244,29 @@ def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
 
 def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
     """θ to begin with, a leading axis of starts: as the model says, having seen data; else drawn from its prior."""
-    if model.begin is None:
+    if model.steps.begin is None:
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
             return jax.vmap(lambda u: model.constrain(model.space.unravel(u)))(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
         return jax.vmap(model.sample_prior)(chain_keys(key, count))
-    # Of data on file evenly spaced rows stand for all.
+    return starting_points(model.steps.begin, data, key, count)
+
+
+def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
+    """``begin`` of several keys, a leading axis of starts; of data on file evenly spaced rows stand for all."""
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
     rows = jax.tree.map(np.asarray, seen.alike().rows)
     rows = rows[0] if rows[1] is None else rows
-    found = [model.begin(k, rows) for k in chain_keys(key, count)]
+    found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
 
 
 def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and what was found on the way."""
-    thetas = reached.theta if model.canonical is None else jax.vmap(model.canonical)(reached.theta)
+    canonical = model.symmetry.canonical
+    thetas = reached.theta if canonical is None else jax.vmap(canonical)(reached.theta)
     flat = np.asarray(jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(thetas))
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
@@ -308,10 +310,8 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
 
 def examined(posterior: Any) -> list[Check]:
     """What the model itself says of a maximum."""
-    model = posterior.model
-    if isinstance(model, LatentModel) and model.examine is not None:
-        return model.examine(posterior.mean(), math.ceil(posterior.rows))
-    return []
+    model = latent_model(posterior.model)
+    return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
 
 
 def _to_come(gains: np.ndarray, objective: float) -> float:
@@ -328,7 +328,7 @@ def _to_come(gains: np.ndarray, objective: float) -> float:
 def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
     """(start,) whether no check of the model's own rejects where a climb ended."""
     count = len(reached.objective)
-    if model.examine is None:
+    if model.steps.examine is None:
         return np.ones(count, bool)
     ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
     return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])

@@ -73,7 +73,7 @@ def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows:
 def _drawn(
     method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: drawn.Chains, rows: PyTree,
     draws: drawn.Draws, count: jax.Array, burn: jax.Array, tune: jax.Array,
-) -> tuple[drawn.Chains, drawn.Draws, drawn.Told]:  # fmt: skip
+) -> tuple[drawn.Chains, drawn.Draws, drawn.DrawInfo]:  # fmt: skip
     return method.sampler(model).draw(key, theta, chains, rows, draws, count, burn, tune)
 
 
@@ -106,13 +106,13 @@ class _Drawing:
 
     def advance(self, theta: PyTree, count: int, burn: int, tune: int = 0) -> None:
         self.calls += 1
-        self.chains, self.draws, told = _drawn(
+        self.chains, self.draws, info = _drawn(
             self.method, self.model, jax.random.fold_in(self.key, self.calls), theta, self.chains, self.rows,
             self.draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
         )  # fmt: skip
         self.total += CHAINS * (count + burn)
-        self.rate = float(told.acceptance)
-        _noticed(told)
+        self.rate = float(info.acceptance)
+        _noticed(info)
 
     def anew(self, theta: PyTree, length: int) -> None:
         """Draws given another θ."""
@@ -191,17 +191,17 @@ def stalled(gains: Sequence[float] | np.ndarray) -> bool:
     return sum(gains[-half:]) >= sum(gains[-STALL:-half])
 
 
-def _noticed(told: drawn.Told) -> None:
+def _noticed(info: drawn.DrawInfo) -> None:
     """A bound that is none, or draws that were given up, in a sentence."""
-    excess = np.asarray(told.excess)
+    excess = np.asarray(info.excess)
     if np.any(excess > 0):
         row = int(np.argmax(excess))
         raise RunError(
             f"log p(x | z, θ) of row {row} exceeds log M by {excess[row]:.4g}: bound(params, datum) is below the "
             "supremum over z, and draws under it are not of p(z | x, θ). Give a bound that holds at every θ."
         )
-    if np.any(np.asarray(told.gave_up) > 0):
-        row = int(np.argmax(np.asarray(told.gave_up)))
+    if np.any(np.asarray(info.gave_up) > 0):
+        row = int(np.argmax(np.asarray(info.gave_up)))
         raise RunError(
             f"Rejection gave row {row} up: too few of the proposals z ~ p(z | θ) are accepted. Use a tighter bound, or "
             "kernel='mala'."
@@ -225,7 +225,7 @@ def ways(
 
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
     """θ to begin with, a leading axis of starts: as for EM; where z cannot be summed out, from the joint density."""
-    if model.begin is not None or model.log_prob is not None:
+    if model.steps.begin is not None or model.sums is not None:
         return beginnings(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
     rows = jax.tree.map(jnp.asarray, rows[0] if rows[1] is None else rows)

@@ -99,14 +99,14 @@ class MonteCarloEM(Method):
 
     def sampler(self, model: LatentModel) -> drawn.Sampler:
         """How z is drawn, or a sentence where it cannot be."""
-        if model.latent is None or model.conditional is None:
+        given, sums = model.latent, model.sums
+        if given is None:
             raise ModelError(
                 "MonteCarloEM draws z from p(z | x, θ), and this model's z is dealt with in closed form: use EM, or "
                 "tr.LatentModel(prior, latent, likelihood)."
             )
-        if model.causes is not None and model.responsibilities is not None:
-            return drawn.by_values(model.responsibilities, model.causes, CHAINS)
-        given = model.latent
+        if sums is not None and sums.causes is not None and sums.responsibilities is not None:
+            return drawn.by_values(sums.responsibilities, sums.causes, CHAINS)
 
         def z_of(theta: PyTree, datum: PyTree) -> PyTree:
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
@@ -124,8 +124,8 @@ class MonteCarloEM(Method):
 
     def m_step(self, model: LatentModel) -> Callable:
         """``(theta, rows, weights, draws) -> theta'``: the model's own of the mean statistics, or by gradient."""
-        if model.m_step is not None and model.statistics is not None:
-            maximise, statistics = model.m_step, model.statistics
+        maximise, statistics, *_ = model.steps
+        if maximise is not None and statistics is not None:
             return lambda theta, rows, weights, draws: maximise(
                 drawn.drawn_statistics(statistics, rows, weights, draws)
             )

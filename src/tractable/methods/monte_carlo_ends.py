@@ -118,7 +118,7 @@ def concluded(
     method: Any, model: LatentModel, data: Data, rows: PyTree, ends: list[End]
 ) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and what was found on the way."""
-    values, summed = _objectives(method, model, rows, ends), model.log_prob is not None
+    values, summed = _objectives(method, model, rows, ends), model.sums is not None
     if not np.any(np.isfinite(values)):
         raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
@@ -152,7 +152,7 @@ def concluded(
 def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) -> np.ndarray:
     """What every climb reached, nats; up to a constant where z cannot be summed out."""
     prior = method.log_prior(model)
-    if model.log_prob is not None:
+    if model.sums is not None:
         values = np.array([float(_log_likelihood(model, end.theta, rows)) for end in ends])
     else:
         first = ends[0]

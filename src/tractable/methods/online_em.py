@@ -13,11 +13,11 @@ import numpy as np
 from tractable import run as loop
 from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan
-from tractable.kernels.em import expected, online_em
+from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, closed, examined, latent
+from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent
 from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
 from tractable.methods.points import INFORMATION, standard_errors
 from tractable.methods.stretches import stretched
@@ -78,11 +78,7 @@ class OnlineEM(Method):
 
     def learn(self, session: Session) -> Outcome:
         model, data = latent(session.model, self), session.data
-        if not closed(model):
-            raise ModelError(
-                "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
-                "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
-            )
+        _halves(model, None)
         if data.total == 0:
             raise DataError("EM looks at rows: these data hold none.")
         began = time.perf_counter()
@@ -90,7 +86,7 @@ class OnlineEM(Method):
         offset = _offset(model, data)
         thetas = beginnings(model, data, start_key, self.starts)
         if offset is not None:
-            thetas = jax.vmap(lambda theta: model.shift(theta, -offset))(thetas)  # pyright: ignore[reportOptionalCall]
+            thetas = jax.vmap(lambda theta: model.shifted(theta, -offset))(thetas)
         begun = time.perf_counter()
         ends, info, interrupted = followed(self, model, session, thetas, offset, run_key)
         climbed = time.perf_counter()
@@ -104,7 +100,7 @@ class OnlineEM(Method):
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
-            theta = model.shift(model.constrain(model.space.unravel(jnp.asarray(end))), offset)  # pyright: ignore[reportOptionalCall]
+            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(end))), offset)
             point = np.asarray(model.space.ravel(model.unconstrain(theta)))
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, interrupted)
@@ -166,9 +162,8 @@ class Following:
         mask = jax.ShapeDtypeStruct((self.width,), jnp.result_type(float))
         example: Any = Batch(jax.tree.unflatten(self.structure, leaves), mask, self.size)  # pyright: ignore[reportArgumentType]
         prior = _about(self.model, offset, self.method.log_prior(self.model))
-        m_step: Any = self.model.m_step
         return online_em(
-            _centred(self.model.e_step, offset), m_step, self.method.schedule(), self.method.patience,
+            *_halves(self.model, offset), self.method.schedule(), self.method.patience,
             example=example, log_prior=prior,
         )  # fmt: skip
 
@@ -190,7 +185,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
 
     Itself rounded to single precision, so that it does not depend on the order of the rows.
     """
-    if model.shift is None or data.given is not None:
+    if model.symmetry.shift is None or data.given is not None:
         return None
     y = data.y
     if not isinstance(y, np.ndarray):
@@ -205,23 +200,29 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     return jnp.asarray((total / np.where(count > 0, count, 1)).astype(np.float32), jnp.result_type(float))
 
 
-def _centred(e_step: Any, offset: jax.Array | None) -> Callable:
-    """The E-step of rows about the offset."""
+def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
+    """The E-step and the M-step of rows about the offset, or a sentence where one is not known in closed form."""
+    if model.halves is None:
+        raise ModelError(
+            "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
+            "LatentModel statistics= and m_step=, or use EM or MAP(optimizer='adam', batch_size=...)."
+        )
+    e_step, m_step = model.halves
     if offset is None:
-        return e_step
+        return e_step, m_step
 
-    def about(theta: PyTree, batch: Batch) -> Any:
+    def about(theta: PyTree, batch: Batch) -> Expected:
         y = batch.data[0]
         return e_step(theta, batch._replace(data=(y - offset.astype(y.dtype), None)))
 
-    return about
+    return about, m_step
 
 
 def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
     """log p of the θ that a centred one stands for."""
     if offset is None or log_prior is None:
         return log_prior
-    return lambda theta: log_prior(model.shift(theta, offset))  # pyright: ignore[reportOptionalCall]
+    return lambda theta: log_prior(model.shifted(theta, offset))
 
 
 def followed(
@@ -251,9 +252,8 @@ def _looked_back(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
     """The best end (d,), about the offset; its objective on all rows, and what one exact step from it would gain."""
-    e_step = _centred(model.e_step, offset)
+    e_step, m_step = _halves(model, offset)
     prior = _about(model, offset, method.log_prior(model))
-    m_step: Any = model.m_step
     if not np.any(np.all(np.isfinite(ends), axis=1)):
         raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
 

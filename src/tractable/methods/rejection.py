@@ -11,6 +11,7 @@ import numpy as np
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.convergence import chain_checks
+from tractable.checks.evidence import QUANTILE, Evidence, size_check
 from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
@@ -39,6 +40,7 @@ class Rejection(Drawing):
     """
 
     label: ClassVar[str] = "rejection"
+    exact: ClassVar[bool] = True
     log_bound: Annotated[float | int, Range("a finite number of nats", is_number)] | None = None
     least_acceptance: Share = 1e-6
     warmup: Annotated[int, at_least(0)] = 0
@@ -108,11 +110,14 @@ class Rejection(Drawing):
         ]  # fmt: skip
 
 
-def evidence(info: dict[str, np.ndarray], log_bound: float) -> tuple[float, float]:
-    """log p(y) = log M + log(share accepted), with its standard error."""
+def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
+    """log p(y) = log M + log(share accepted)."""
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
-    return log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
+    counted = size_check(accepted, 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, [counted],
+                    method="rejection")  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -1,15 +1,14 @@
 """Sigmoid belief networks: ladders of discrete layers over binary data."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 
+from tractable.models.architecture import check_units
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import Family, family_of, layer, top
-from tractable.models.linear import shared
-from tractable.models.network import check_units
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 
 def sigmoid_belief_network(
@@ -55,8 +54,7 @@ def sigmoid_belief_network(
             f"{family_of(family).name}. tr.models.latent_gaussian makes ladders of normal ones."
         )
     widths = _sizes("between", between)
-    made = _belief_network(_sizes("visible", (visible,))[0], sizes, widths, activation, family, weight_sd, redraw)
-    return cast(Ladder, made)
+    return _belief_network(_sizes("visible", (visible,))[0], sizes, widths, activation, family, weight_sd, redraw)
 
 
 @shared

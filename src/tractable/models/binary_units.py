@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from tractable.models.linear import BernoulliLogits
 
@@ -17,7 +18,7 @@ class BinaryUnits(dist.Independent):
     def __init__(self, logits: jax.Array) -> None:
         super().__init__(BernoulliLogits(logits, validate_args=False), 1, validate_args=False)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> jax.Array:
         base: Any = self.base_dist
         logits = base.logits
         # Pixels of an unsigned type have no −1.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy import linalg
 from scipy.special import betaln
@@ -14,6 +15,7 @@ from scipy.special import betaln
 from tractable.tools.errors import DataError, ModelError
 
 Real = float | int
+Numbers = ArrayLike | Sequence[Any]
 LOG_2PI = float(np.log(2 * np.pi))
 EDGE = 1e-6  # density allowed at the edge of a grid, as a fraction of its peak
 
@@ -27,7 +29,7 @@ class BetaPosterior(NamedTuple):
     log_evidence: float  # log p(y)
 
 
-def beta_bernoulli(y: Any, alpha: Real, beta: Real) -> BetaPosterior:
+def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
     """The posterior of a probability, from flips.
 
         θ ~ Beta(α, β),  y ~ Bernoulli(θ)   ⇒   θ | y ~ Beta(α + k, β + n − k),  k = Σ y
@@ -71,7 +73,7 @@ class NormalPosterior(NamedTuple):
     log_evidence: float  # log p(y)
 
 
-def normal_mean(y: Any, noise_sd: Real, prior_mean: Real, prior_sd: Real) -> NormalPosterior:
+def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) -> NormalPosterior:
     """The posterior of a mean under normal noise of known sd σ.
 
         μ ~ N(m, s²),  y ~ N(μ, σ²)   ⇒   precision 1/s² + n/σ²,  mean (m/s² + Σ y/σ²) / precision
@@ -123,7 +125,7 @@ class Predictive(NamedTuple):
     sd: Float[np.ndarray, " n"]  # of a new y, noise included
 
 
-def linear_regression(x: Any, y: Any, noise_sd: Real, weight_sd: Real) -> LinearPosterior:
+def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -> LinearPosterior:
     """The posterior of the weights of a linear regression with known noise σ.
 
         w ~ N(0, s² I),  y ~ N(Xw, σ² I)   ⇒   Λ = I/s² + XᵀX/σ²,  Σ = Λ⁻¹,  μ = Σ Xᵀy/σ²
@@ -166,7 +168,7 @@ def linear_regression(x: Any, y: Any, noise_sd: Real, weight_sd: Real) -> Linear
     return LinearPosterior(mean, (covariance + covariance.T) / 2, float(log_evidence))
 
 
-def linear_predictive(posterior: LinearPosterior, x: Any, noise_sd: Real) -> Predictive:
+def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) -> Predictive:
     """What a new y is expected to be, under ``linear_regression``.
 
         y | x ~ N(xᵀμ, xᵀΣx + σ²)
@@ -250,7 +252,7 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
     return Grid(first, second, density, mean, np.sqrt(variance), float(peak + np.log(mass)))
 
 
-def mixture_grid(x: Any, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4)), n: int = 161) -> Grid:
+def mixture_grid(x: Numbers, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4)), n: int = 161) -> Grid:
     """The posterior of ``linear.gaussian_mixture_2d`` on a grid; ``log_mass`` is its log evidence.
 
     Args:

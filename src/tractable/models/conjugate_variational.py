@@ -13,7 +13,6 @@ exact posterior beside it. q is too narrow where the posterior's parts depend on
 how much in all, not where.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma, gammaln
+from jax.typing import ArrayLike, DTypeLike
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.models.conjugate import LOG_2PI, Real, positive
+from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.shared import shared
 
 NODES = 257  # of the trapezium rule over a log precision
 
@@ -133,6 +134,7 @@ class Sums(NamedTuple):
     second: Any  # ()
 
 
+@shared
 def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate: Real = 1.0) -> Conjugate:
     """One normal sample with unknown mean and precision, by mean field: the smallest example of what that costs.
 
@@ -168,12 +170,9 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     positive(strength=strength, shape=shape, rate=rate)
     if not math.isfinite(mean):
         raise ModelError(f"mean needs to be finite; got {mean}.")
-    return _normal_gamma(float(mean), float(strength), float(shape), float(rate))
+    mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
 
-
-@functools.lru_cache(maxsize=128)
-def _normal_gamma(mean: float, strength: float, shape: float, rate: float) -> Conjugate:
-    def rows(x: Any, dtype: Any) -> jax.Array:
+    def rows(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
         if jnp.ndim(x) != 1:
             raise DataError(f"Expected one number a row, shape (n,); got shape {jnp.shape(x)}.")
         return jnp.asarray(x).astype(dtype)
@@ -210,7 +209,7 @@ def _normal_gamma(mean: float, strength: float, shape: float, rate: float) -> Co
         mu = q.mean + jax.random.normal(key_mean, (n,), dtype) / jnp.sqrt(q.precision)
         return Normal(mu, jax.random.gamma(key_precision, q.shape, (n,), dtype) / q.rate)
 
-    def predictive_log_prob(q: NormalAndGamma, x: Any) -> jax.Array:
+    def predictive_log_prob(q: NormalAndGamma, x: ArrayLike) -> jax.Array:
         off = rows(x, jnp.result_type(q.mean)) - q.mean
         return log_normal_of_unknown_precision(off, jnp.full_like(off, 1 / q.precision), q.shape, q.rate)
 
@@ -230,7 +229,7 @@ class NormalGammaPosterior(NamedTuple):
     log_evidence: float  # log p(x), nats
 
 
-def normal_gamma_posterior(x: Any, mean: Real, strength: Real, shape: Real, rate: Real) -> NormalGammaPosterior:
+def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, rate: Real) -> NormalGammaPosterior:
     """The exact posterior of ``normal_gamma``, in NumPy's float64.
 
         λ_n = λ₀ + n,  m = (λ₀ μ₀ + Σ x)/λ_n,  A = a₀ + n/2,  B = b₀ + ½ [Σ (x − m)² + λ₀ (m − μ₀)²]

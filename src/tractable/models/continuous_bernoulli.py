@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 
@@ -20,14 +21,14 @@ class ContinuousBernoulliLogits(dist.Distribution):
     reparametrized_params = ["logits"]  # noqa: RUF012
     pytree_data_fields = ("logits",)
 
-    def __init__(self, logits: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(self, logits: ArrayLike, *, validate_args: bool | None = None) -> None:
         self.logits = jnp.asarray(logits)
         super().__init__(self.logits.shape, (), validate_args=validate_args)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
         return value * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)
         # The distribution function is (e^{ηx} − 1)/(e^η − 1), of which this is the inverse; x mirrors with η's sign.
         size, below = jnp.abs(self.logits), self.logits < 0

@@ -1,16 +1,15 @@
 """Ladders of normal hidden layers: variational autoencoders, with one hidden layer or several."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import Family, Layer, layer, shared_noise, standard_normal
 from tractable.models.top_down import top_down
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 INFERENCE = ("bottom-up", "top-down")
 
@@ -56,8 +55,9 @@ def latent_gaussian(
     True
     """
     _check_noise(family, noise)
-    arguments = visible, (latent,), (_widths(hidden),), family, noise, activation, "bottom-up", weight_sd, redraw
-    return _deep_gaussian(jnp.result_type(float), *arguments)
+    return _deep_gaussian(
+        visible, (latent,), (_widths(hidden),), family, noise, activation, "bottom-up", weight_sd, redraw
+    )
 
 
 def hierarchical(
@@ -100,13 +100,11 @@ def hierarchical(
         raise ModelError(f"hidden= has widths for each of the {len(sizes)} hidden layers {sizes}; got {hidden!r}.")
     _check_noise(family, noise)
     widths = tuple(_widths(each) for each in hidden)
-    arguments = visible, sizes, widths, family, noise, activation, inference, weight_sd, redraw
-    return _deep_gaussian(jnp.result_type(float), *arguments)
+    return _deep_gaussian(visible, sizes, widths, family, noise, activation, inference, weight_sd, redraw)
 
 
-@functools.lru_cache(maxsize=128)
+@shared
 def _deep_gaussian(
-    precision: Any,  # a Ladder holds arrays, so it belongs to the precision in force when it was made
     visible: int,
     latents: tuple[int, ...],
     hidden: tuple[tuple[int, ...], ...],
@@ -123,15 +121,15 @@ def _deep_gaussian(
         return layer(above, below, "normal", hidden=widths[::-1], activation=activation)
 
     if noise is None:
-        seen = layer(latents[0], visible, family, hidden=hidden[0][::-1], activation=activation)
+        bottom = layer(latents[0], visible, family, hidden=hidden[0][::-1], activation=activation)
     else:
-        seen = shared_noise(latents[0], visible, hidden=hidden[0][::-1], activation=activation)
+        bottom = shared_noise(latents[0], visible, hidden=hidden[0][::-1], activation=activation)
     between = [down(*each) for each in zip(latents[:-1], latents[1:], hidden[1:], strict=True)]
-    layers = [seen, *between, top]
+    layers = [bottom, *between, top]
     if inference == "top-down":
         recognition = top_down(layers, hidden, activation=activation)
     else:
-        below = [seen.seen, *latents[:-1]]
+        below = [bottom.seen, *latents[:-1]]
         recognition = bottom_up([
             layer(m, n, "normal", hidden=widths, activation=activation)
             for m, n, widths in zip(below, latents, hidden, strict=True)

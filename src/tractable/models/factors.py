@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.models.conjugate import LOG_2PI, Real
+from tractable.models.columns import about, check_sizes, origin_of
+from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError
-from tractable.tools.settings import expect_whole, is_whole
+from tractable.tools.settings import is_whole
 from tractable.tools.small import inverse_root
 
 
@@ -43,7 +45,7 @@ class Regression(NamedTuple):
     square: Any  # (d,), x²
 
 
-def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
+def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Factor analysis: every column has noise of its own.
 
         p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
@@ -68,7 +70,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Any =
     return _checked(features, rank, floor, centre, isotropic=False)
 
 
-def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any = None) -> LatentModel:
+def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
     """Probabilistic principal components: the same noise in every column.
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
@@ -86,7 +88,7 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Any
     return _checked(features, rank, floor, centre, isotropic=True)
 
 
-def probabilistic_pca_maximum(x: Any, rank: int, weights: Any = None) -> Loadings:
+def probabilistic_pca_maximum(x: Numbers, rank: int, weights: Any = None) -> Loadings:
     """The maximum of the likelihood of probabilistic PCA, in closed form and in NumPy's float64.
 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
@@ -131,16 +133,13 @@ class Setting(NamedTuple):
         return np.array([self.origin], np.float32)  # (1, d)
 
 
-def _checked(features: int, rank: int, floor: Real, centre: Any, isotropic: bool) -> LatentModel:
-    expect_whole("features", features, ModelError)
+def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> LatentModel:
+    check_sizes(features=features)
     if not is_whole(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
-    origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
-    if origin.shape != (features,) or not np.isfinite(origin).all():
-        raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
-    return _factors(Setting(int(features), int(rank), float(floor), tuple(origin.tolist()), isotropic))
+    return _factors(Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic))
 
 
 @functools.lru_cache(maxsize=128)
@@ -158,16 +157,6 @@ def _factors(setting: Setting) -> LatentModel:
         parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
         shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
     )  # fmt: skip
-
-
-def clean(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
-    """Rows about the centre."""
-    x, features = jnp.asarray(x), setting.features
-    if x.ndim != 2 or x.shape[1] != features:
-        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {x.shape}.")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        x = x.astype(theta.mean.dtype)
-    return (x - setting.centre.astype(x.dtype)).astype(theta.mean.dtype)
 
 
 def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -188,7 +177,7 @@ def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, j
 
 
 def e_step(setting: Setting, theta: Loadings, batch: Batch) -> Expected:
-    x, rank = clean(setting, theta, observed(batch)), setting.rank
+    x, rank = about(setting.centre, observed(batch), theta.mean.dtype), setting.rank
     weights = jnp.asarray(batch.mask, x.dtype)
     x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
     means, covariance, log_probs = coded(setting, theta, x)
@@ -212,13 +201,13 @@ def m_step(setting: Setting, statistics: Regression) -> Loadings:
     return Loadings(mean, solution[:, :rank], jnp.maximum(noise, setting.floor))
 
 
-def log_prob(setting: Setting, theta: Loadings, x: Any) -> jax.Array:
-    return coded(setting, theta, clean(setting, theta, x))[2]
+def log_prob(setting: Setting, theta: Loadings, x: ArrayLike) -> jax.Array:
+    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[2]
 
 
-def encode(setting: Setting, theta: Loadings, x: Any) -> tuple[jax.Array, jax.Array]:
+def encode(setting: Setting, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Mean and covariance of z given x."""
-    return coded(setting, theta, clean(setting, theta, x))[:2]
+    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[:2]
 
 
 def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
@@ -230,7 +219,7 @@ def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[j
     return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
 
 
-def begin(setting: Setting, key: jax.Array, rows: Any) -> Loadings:
+def begin(setting: Setting, key: jax.Array, rows: ArrayLike) -> Loadings:
     """Small loadings in a random direction: at zero there is none, and EM would stay."""
     features, rank, floor, _, isotropic = setting
     x = np.asarray(rows, np.float64)

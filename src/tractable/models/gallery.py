@@ -13,6 +13,7 @@ from sklearn import datasets
 from tractable.core import Data, Model
 from tractable.models import conjugate, linear
 from tractable.tools.errors import DataError
+from tractable.tools.shared import shared
 
 ALPHA = BETA = 5.0  # of the coin's prior
 NOISE_SD, PRIOR_SD = 2.0, 10.0  # of the normal mean
@@ -59,14 +60,14 @@ def example(name: str) -> Example:
     return EXAMPLES[name]
 
 
-@linear.shared
+@shared
 def coin(alpha: conjugate.Real, beta: conjugate.Real) -> Model:
     """θ ~ Beta(α, β), y ~ Bernoulli(θ); its exact posterior is ``conjugate.beta_bernoulli``."""
     conjugate.positive(alpha=alpha, beta=beta)
     return Model({"theta": dist.Beta(alpha, beta)}, lambda params: dist.Bernoulli(params["theta"]))
 
 
-@linear.shared
+@shared
 def normal_mean(noise_sd: conjugate.Real, prior_mean: conjugate.Real, prior_sd: conjugate.Real) -> Model:
     """μ ~ N(m, s²), y ~ N(μ, σ²); its exact posterior is ``conjugate.normal_mean``."""
     conjugate.positive(noise_sd=noise_sd, prior_sd=prior_sd)

@@ -1,16 +1,20 @@
 """The closed forms of a mixture of normals: features, coefficients, statistics, M-step."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
-from tractable.models.conjugate import LOG_2PI
-from tractable.models.linear_mixture import Moments, clustered, counts_check, rows_of
+from tractable.models.columns import about, check_floor, check_sizes, origin_of
+from tractable.models.conjugate import LOG_2PI, Numbers, Real
+from tractable.models.linear_mixture import Linear, Moments, clustered, counts_check, drawn_components
 from tractable.models.normal_wishart import half_log_det, is_matrix
+from tractable.tools.errors import ModelError
 from tractable.tools.small import cholesky, inverse_root
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
@@ -38,11 +42,21 @@ class Setting(NamedTuple):
         return np.array([self.origin], np.float32)  # (1, d)
 
 
-def centred(setting: Setting, x: Any, dtype: Any) -> jax.Array:
-    """Rows about the centre."""
-    x = rows_of(x, setting.features)
-    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
-    return (x - setting.centre.astype(x.dtype)).astype(dtype)
+def checked(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
+    """The setting of arguments, or a sentence where one is out of range."""
+    check_sizes(components=components, features=features)
+    if covariance not in COVARIANCES:
+        raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
+    check_floor(floor)
+    return Setting(components, features, covariance, float(floor), origin_of(centre, features))
+
+
+def family(setting: Setting) -> Linear:
+    """Mixtures of normals as densities that are linear in 1, x and x's squares."""
+    return Linear(
+        partial(about, setting.centre), partial(expand, setting.covariance), partial(coefficients, setting),
+        partial(moments, setting),
+    )  # fmt: skip
 
 
 def expand(covariance: str, x: jax.Array) -> jax.Array:
@@ -70,7 +84,7 @@ def coefficients(setting: Setting, theta: Gaussians) -> jax.Array:
     return jnp.concatenate([constant[:, None], linear, second], axis=1)
 
 
-def of_matrices(root: jax.Array, means: Any) -> tuple[jax.Array, jax.Array]:
+def of_matrices(root: jax.Array, means: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Coefficients of x, (K, d), and of xxᵀ's upper triangle in −½ (x − m)ᵀ Rᵀ R (x − m), of roots R (K, d, d)."""
     rows, columns = np.triu_indices(means.shape[1])
     twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
@@ -120,7 +134,7 @@ def sample(setting: Setting, key: jax.Array, theta: Gaussians, n: int) -> tuple[
     """Rows (n, d) and their components (n,)."""
     components, features, covariance, *_ = setting
     key_component, key_noise = jax.random.split(key)
-    k = jax.random.categorical(key_component, jnp.log(theta.weights)[None, :], shape=(n,))
+    k = drawn_components(key_component, theta.weights, n)
     noise = jax.random.normal(key_noise, (n, features), theta.means.dtype)
     if is_matrix(covariance):
         roots = cholesky(jnp.broadcast_to(theta.covariances, (components, features, features)))
@@ -128,7 +142,7 @@ def sample(setting: Setting, key: jax.Array, theta: Gaussians, n: int) -> tuple[
     return theta.means[k] + jnp.sqrt(theta.covariances.reshape(components, -1))[k] * noise, k
 
 
-def begin(setting: Setting, key: jax.Array, rows: Any) -> Gaussians:
+def begin(setting: Setting, key: jax.Array, rows: ArrayLike) -> Gaussians:
     """θ of clusters of rows."""
     components, features, covariance, floor, _ = setting
     x, shares = clustered(key, rows, components)
@@ -153,18 +167,6 @@ def example(setting: Setting) -> tuple[Gaussians, Gaussians]:
     position = Gaussians(np.full(components, 1 / components), np.zeros((components, features)), each)
     positive = constraints.positive_definite if matrix else constraints.positive
     return position, Gaussians(constraints.simplex, constraints.real, positive)
-
-
-def free_numbers(setting: Setting) -> int:
-    components, features, covariance, *_ = setting
-    triangle = features * (features + 1) // 2
-    spread = {
-        "full": components * triangle,
-        "tied": triangle,
-        "diagonal": components * features,
-        "spherical": components,
-    }
-    return components - 1 + components * features + spread[covariance]
 
 
 def examine(setting: Setting, theta: Gaussians, size: int) -> list[Check]:

@@ -17,7 +17,8 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.kernels.em import enumerated
-from tractable.models.latent import MOST_VALUES, LatentModel, flat
+from tractable.models.causes import MOST_VALUES
+from tractable.models.latent import LatentModel, flat
 from tractable.models.layers import Layer, continuous_bernoulli
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
@@ -99,16 +100,14 @@ class Ladder(LatentModel):
             raise ModelError(f"weight_sd is None or a positive finite number; got {weight_sd!r}.")
         if redraw and layers[0].family.name != "Bernoulli":
             raise ModelError(f"redraw= draws binary pixels; x is {layers[0].family.name} here.")
-        self._set(layers=layers, recognition=recognition, weight_sd=weight_sd, redraw=redraw)
+        self.layers, self.recognition, self.weight_sd, self.redraw = layers, recognition, weight_sd, redraw
         start = self._start
-        prior = flat if weight_sd is None else self._shrinkage
+        prior = flat if weight_sd is None else self._shrinkage(weight_sd)
         Model.__init__(self, prior, self._marginal, start(jax.random.key(0)), None, start)
-        self._set(**dict.fromkeys(_UNUSED))
         self._check_chain()
-        causes = None if redraw else self._causes()
-        if causes is not None:
-            sums = enumerated(self.log_joint, causes)
-            self._set(causes=causes, log_prob=sums.log_evidence, responsibilities=sums.responsibilities)
+        values = None if redraw else self._values()
+        if values is not None:
+            self.sums = enumerated(self.log_joint, values)
 
     def __repr__(self) -> str:
         sizes = " ← ".join(f"{layer.size} {layer.family.name}" for layer in self.layers)
@@ -161,8 +160,8 @@ class Ladder(LatentModel):
         """[p(x | h¹), …, p(h^L)], distributions."""
         above = [layer.features(value) for layer, value in zip(self.layers[1:], h, strict=True)]
         return [
-            layer.distribution(theta[name], seen)
-            for layer, name, seen in zip(self.layers, self.layer_names, [*above, None], strict=True)
+            layer.distribution(theta[name], features)
+            for layer, name, features in zip(self.layers, self.layer_names, [*above, None], strict=True)
         ]
 
     @property
@@ -178,9 +177,9 @@ class Ladder(LatentModel):
             taken[i] = choose(i, q)
             return taken[i]
 
-        seen = self.visible.features(x)
-        seen = seen - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (seen.ndim - 1) + (-1,))
-        found = self.recognition.walk(params["theta"], phi["layers"], seen, take)
+        features = self.visible.features(x)
+        features = features - jax.lax.stop_gradient(phi["centre"]).reshape((1,) * (features.ndim - 1) + (-1,))
+        found = self.recognition.walk(params["theta"], phi["layers"], features, take)
         return tuple(taken), found
 
     def drawn(
@@ -223,6 +222,10 @@ class Ladder(LatentModel):
         """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)] of one datum, nats."""
         return self.log_p(params, datum, tuple(z))
 
+    def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str]:
+        del params, x
+        return [f"{self.layers[i].family.name} units of layer {i}" for i in self.discrete]
+
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
         """n of (x, h), from the top down."""
         if given is not None:
@@ -238,12 +241,12 @@ class Ladder(LatentModel):
         return continuous_bernoulli.distribution(p.base_dist.logits) if self.redraw else p
 
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
-        if self.log_prob is None:
+        if self.sums is None:
             raise ModelError(
                 "The hidden layers take too many values to sum over: NVIL, VIMCO, WakeSleep and ReweightedWakeSleep "
                 "learn such a ladder, AutoEncoding and ImportanceWeighted where its hidden layers are normal."
             )
-        return self.log_prob(params, rows)
+        return self.sums.log_prob(params, rows)
 
     def outside(self) -> str:
         """What to do about data that the likelihood cannot give."""
@@ -261,10 +264,14 @@ class Ladder(LatentModel):
         keys = jax.random.split(key, len(self.layers))
         return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
 
-    def _shrinkage(self, theta: PyTree) -> jax.Array:
-        sd: Any = self.weight_sd
-        density = lambda w: jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2)  # noqa: E731
-        return tree.total(jax.tree.map(density, theta))
+    @staticmethod
+    def _shrinkage(sd: float) -> Callable[[PyTree], jax.Array]:
+        """log p(θ) of normal weights."""
+
+        def density(w: jax.Array) -> jax.Array:
+            return jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2)
+
+        return lambda theta: tree.total(jax.tree.map(density, theta))
 
     def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
         """θ whose last bias gives x its mean, where it is that of a perceptron."""
@@ -281,12 +288,12 @@ class Ladder(LatentModel):
         bias, size = params[last]["bias"], self.visible.size
         if mean.shape != (size,) or bias.shape[0] < size:
             return theta
-        kept = jnp.clip(mean, EDGE, 1 - EDGE)
-        begun = jnp.log(kept) - jnp.log1p(-kept) if pixels else mean  # a normal unit's sd comes after the means
+        inside = jnp.clip(mean, EDGE, 1 - EDGE)
+        begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # a normal unit's sd comes after the means
         bias = bias.at[:size].set(begun.astype(bias.dtype))
         return theta | {"x": params | {last: params[last] | {"bias": bias}}}
 
-    def _causes(self) -> tuple | None:
+    def _values(self) -> tuple | None:
         """Every value of h, leading axis m; None where there are too many."""
         hidden = self.layers[1:]
         if not all(layer.family.levels for layer in hidden):
@@ -319,12 +326,6 @@ class Ladder(LatentModel):
                     f"Layer {i + 1} has shape {mine.shape[1:]}, and the inference network draws "
                     f"{None if theirs is None else theirs.shape[2:]} for it."
                 )
-
-
-_UNUSED = (
-    "latent", "conditional", "causes", "statistics", "e_step", "m_step", "log_prob", "responsibilities", "encode",
-    "sampler", "begin", "examine", "shift", "canonical", "permute", "parameters",
-)  # fmt: skip
 
 
 def _sizes(layers: Sequence[Layer]) -> str:

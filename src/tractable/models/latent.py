@@ -6,28 +6,59 @@ With z summed out it is a ``Model`` like any other, so any method learns its θ;
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, constraints
 
+from tractable.beliefs.check import Check
 from tractable.core import Model, is_distribution
-from tractable.kernels.em import enumerated
+from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
+from tractable.models.causes import log_prob_of, sample_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-MOST_VALUES = 10_000  # of z that are summed over
+Self = TypeVar("Self", bound="LatentModel")
 
 
 _UNSEEN = {"begin", "examine", "first"}  # of a model's steps, by the compiler
-_STEPS = (
-    "latent", "conditional", "causes", "statistics", "e_step", "m_step", "log_prob", "responsibilities", "encode",
-    "sampler", "begin", "examine", "shift", "canonical",
-    "permute", "parameters",
-)  # fmt: skip
+
+
+class Steps(NamedTuple):
+    """How EM moves and is judged where the model knows better than a gradient; each None where it does not.
+
+    Attributes:
+        m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)).
+        statistics: ``(datum, z) -> T``, what the M-step needs summed, where z is drawn.
+        begin: ``(key, rows) -> params`` where climbs begin.
+        examine: ``(params, size) -> [Check, ...]`` of a maximum.
+    """
+
+    m_step: MStep | None = None
+    statistics: Callable[[PyTree, PyTree], PyTree] | None = None
+    begin: Callable[[jax.Array, PyTree], PyTree] | None = None
+    examine: Callable[[PyTree, int], list[Check]] | None = None
+
+
+class Symmetry(NamedTuple):
+    """Which other θ say the same of the data; each None where there is no such.
+
+    Attributes:
+        shift: ``(params, offset) -> params`` of the same model of x + offset. EM then looks at data about their mean,
+            which keeps digits in single precision.
+        canonical: ``params -> params``, of many equal maxima the one that is reported.
+        permute: ``(params, order (K,)) -> params``, exchangeable components in another order, for
+            ``posterior.relabelled()``.
+        parameters: how many free numbers θ has, where that is not the size of its space.
+    """
+
+    shift: Callable[[PyTree, Any], PyTree] | None = None
+    canonical: Callable[[PyTree], PyTree] | None = None
+    permute: Callable[[PyTree, jax.Array], PyTree] | None = None
+    parameters: int | None = None
 
 
 class LatentModel(Model):
@@ -51,10 +82,10 @@ class LatentModel(Model):
     ``LatentModel.from_steps``.
 
     Attributes:
-        e_step: ``(params, batch) -> Expected``, exact; None where z cannot be summed out.
-        m_step: ``statistics -> params``, or None.
-        log_prob: ``(params, rows) -> (n,)``, log p(x_n | θ) in nats; None where z cannot be summed out.
-        responsibilities: ``(params, rows) -> (n, m)``, p(z | x_n, θ); None where there are none.
+        sums: how z is summed out, ``kernels.em.Sums``; None where it cannot be. Its members are the model's too:
+            ``e_step``, ``log_prob``, ``responsibilities``, ``encode`` and ``causes``, each None where there is none.
+        steps: ``Steps``, with ``m_step`` as the model's own.
+        symmetry: ``Symmetry``.
 
     Raises:
         ModelError: a prior or a z that is not made of distributions; too many values of z.
@@ -70,24 +101,14 @@ class LatentModel(Model):
     [0.99, 0.02]
     """
 
-    latent: Any
-    conditional: Any
-    causes: PyTree
-    statistics: Any
-    e_step: Any
-    m_step: Any
-    log_prob: Any
-    responsibilities: Any
-    encode: Any
-    sampler: Any
-    begin: Any
-    examine: Any
-    shift: Any
-    canonical: Any
-    permute: Any
-    parameters: int | None
-    steps: ClassVar[tuple[str, ...]] = _STEPS
+    own: ClassVar[tuple[str, ...]] = ()  # what a kind of model has beside the three groups
     compiled_as: "LatentModel | None" = None  # the model whose compiled programs serve this one too
+    latent: Callable[..., PyTree] | None = None  # None where z is dealt with in closed form
+    conditional: Callable[..., PyTree] | None = None
+    sampler: Callable[[jax.Array, PyTree, int], tuple[PyTree, PyTree]] | None = None
+    sums: Sums | None = None
+    steps = Steps()
+    symmetry = Symmetry()
 
     def __init__(
         self,
@@ -97,42 +118,33 @@ class LatentModel(Model):
         *,
         causes: PyTree = None,
         statistics: Callable | None = None,
-        m_step: Callable | None = None,
+        m_step: MStep | None = None,
         begin: Callable | None = None,
         examine: Callable | None = None,
-        position: Any = None,
-        support: Any = None,
+        position: PyTree = None,
+        support: PyTree = None,
         start: Callable | None = None,
     ) -> None:
         super().__init__(prior, self._marginal, position, support, start)
-        self._set(
-            latent=latent, conditional=likelihood, statistics=statistics, m_step=m_step, begin=begin, examine=examine,
-            e_step=None, log_prob=None, responsibilities=None, encode=None, sampler=None, shift=None,
-            canonical=None, permute=None, parameters=None, causes=causes,
-        )  # fmt: skip
         if (m_step is None) != (statistics is None):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
-        if causes is None:
-            self._set(causes=self._support())
-        if self.causes is not None:
-            sums = enumerated(self.log_joint, self.causes, statistics)
-            self._set(
-                e_step=sums.e_step if m_step is not None else None,
-                log_prob=sums.log_evidence,
-                responsibilities=sums.responsibilities,
-            )
+        self.latent, self.conditional = latent, likelihood
+        self.steps = Steps(m_step, statistics, begin, examine)
+        values = values_of(latent, self.example) if causes is None else causes
+        if values is not None:
+            self.sums = enumerated(self.log_joint, values, statistics)
 
     @classmethod
     def from_steps(
-        cls,
-        e_step: Callable | None,
-        m_step: Callable | None,
-        log_prob: Callable,
+        cls: type[Self],
+        e_step: EStep | None,
+        m_step: MStep | None,
+        log_prob: OfRows,
         position: PyTree,
         *,
         support: PyTree = None,
         prior: Any = None,
-        responsibilities: Callable | None = None,
+        responsibilities: OfRows | None = None,
         encode: Callable | None = None,
         sample: Callable | None = None,
         begin: Callable | None = None,
@@ -141,47 +153,45 @@ class LatentModel(Model):
         canonical: Callable | None = None,
         permute: Callable | None = None,
         parameters: int | None = None,
-    ) -> "LatentModel":
+    ) -> Self:
         """A model whose z is dealt with in closed form.
 
         Args:
-            e_step: ``(params, batch) -> Expected``, sums over rows weighted by ``batch.mask``.
-            m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)).
-            log_prob: ``(params, rows) -> (n,)``, log p(x_n | θ) in nats; rows as ``kernels.em.observed`` has them.
+            e_step, log_prob, responsibilities, encode: as in ``kernels.em.Sums``; rows as ``kernels.em.observed`` has
+                them.
+            m_step, begin, examine: as in ``Steps``.
             position: example parameters.
             support: pytree of numpyro constraints shaped like them; real by default.
             prior: log p(θ), ``params -> ()``, or a pytree of distributions; flat by default, of which the maximum is
                 the likelihood's.
-            responsibilities: ``(params, rows) -> (n, m)``.
-            encode: ``(params, rows) -> ``means and covariance of a normal z.
             sample: ``(key, params, n) -> (x, z)``.
-            shift: ``(params, offset) -> params`` of the same model of x + offset, where there is such: EM then looks at
-                data about their mean, which keeps digits in single precision.
-            canonical: ``params -> params``, the same density, its exchangeable components in a set order: one of
-                many equal maxima is told.
-            permute: ``(params, order (K,)) -> params``, exchangeable components in another order, for
-                ``posterior.relabelled()``.
-            parameters: how many free numbers θ has, where that is not the size of its space.
-            Others as for ``LatentModel``.
+            shift, canonical, permute, parameters: as in ``Symmetry``.
         """
         self = cls.__new__(cls)
         Model.__init__(self, flat if prior is None else prior, self._marginal, position, support)
-        self._set(
-            latent=None, conditional=None, causes=None, statistics=None, e_step=e_step, m_step=m_step,
-            log_prob=log_prob, responsibilities=responsibilities, encode=encode, sampler=sample, begin=begin,
-            examine=examine, shift=shift, canonical=canonical, permute=permute, parameters=parameters,
-        )  # fmt: skip
+        self.sampler = sample
+        self.sums = Sums(log_prob, e_step, responsibilities, encode)
+        self.steps = Steps(m_step, None, begin, examine)
+        self.symmetry = Symmetry(shift, canonical, permute, parameters)
         return self
 
-    def with_steps(self, **steps: Callable | None) -> "LatentModel":
-        """The same model with another e_step, m_step, log_prob, responsibilities, encode, begin or examine."""
-        made = type(self).__new__(type(self))
-        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start)
-        kept = {name: value for name, value in vars(self).items() if name in self.steps}
-        unknown = sorted(set(steps) - set(self.steps))
+    def with_steps(self: Self, **changed: Any) -> Self:
+        """The same model with another member of ``sums``, ``steps`` or ``symmetry``, by name."""
+        groups = Sums, Steps, Symmetry
+        known = [*(name for group in groups for name in group._fields), *self.own]
+        unknown = sorted(set(changed) - set(known))
         if unknown:
-            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(self.steps)}.")
-        made._set(**(kept | steps), compiled_as=self._compiled() if set(steps) <= _UNSEEN else None)
+            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.")
+        of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start)
+        if of_sums:
+            made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
+        made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
+        for name in set(self.own) & set(changed):
+            setattr(made, name, changed[name])
+        made.compiled_as = self._compiled() if set(changed) <= _UNSEEN else None
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -194,22 +204,75 @@ class LatentModel(Model):
     def _compiled(self) -> "LatentModel":
         return self.compiled_as or self
 
-    def _set(self, **fields: Any) -> None:
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+    @property
+    def log_prob(self) -> OfRows | None:
+        return None if self.sums is None else self.sums.log_prob
+
+    @property
+    def e_step(self) -> EStep | None:
+        return None if self.sums is None else self.sums.e_step
+
+    @property
+    def m_step(self) -> MStep | None:
+        return self.steps.m_step
+
+    @property
+    def responsibilities(self) -> OfRows | None:
+        return None if self.sums is None else self.sums.responsibilities
+
+    @property
+    def encode(self) -> Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]] | None:
+        return None if self.sums is None else self.sums.encode
+
+    @property
+    def causes(self) -> PyTree:
+        return None if self.sums is None else self.sums.causes
+
+    @property
+    def halves(self) -> tuple[EStep, MStep] | None:
+        """The E-step and the M-step, where both are known in closed form."""
+        return None if self.e_step is None or self.m_step is None else (self.e_step, self.m_step)
+
+    @property
+    def parameters(self) -> int:
+        """How many free numbers θ has, its symmetries not counted."""
+        free = self.symmetry.parameters
+        return self.space.size if free is None else free
+
+    def shifted(self, params: PyTree, offset: Any) -> PyTree:
+        """θ of the same model of x + offset."""
+        if self.symmetry.shift is None:
+            raise ModelError("This model says nothing of x + offset: it has no shift.")
+        return self.symmetry.shift(params, offset)
+
+    def examine(self, params: PyTree, size: int) -> list[Check]:
+        """What a report should say of a maximum, of data of so many rows."""
+        return [] if self.steps.examine is None else self.steps.examine(params, size)
 
     def __repr__(self) -> str:
-        what = "closed form" if self.latent is None else "not summed out" if self.causes is None else "enumerated"
+        what = "closed form" if self.latent is None else "not summed out" if self.sums is None else "enumerated"
         return f"LatentModel({', '.join(self.names[:6])}{', …' * (len(self.names) > 6)}; z {what})"
 
     def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
         """[log p(x | z, θ), log p(z | θ)] of one datum, nats; datum is y, or (y, x) where there are inputs."""
         y, x = datum if isinstance(datum, tuple) and len(datum) == 2 else (datum, None)
+        latent, conditional = self.densities
+        inputs = () if x is None else (x,)
+        return [log_prob_of(conditional(params, z, *inputs), y), log_prob_of(latent(params, *inputs), z)]
+
+    @property
+    def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
+        """``latent`` and ``likelihood`` as they were given, or a sentence where z is dealt with in closed form."""
         if self.latent is None or self.conditional is None:
             raise ModelError("This model's z is dealt with in closed form; it has no factors.")
-        inputs = () if x is None else (x,)
-        observed = _log_prob(self.conditional(params, z, *inputs), y)
-        return [observed, _log_prob(self.latent(params, *inputs), z)]
+        return self.latent, self.conditional
+
+    def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
+        """What of one datum's z is discrete, so that no small step moves it; None where z is not drawn at all."""
+        if self.latent is None:
+            return None
+        parts = jax.tree.leaves(self.latent(params) if x is None else self.latent(params, x), is_leaf=is_distribution)
+        return [type(part).__name__ for part in parts if part.support.is_discrete]
 
     def log_joint(self, params: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
         """log p(x, z | θ) of one datum, nats."""
@@ -223,15 +286,15 @@ class LatentModel(Model):
         """
         if self.sampler is not None:
             return self.sampler(key, params, n)
-        if self.latent is None or self.conditional is None:
+        if self.latent is None:
             raise ModelError("This model was made of steps, without sample=.")
-        latent, conditional = self.latent, self.conditional
+        latent, conditional = self.densities
 
         def one(key: jax.Array, x: PyTree) -> tuple[PyTree, PyTree]:
             inputs = () if x is None else (x,)
             above, below = jax.random.split(key)
-            z = _sample(latent(params, *inputs), above)
-            return _sample(conditional(params, z, *inputs), below), z
+            z = sample_of(latent(params, *inputs), above)
+            return sample_of(conditional(params, z, *inputs), below), z
 
         return jax.vmap(one)(jax.random.split(key, n), given)
 
@@ -241,12 +304,12 @@ class LatentModel(Model):
 
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), or a sentence where z cannot be summed out."""
-        if self.log_prob is None:
+        if self.sums is None:
             raise ModelError(
                 "z is continuous, and cannot be summed out: MonteCarloEM draws it; tr.log_evidence estimates p(x | θ). "
                 "Or give LatentModel.from_steps a closed form of log p(x | θ)."
             )
-        return self.log_prob(params, rows)
+        return self.sums.log_prob(params, rows)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
         """What rows are checked against: p(x | z, θ) at one value of z."""
@@ -257,7 +320,7 @@ class LatentModel(Model):
 
     def traced(self, position: jax.Array, batch: Any) -> jax.Array:
         """What tells this model from others, where z cannot be summed out: the joint density at one z."""
-        if self.log_prob is not None or batch is None:
+        if self.sums is not None or batch is None:
             return super().traced(position, batch)
         params, (y, x) = self.constrain(self.space.unravel(position)), jax.tree.map(lambda a: a[0], batch.data)
         z = self._one_cause(params, () if x is None else (x,))
@@ -266,33 +329,10 @@ class LatentModel(Model):
     def _one_cause(self, params: PyTree, inputs: tuple) -> PyTree:
         if self.causes is not None:
             return jax.tree.map(lambda v: v[0], self.causes)
-        return _sample(self.latent(params, *inputs), jax.random.key(0))
+        return sample_of(self.densities[0](params, *inputs), jax.random.key(0))
 
     def _marginal(self, params: PyTree, x: PyTree = None) -> "Marginal":
         return Marginal(self, params, x)
-
-    def _support(self) -> PyTree:
-        """Every value of z, leading axis m; None where z is continuous or infinitely many."""
-        try:
-            found = self.latent(self.example(jax.random.key(0)))
-        except TypeError as error:
-            raise ModelError(
-                f"latent(params) could not be called: {error}. Where it looks at inputs, give causes=, those of z."
-            ) from error
-        leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
-        for leaf in leaves:
-            if not is_distribution(leaf):
-                raise ModelError(f"latent(params) should return the distribution of z; got {type(leaf).__name__}.")
-        if not leaves or not all(d.support.is_discrete and d.has_enumerate_support for d in leaves):
-            return None
-        each = [np.asarray(_values(d)) for d in leaves]
-        count = int(np.prod([len(v) for v in each]))
-        if count > MOST_VALUES:
-            raise ModelError(
-                f"z takes {count} values; at most {MOST_VALUES} are summed over. Sum part of it out by hand."
-            )
-        index = np.indices([len(v) for v in each]).reshape(len(each), -1)
-        return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(each, index, strict=True)])
 
 
 class Marginal(Distribution):
@@ -321,18 +361,18 @@ class Marginal(Distribution):
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
         """p(z), and mean and variance of x given each z."""
-        model: Any = self.model
-        if model.conditional is None or model.causes is None:
+        if self.model.latent is None or self.model.causes is None:
             raise NotImplementedError
+        latent, conditional = self.model.densities
         inputs = () if self.x is None else (self.x,)
 
         def one(z: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
-            given = model.conditional(self.params, z, *inputs)
+            given = conditional(self.params, z, *inputs)
             if not is_distribution(given):
                 raise NotImplementedError
-            return _log_prob(model.latent(self.params, *inputs), z), given.mean, given.variance
+            return log_prob_of(latent(self.params, *inputs), z), given.mean, given.variance
 
-        log_shares, means, variances = jax.vmap(one)(model.causes)
+        log_shares, means, variances = jax.vmap(one)(self.model.causes)
         return jax.nn.softmax(log_shares), means, variances
 
     @property
@@ -351,32 +391,19 @@ def flat(params: PyTree) -> jax.Array:
     return jnp.zeros((), jnp.result_type(float, *jax.tree.leaves(params)))
 
 
-def _log_prob(distributions: PyTree, value: PyTree) -> jax.Array:
-    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
-
-
-def _sample(distributions: PyTree, key: jax.Array) -> PyTree:
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
-
-
-def _values(d: Any) -> Any:
-    """Of a scalar distribution its values; of a vector of independent ones all combinations."""
-    if d.batch_shape or d.event_shape:
-        raise ModelError(
-            f"z's {type(d).__name__} has shape {d.shape()}: give causes=, or a pytree of scalar distributions."
-        )
-    return d.enumerate_support(expand=False)
-
-
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:
     """The shape of one datum, where it can be found out: a wrong one is refused before anything runs."""
-    if model.sampler is None:
+    sampler = model.sampler
+    if sampler is None:
         return ()
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
-        drawn = jax.eval_shape(lambda k, p: model.sampler(k, p, 1)[0], key, params)
+        drawn = jax.eval_shape(lambda k, p: sampler(k, p, 1)[0], key, params)
     except TypeError:
         return ()
     return drawn.shape[1:]
+
+
+def latent_model(model: Model) -> LatentModel | None:
+    """The model, where every datum of it has a z of its own; else None."""
+    return model if isinstance(model, LatentModel) else None

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from tractable.beliefs.approximations import inverse_softplus, softplus
+from tractable.models.architecture import Network, mlp
 from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
-from tractable.models.network import Network, mlp
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
 
@@ -199,7 +199,7 @@ def layer(
     def distribution(params: PyTree, above: Any) -> Any:
         return kind.distribution(mapped(net.apply, params, above))
 
-    return Layer(size, kind, lambda key: _started(net, key), distribution)
+    return Layer(size, kind, lambda key: started(net, key), distribution)
 
 
 def shared_noise(
@@ -220,7 +220,7 @@ def shared_noise(
         return jnp.concatenate([means, jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))], axis=-1)
 
     def init(key: jax.Array) -> PyTree:
-        return _started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
+        return started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
 
     return Layer(size, _one_sd, init, lambda params, above: _one_sd.distribution(eta(params, above)))
 
@@ -272,7 +272,7 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> Any:
     return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)
 
 
-def _started(net: Network, key: jax.Array) -> PyTree:
+def started(net: Network, key: jax.Array) -> PyTree:
     return net.params if net.start is None else net.start(key)
 
 

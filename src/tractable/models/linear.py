@@ -4,19 +4,18 @@ Inputs are expected standardised, so that one scale suits every weight. Each fac
 the same ``Model``: a second fit of the same shape finds its compilation done.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from tractable.core import Model, Through
 from tractable.models.conjugate import Real, positive
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
 
 FAMILIES = ("normal", "bernoulli", "categorical")
 
@@ -24,28 +23,10 @@ FAMILIES = ("normal", "bernoulli", "categorical")
 class BernoulliLogits(dist.BernoulliLogits):
     """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
 
-    def log_prob(self, value: Any) -> jax.Array:
+    def log_prob(self, value: ArrayLike) -> jax.Array:
         # Pixels of an unsigned type have no −1.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
-
-
-def shared(factory: Callable[..., Model]) -> Callable[..., Model]:
-    """``factory``, which gives the same arguments, however they are passed, the same Model."""
-    signature = inspect.signature(factory)
-
-    @functools.lru_cache(maxsize=128)
-    def made(precision: jnp.dtype, *arguments: object) -> Model:
-        return factory(*arguments)
-
-    @functools.wraps(factory)
-    def lookup(*args: object, **kwargs: object) -> Model:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        # A Model holds arrays, so it belongs to the precision in force when it was made.
-        return made(jnp.result_type(float), *bound.args)
-
-    return lookup
 
 
 @shared
@@ -190,7 +171,7 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
     return generator.normal(theta[0] + z * theta[1], np.sqrt(2.0))
 
 
-def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
     """η = a + xᵀw of one datum: () or, with a column of weights a class, (C,)."""
     return params["intercept"] + jnp.dot(x, params["weights"])
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
-from tractable.kernels.em import Expected, observed
+from tractable.kernels.em import Expected, MStep, observed
 from tractable.models.latent import LatentModel
-from tractable.tools.errors import DataError, ModelError
-from tractable.tools.settings import expect_whole
+from tractable.tools.errors import DataError
 
 SEEN = 10_000  # rows that a start is made from
 
@@ -30,42 +30,66 @@ class Moments(NamedTuple):
     second: Any  # T = the upper triangle of xxᵀ: full (K, d(d+1)/2), tied (d(d+1)/2,); x²: (K, d); |x|²: (K,)
 
 
-def linear_mixture(
-    clean: Callable,
-    expand: Callable,
-    coefficients: Callable,
-    moments: Callable,
-    m_step: Callable,
-    **others: Any,
-) -> LatentModel:
+class Linear(NamedTuple):
+    """A family of densities whose logarithms are linear in features of x.
+
+    Attributes:
+        clean: ``(x, dtype) -> x``, rows as they are looked at.
+        expand: ``x -> features (n, m)``.
+        coefficients: ``theta -> (K, m)``, those of log π_k p(x | θ_k), or of its expectation.
+        moments: ``sums of features (K, m) -> statistics``.
+    """
+
+    clean: Callable[[Any, Any], jax.Array]
+    expand: Callable[[jax.Array], jax.Array]
+    coefficients: Callable[[Any], jax.Array]
+    moments: Callable[[jax.Array], Moments]
+
+    def e_step(self, theta: Any, batch: Batch) -> Expected:
+        weights = jnp.asarray(batch.mask, jnp.result_type(theta.means))
+        phi, share, log_probs = self._shares(theta, observed(batch), weights)
+        return Expected(self._summed(share, phi), jnp.sum(weights * log_probs))
+
+    def log_prob(self, theta: Any, x: ArrayLike) -> jax.Array:
+        """log Σ_k of every row, (n,), nats."""
+        return self._shares(theta, x)[2]
+
+    def responsibilities(self, theta: Any, x: ArrayLike) -> jax.Array:
+        """(n, K)."""
+        return self._shares(theta, x)[1]
+
+    def statistics(self, batch: Batch, responsibilities: ArrayLike) -> Moments:
+        """Those of a guess, (n, K), of which row belongs to which component."""
+        share = jnp.asarray(responsibilities, jnp.result_type(float))
+        weights = jnp.asarray(batch.mask, share.dtype)
+        return self._summed(weights[:, None] * share, self._features(observed(batch), share.dtype, weights))
+
+    def _shares(self, theta: Any, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
+        """Features (n, m), (weighted) responsibilities (n, K) and log densities (n,)."""
+        phi = self._features(rows, jnp.result_type(theta.means), weights)
+        logits = jnp.matmul(phi, self.coefficients(theta).T, precision="highest")
+        return phi, *normalised(logits, weights)
+
+    def _features(self, rows: ArrayLike, dtype: DTypeLike, weights: jax.Array | None) -> jax.Array:
+        x = self.clean(rows, dtype)
+        if weights is not None:
+            x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+        return self.expand(x)
+
+    def _summed(self, share: jax.Array, phi: jax.Array) -> Moments:
+        return self.moments(jnp.matmul(share.T, phi, precision="highest"))
+
+
+def linear_mixture(family: Linear, m_step: MStep, position: Any, **others: Any) -> LatentModel:
     """A mixture of a family of densities.
 
     Args:
-        clean: ``(x, dtype) -> x``, rows as they are looked at.
-        expand: ``x -> features (n, m)``.
-        coefficients: ``theta -> (K, m)``, those of log π_k p(x | θ_k).
-        moments: ``sums of features (K, m) -> statistics``.
         m_step: ``statistics -> theta``.
-        others: as for ``LatentModel.from_steps``.
+        position, others: as for ``LatentModel.from_steps``.
     """
-
-    def logits(theta: Any, phi: jax.Array) -> jax.Array:  # (n, K)
-        return jnp.matmul(phi, coefficients(theta).T, precision="highest")
-
-    def e_step(theta: Any, batch: Batch) -> Expected:
-        x = clean(jnp.asarray(observed(batch)), theta.means.dtype)
-        weights = jnp.asarray(batch.mask, x.dtype)
-        phi = expand(jnp.where(weights[:, None] > 0, x, 0))  # a row that does not count may hold anything
-        share, log_probs = normalised(logits(theta, phi), weights)
-        return Expected(moments(jnp.matmul(share.T, phi, precision="highest")), jnp.sum(weights * log_probs))
-
-    def log_prob(theta: Any, x: Any) -> jax.Array:
-        return normalised(logits(theta, expand(clean(jnp.asarray(x), theta.means.dtype))))[1]
-
-    def responsibilities(theta: Any, x: Any) -> jax.Array:
-        return normalised(logits(theta, expand(clean(jnp.asarray(x), theta.means.dtype))))[0]
-
-    return LatentModel.from_steps(e_step, m_step, log_prob, responsibilities=responsibilities, **others)
+    return LatentModel.from_steps(
+        family.e_step, m_step, family.log_prob, position, responsibilities=family.responsibilities, **others
+    )
 
 
 def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
@@ -75,6 +99,11 @@ def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax
     total = jnp.sum(powers, axis=1)
     scale = 1 / total if weights is None else weights / total
     return powers * scale[:, None], peak + jnp.log(total)
+
+
+def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
+    """Which component each of n rows comes from, (n,)."""
+    return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
 
 
 def permuted(theta: Any, order: jax.Array, tied: bool = False) -> Any:
@@ -88,7 +117,7 @@ def by_weight(theta: Any, tied: bool = False) -> Any:
     return permuted(theta, jnp.argsort(-theta.weights), tied)
 
 
-def clustered(key: jax.Array, rows: Any, components: int) -> tuple[np.ndarray, np.ndarray]:
+def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows, at most ``SEEN`` of them and without gaps, and which of K k-means++ centres each is nearest to, (n, K).
 
     In units of each column's sd. A missing number is its column's mean.
@@ -126,16 +155,3 @@ def counts_check(theta: Any, size: int, least: int) -> list[Check]:
     verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
     sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"
     return [Check("smallest component", count, verdict, sentence)]
-
-
-def rows_of(x: Any, features: int) -> jax.Array:
-    """Rows of the right shape (n, d), or a sentence."""
-    if jnp.ndim(x) != 2 or x.shape[1] != features:
-        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {jnp.shape(x)}.")
-    return jnp.asarray(x)
-
-
-def check_sizes(components: int, features: int) -> None:
-    """A sentence where K or d is no whole number above 0."""
-    for name, value in {"components": components, "features": features}.items():
-        expect_whole(name, value, ModelError)

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.models.columns import about
 from tractable.models.conjugate import LOG_2PI
-from tractable.models.gaussians import Gaussians, Setting, centred
+from tractable.models.gaussians import Gaussians, Setting
 from tractable.models.linear_mixture import Moments, normalised
 from tractable.models.normal_wishart import is_matrix
 from tractable.tools.small import inverse_root
@@ -15,22 +17,22 @@ from tractable.tools.small import inverse_root
 
 def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """log N(x_o), E[x | x_o] and E[xxᵀ | x_o] of one row (d,) and component."""
-    seen = ~jnp.isnan(x)
-    inner = jnp.where(seen[:, None] & seen[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
+    present = ~jnp.isnan(x)
+    inner = jnp.where(present[:, None] & present[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
     root = inverse_root(inner)
-    off = jnp.where(seen, x - mean, 0)
+    off = jnp.where(present, x - mean, 0)
     white = jnp.matmul(root, off, precision="highest")
-    cross = jnp.matmul(root, jnp.where(seen[:, None], matrix, 0), precision="highest")
-    log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(seen) * LOG_2PI
-    filled = jnp.where(seen, x, mean + white @ cross)
-    left = jnp.where(seen[:, None] | seen[None, :], 0, matrix - cross.T @ cross)
+    cross = jnp.matmul(root, jnp.where(present[:, None], matrix, 0), precision="highest")
+    log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(present) * LOG_2PI
+    filled = jnp.where(present, x, mean + white @ cross)
+    left = jnp.where(present[:, None] | present[None, :], 0, matrix - cross.T @ cross)
     return log_prob, filled, filled[:, None] * filled[None, :] + left
 
 
 def conditionals(setting: Setting, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """log π_k N(x_o; μ_k, Σ_k) (n, K), E[x | x_o, k] (n, K, d) and E[xxᵀ | x_o, k] (n, K, d, d), about the centre."""
     components, features, covariance, *_ = setting
-    x = centred(setting, x, theta.means.dtype)
+    x = about(setting.centre, x, theta.means.dtype)
     means, given = theta.means - setting.centre.astype(theta.means.dtype), theta.covariances
     if is_matrix(covariance):
         matrices = jnp.broadcast_to(given, (components, features, features))
@@ -39,6 +41,11 @@ def conditionals(setting: Setting, theta: Gaussians, x: jax.Array) -> tuple[jax.
     every = jax.vmap(jax.vmap(conditional, (None, 0, 0)), (0, None, None))
     log_probs, filled, second = every(x, means, matrices)
     return log_probs + jnp.log(theta.weights)[None, :], filled, second
+
+
+def shares(setting: Setting, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Responsibilities (n, K) and log densities (n,) of rows with gaps."""
+    return normalised(conditionals(setting, theta, jnp.asarray(x))[0])
 
 
 def e_step(setting: Setting, theta: Gaussians, batch: Batch) -> Expected:

@@ -13,24 +13,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from tractable.models import gaussians, missing
-from tractable.models.conjugate import Real
+from tractable.models.columns import check_sizes, rows_of
+from tractable.models.conjugate import Numbers, Real
 from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
+    Linear,
     Moments,
     by_weight,
-    check_sizes,
     clustered,
     counts_check,
+    drawn_components,
     linear_mixture,
-    normalised,
     permuted,
-    rows_of,
 )
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
+
+__all__ = [
+    "COVARIANCES", "Bernoullis", "Gaussians", "Moments", "bernoulli_mixture", "gaussian_mixture", "with_missing"
+]  # fmt: skip
 
 
 class Bernoullis(NamedTuple):
@@ -41,7 +47,7 @@ class Bernoullis(NamedTuple):
 
 
 def gaussian_mixture(
-    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
+    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
     """A mixture of normals.
 
@@ -73,19 +79,7 @@ def gaussian_mixture(
     >>> gaussian_mixture(3, 2).parameters
     17
     """
-    return _gaussian_mixture(_checked(components, features, covariance, floor, centre))
-
-
-def _checked(components: int, features: int, covariance: str, floor: Real, centre: Any) -> Setting:
-    check_sizes(components, features)
-    if covariance not in COVARIANCES:
-        raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
-    if not 0 <= floor < math.inf:
-        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
-    origin = np.zeros(features, np.float32) if centre is None else np.asarray(centre, np.float32)
-    if origin.shape != (features,) or not np.isfinite(origin).all():
-        raise ModelError(f"centre has {features} finite numbers, one a column; got {centre}.")
-    return Setting(components, features, covariance, float(floor), tuple(origin.tolist()))
+    return _gaussian_mixture(gaussians.checked(components, features, covariance, floor, centre))
 
 
 @functools.lru_cache(maxsize=128)
@@ -97,17 +91,15 @@ def _gaussian_mixture(setting: Setting) -> LatentModel:
         return functools.partial(function, setting)
 
     return linear_mixture(
-        of(gaussians.centred), functools.partial(gaussians.expand, setting.covariance), of(gaussians.coefficients),
-        of(gaussians.moments), of(gaussians.m_step),
-        position=position, support=support, sample=of(gaussians.sample), begin=of(gaussians.begin),
-        examine=of(gaussians.examine), parameters=gaussians.free_numbers(setting),
+        gaussians.family(setting), of(gaussians.m_step), position,
+        support=support, sample=of(gaussians.sample), begin=of(gaussians.begin), examine=of(gaussians.examine),
         shift=lambda theta, offset: theta._replace(means=theta.means + offset),
         canonical=functools.partial(by_weight, tied=tied), permute=functools.partial(permuted, tied=tied),
     )  # fmt: skip
 
 
 def with_missing(
-    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Any = None
+    components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
     """``gaussian_mixture`` for rows in which NaN marks a number that is missing (at random): nothing is imputed.
 
@@ -119,21 +111,19 @@ def with_missing(
 
     Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it has.
     """
-    return _with_missing(_checked(components, features, covariance, floor, centre))
+    return _with_missing(gaussians.checked(components, features, covariance, floor, centre))
 
 
 @functools.lru_cache(maxsize=128)
 def _with_missing(setting: Setting) -> LatentModel:
-    def shares(theta: Gaussians, x: Any) -> tuple[jax.Array, jax.Array]:
-        return normalised(missing.conditionals(setting, theta, jnp.asarray(x))[0])
-
     return _gaussian_mixture(setting).with_steps(
         e_step=functools.partial(missing.e_step, setting),
-        log_prob=lambda theta, x: shares(theta, x)[1],
-        responsibilities=lambda theta, x: shares(theta, x)[0],
+        log_prob=lambda theta, x: missing.shares(setting, theta, x)[1],
+        responsibilities=lambda theta, x: missing.shares(setting, theta, x)[0],
     )
 
 
+@shared
 def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) -> LatentModel:
     """A mixture of independent Bernoullis: what binary columns have in common.
 
@@ -157,15 +147,12 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     >>> bernoulli_mixture(2, 5).parameters
     11
     """
-    check_sizes(components, features)
+    check_sizes(components=components, features=features)
     if not 0 < prior_counts < math.inf:
         raise ModelError(f"prior_counts is positive and finite; got {prior_counts}.")
-    return _bernoulli_mixture(components, features, float(prior_counts))
+    prior_counts = float(prior_counts)
 
-
-@functools.lru_cache(maxsize=128)
-def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> LatentModel:
-    def clean(x: jax.Array, dtype: Any) -> jax.Array:
+    def clean(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
         return rows_of(x, features).astype(dtype)
 
     def expand(x: jax.Array) -> jax.Array:
@@ -184,7 +171,7 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
 
     def sample(key: jax.Array, theta: Bernoullis, n: int) -> tuple[jax.Array, jax.Array]:
         key_component, key_x = jax.random.split(key)
-        k = jax.random.categorical(key_component, jnp.log(theta.weights)[None, :], shape=(n,))
+        k = drawn_components(key_component, theta.weights, n)
         return jax.random.bernoulli(key_x, theta.means[k]).astype(theta.means.dtype), k
 
     def log_prior(theta: Bernoullis) -> jax.Array:
@@ -195,19 +182,17 @@ def _bernoulli_mixture(components: int, features: int, prior_counts: float) -> L
     def moments(sums: jax.Array) -> Moments:
         return Moments(sums[:, 0], sums[:, 1:], ())
 
-    free = components - 1 + components * features
     position = Bernoullis(np.full(components, 1 / components), np.full((components, features), 0.5))
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
-    def begin(key: jax.Array, rows: Any) -> Bernoullis:
+    def begin(key: jax.Array, rows: ArrayLike) -> Bernoullis:
         x, shares = clustered(key, rows, components)
         dtype = jnp.result_type(float)
         sums = Moments(shares.sum(0), shares.T @ x, np.zeros(0))
         return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
 
     return linear_mixture(
-        clean, expand, coefficients, moments, m_step,
-        position=position, support=support, prior=log_prior, sample=sample, begin=begin,
+        Linear(clean, expand, coefficients, moments), m_step, position,
+        support=support, prior=log_prior, sample=sample, begin=begin,
         examine=functools.partial(counts_check, least=1), canonical=by_weight, permute=permuted,
-        parameters=free,
     )  # fmt: skip

@@ -1,13 +1,7 @@
-"""Networks whose weights are unknown: Bayesian neural networks, from any function of weights and one input.
-
-A network is a pair: example weights, and ``apply(weights, x)`` for **one** x. `mlp` makes one; an Equinox module
-is one; Flax modules become one by ``tractable.adapters.flax.from_nnx``.
-"""
+"""Networks whose weights are unknown: Bayesian neural networks, their likelihoods and the priors of their weights."""
 
 import functools
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,10 +11,10 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
 from tractable.core import Model, Through, is_distribution
+from tractable.models.architecture import Network, applied, as_network, fan_in, mlp, name_of, spread
 from tractable.models.conjugate import Real, positive
 from tractable.models.linear import BernoulliLogits
 from tractable.tools.errors import ModelError
-from tractable.tools.settings import is_whole
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
@@ -28,127 +22,6 @@ PyTree = Any
 NARROW = float(np.exp(-6.0))
 SD_FLOOR = 1e-3  # of a heteroscedastic network's sd: without one the likelihood has no bound
 SCALE = 2.0  # of the prior of scales that are learnt: they may be twice the default, and as small as they like
-RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
-
-ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # and the gain at which a start keeps their scale
-    "relu": (jax.nn.relu, RELU_GAIN),
-    "gelu": (jax.nn.gelu, RELU_GAIN),
-    "silu": (jax.nn.silu, RELU_GAIN),
-    "elu": (jax.nn.elu, RELU_GAIN),
-    "tanh": (jnp.tanh, 1.0),
-    "sigmoid": (jax.nn.sigmoid, 1.0),
-    "identity": (lambda x: x, 1.0),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A function of weights and one input.
-
-    Args:
-        params: pytree of real arrays, example weights: they say shapes, and where ``start`` is left out they say
-            how widely weights start.
-        apply: ``(params, x) -> output`` for one x, without a batch axis; deterministic.
-        example: one x, or its ``jax.ShapeDtypeStruct``; with it, faults of shape are found at once.
-        output_axis: the axis of a weight that runs over a layer's outputs; all others are its fan-in. −1 for
-            x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
-        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean
-            and sd of the example's leaf, so that weights begin as their library initialised them; a constant leaf
-            (biases of 0, scales of 1) begins at that constant.
-
-    Raises:
-        ModelError: no weights; weights that are not real numbers, or not finite.
-    """
-
-    params: PyTree
-    apply: Callable[..., Any]
-    example: Any = None
-    output_axis: int = -1
-    start: Callable[[jax.Array], PyTree] | None = None
-    # The models made of it, which go when it goes: the same arguments give the same Model.
-    made: Callable[..., Model] = field(default_factory=lambda: functools.lru_cache(32)(_model), init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        leaves = jax.tree_util.tree_flatten_with_path(self.params)[0]
-        if not leaves:
-            raise ModelError("A network needs weights; its params hold no array.")
-        for path, leaf in leaves:
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                raise ModelError(
-                    f"The weight {_name(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is not "
-                    "learnt belongs inside apply, not among the params."
-                )
-            if not np.all(np.isfinite(np.asarray(leaf))):
-                raise ModelError(f"The weight {_name(path)!r} is not finite: give example weights that are.")
-
-
-def mlp(
-    features: int, hidden: int | Sequence[int], outputs: int, activation: str | Callable[[jax.Array], Any] = "relu"
-) -> Network:
-    """A multilayer perceptron.
-
-        h₀ = x,   hₗ = σ(hₗ₋₁ Wₗ + bₗ),   output = h_L W + b
-
-    Weights start as He et al. 2015 draw them, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh,
-    sigmoid and functions of the user's own; biases start at 0.
-
-    Args:
-        features: D ≥ 1, length of x.
-        hidden: widths of the hidden layers, each ≥ 1; one number for one layer, () for a linear map.
-        outputs: ≥ 1, length of the output.
-        activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
-
-    Returns:
-        A Network of ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
-        arguments give the same Network.
-
-    Raises:
-        ModelError: a width below 1; an unknown activation.
-
-    >>> net = mlp(8, (50,), 1)
-    >>> jax.tree.map(jnp.shape, net.params["layer1"])
-    {'bias': (1,), 'weight': (50, 1)}
-    >>> net is mlp(8, [50], 1, activation="relu")
-    True
-    """
-    middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
-    for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
-        check_units(name, width)
-    if isinstance(activation, str) and activation not in ACTIVATIONS:
-        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
-    # Arrays belong to the precision in force when they were made.
-    return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
-
-
-def check_units(name: str, count: Any) -> None:
-    """Raise the sentence of a number of units that is not one."""
-    if not is_whole(count):
-        raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")
-
-
-@functools.lru_cache(maxsize=32)
-def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) -> Network:
-    function, gain = ACTIVATIONS[activation] if isinstance(activation, str) else (activation, 1.0)
-    layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
-    if len(layers) == 1:
-        gain = 1.0  # nothing is lost to an activation
-
-    def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
-        weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
-        return {"weight": weight, "bias": jnp.zeros(shape[1], dtype)}
-
-    def start(key: jax.Array) -> PyTree:
-        keys = jax.random.split(key, len(layers))
-        return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
-
-    def apply(params: PyTree, x: Any) -> jax.Array:
-        for i, name in enumerate(layers):
-            x = x @ params[name]["weight"] + params[name]["bias"]  # (out,)
-            if i < len(layers) - 1:
-                x = function(x)
-        return x
-
-    return Network(start(jax.random.key(0)), apply, jax.ShapeDtypeStruct((widths[0],), dtype), -1, start)
 
 
 class ScaleMixture(dist.Distribution):
@@ -311,7 +184,7 @@ def neural_network(
     >>> model.names[:4]
     ['noise', 'weights.layer0.bias[0]', 'weights.layer0.bias[1]', 'weights.layer0.weight[0, 0]']
     """
-    network = _as_network(network, example)
+    network = as_network(network, example)
     positive(df=df)
     if isinstance(likelihood, str):
         if likelihood not in LIKELIHOODS:
@@ -326,7 +199,7 @@ def neural_network(
         if name in (extra or {}):
             raise ModelError(f"{name!r} names the network's own parameters; call that of extra= something else.")
     arguments = (network, jnp.result_type(float), likelihood, prior, noise, float(df), tuple((extra or {}).items()))
-    return (network.made if _hashable(arguments) else _model)(*arguments)
+    return network.made(_model, *arguments) if _hashable(arguments) else _model(*arguments)
 
 
 def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise: Any, df: float, extra: tuple) -> Model:
@@ -340,7 +213,7 @@ def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise:
         weights = params["weights"]
         if scales is not None:
             weights = jax.tree.map(functools.partial(_scaled, network.output_axis), params["scales"], weights)
-        return _applied(network, weights, x)
+        return applied(network, weights, x)
 
     def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution:
         if not isinstance(likelihood, str):
@@ -350,7 +223,7 @@ def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise:
 
     def start(key: jax.Array) -> dict[str, Any]:
         key, *keys = jax.random.split(key, 1 + len(others))
-        begun = network.start(key) if network.start is not None else _spread(network.params, key)
+        begun = network.start(key) if network.start is not None else spread(network.params, key)
         begun = {"weights": begun, **{n: _near(d, k) for (n, d), k in zip(others.items(), keys, strict=True)}}
         if scales is not None:
             begun["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
@@ -361,79 +234,10 @@ def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise:
         priors["scales"] = scales
     model = Model(priors, Through(predictor, observe), start=start)
     if network.example is not None:
-        output = jax.eval_shape(lambda w, x: _applied(network, w, x), network.params, network.example)
+        output = jax.eval_shape(lambda w, x: applied(network, w, x), network.params, network.example)
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
     return model
-
-
-def _as_network(network: Any, example: Any) -> Network:
-    if isinstance(network, Network):
-        return network if example is None else replace(network, example=example)
-    if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
-        return Network(network[0], network[1], example)
-    import equinox  # here, for those who need it: it takes a while
-
-    if isinstance(network, equinox.Module):
-        return _from_equinox(network, example)
-    raise ModelError(
-        "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
-        f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
-    )
-
-
-def _from_equinox(module: Any, example: Any) -> Network:
-    import equinox
-
-    def stateful(layer: Any) -> bool:
-        return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
-
-    def drops(layer: Any) -> bool:
-        return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
-
-    # The innermost layers have the telling names.
-    for layer in _layers(module, equinox.Module):
-        kind = type(layer).__name__
-        if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
-            raise ModelError(
-                f"The network has a {kind} layer, which keeps a state: statistics over a batch cannot be computed one "
-                "datum at a time. Use LayerNorm."
-            )
-        if drops(layer):
-            raise ModelError(
-                f"The network has a {kind} layer that drops units at random, so it has no likelihood of its weights. "
-                "Take it out, or switch it off with equinox.nn.inference_mode(network)."
-            )
-    if not callable(module):
-        raise ModelError(f"{type(module).__name__} cannot be called with an x; give it a __call__.")
-    params, static = equinox.partition(module, equinox.is_inexact_array)
-    return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
-
-
-def _layers(module: Any, kind: type) -> list[Any]:
-    """A module and all modules inside it."""
-    inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
-    return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
-
-
-def _applied(network: Network, weights: PyTree, x: Any) -> Any:
-    """The output of one x, or a sentence about its shape."""
-    got = jax.tree.map(jnp.shape, x)
-    if network.example is not None:
-        wanted = jax.tree.map(jnp.shape, network.example)
-        if got != wanted:
-            raise ModelError(
-                f"The network takes one input of shape {wanted}; got a row of shape {got}. Change the data's given, or "
-                "the network's first layer."
-            )
-    try:
-        return network.apply(weights, x)
-    except ModelError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise ModelError(
-            f"The network could not be applied to one input of shape {got}, without a batch axis: {error}"
-        ) from error
 
 
 def _check_output(likelihood: str, output: Any) -> None:
@@ -450,46 +254,42 @@ def _check_output(likelihood: str, output: Any) -> None:
 
 def _priors(prior: Any, network: Network) -> PyTree:
     """A distribution for every leaf of the weights."""
-    params = network.params
+    one = _prior_of_each(prior, network)
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
+    return jax.tree.unflatten(treedef, [_shaped(name_of(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+
+
+def _prior_of_each(prior: Any, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
+    """``(path, shape) -> distribution`` of a leaf, or a sentence."""
     if isinstance(prior, str):
         if prior not in PRIORS:
             raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return dist.Normal(0.0, float(1 / np.sqrt(_fan_in(shape, network.output_axis))))
-    elif is_distribution(prior):
+        return lambda path, shape: dist.Normal(0.0, float(1 / np.sqrt(fan_in(shape, network.output_axis))))
+    if is_distribution(prior):
         if prior.shape() != ():
             raise ModelError(
                 f"A prior for all weights is of one number; got {type(prior).__name__} of shape {prior.shape()}. For "
                 "others give (path, shape) -> distribution."
             )
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return prior
-    elif isinstance(prior, float | int | np.number):
+        return lambda path, shape: prior
+    if isinstance(prior, float | int | np.number):
         positive(prior=float(prior))
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return dist.Normal(0.0, float(prior))
-    elif _all_distributions(prior):
-        if jax.tree.structure(prior, is_leaf=is_distribution) != jax.tree.structure(params):
+        return lambda path, shape: dist.Normal(0.0, float(prior))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
+    if leaves and all(is_distribution(leaf) for _, leaf in leaves):
+        if structure != jax.tree.structure(network.params):
             raise ModelError(
                 "A pytree of priors has the structure of the weights, "
-                f"{jax.tree.structure(params)}; got {jax.tree.structure(prior, is_leaf=is_distribution)}."
+                f"{jax.tree.structure(network.params)}; got {structure}."
             )
-        named = {_name(path): d for path, d in jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]}
-
-        def one(path: str, shape: tuple[int, ...]) -> Any:
-            return named[path]
-    elif callable(prior):
-        one = prior
-    else:
-        raise ModelError(
-            "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
-            f"distributions; got {type(prior).__name__}."
-        )
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
-    return jax.tree.unflatten(treedef, [_shaped(_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+        named = {name_of(path): leaf for path, leaf in leaves}
+        return lambda path, shape: named[path]
+    if callable(prior):
+        return prior
+    raise ModelError(
+        "prior is 'scaled', 'relevance', an sd, a distribution, (path, shape) -> distribution, or a pytree of "
+        f"distributions; got {type(prior).__name__}."
+    )
 
 
 def _is_relevance(prior: Any) -> bool:
@@ -501,7 +301,7 @@ def _scale_priors(network: Network) -> PyTree:
     features = np.shape(network.example)[:1] if network.example is not None else ()
     leaves, treedef = jax.tree.flatten(network.params)
     shapes = [jnp.shape(leaf) for leaf in leaves]
-    meets = [len(shape) == 2 and (_fan_in(shape, network.output_axis),) == features for shape in shapes]
+    meets = [len(shape) == 2 and (fan_in(shape, network.output_axis),) == features for shape in shapes]
     first = meets.index(True) if any(meets) else -1
     one = dist.HalfNormal(SCALE)
     return jax.tree.unflatten(treedef, [one.expand(features) if i == first else one for i in range(len(shapes))])
@@ -523,28 +323,6 @@ def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distributi
     return found if found.shape() == shape else found.expand(shape)
 
 
-def _all_distributions(prior: Any) -> bool:
-    leaves = jax.tree.leaves(prior, is_leaf=is_distribution)
-    return bool(leaves) and all(map(is_distribution, leaves))
-
-
-def _fan_in(shape: tuple[int, ...], output_axis: int) -> int:
-    return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
-
-
-def _spread(params: PyTree, key: jax.Array) -> PyTree:
-    """Weights drawn as widely as the example's, leaf by leaf; constants as they are."""
-    leaves, treedef = jax.tree.flatten(params)
-    dtype = jnp.result_type(float)
-    drawn = []
-    for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
-        values = np.asarray(leaf, np.float64)
-        constant = values.size == 0 or np.ptp(values) == 0
-        noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
-        drawn.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
-    return jax.tree.unflatten(treedef, drawn)
-
-
 def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
     """Within 1 of the origin of the reals, in the support of a prior."""
     bijection = biject_to(prior.support)
@@ -558,7 +336,3 @@ def _hashable(arguments: tuple) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")

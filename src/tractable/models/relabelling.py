@@ -1,6 +1,7 @@
 """Label switching: exchangeable components are matched from draw to draw, so that their means mean something."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,9 @@ import numpy as np
 
 from tractable.core import whole
 from tractable.data.rows import apart
+from tractable.kernels.em import OfRows
 from tractable.models.latent import LatentModel
+from tractable.tools.errors import ModelError
 
 PyTree = Any
 BATCH = 64  # draws looked at at once
@@ -24,17 +27,19 @@ def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarr
     Equivalence classes representatives of Papastamoulis & Iliopoulos 2010, with responsibilities for allocations.
 
     Args:
-        model: with ``permute`` and ``responsibilities``.
+        model: with exchangeable components: a ``symmetry.permute`` and ``responsibilities``.
         rows: ``data.arrays()``.
         positions: (s, d) unconstrained draws.
     """
     from scipy.optimize import linear_sum_assignment
 
-    flat = jnp.asarray(positions)
+    shares, permute, flat = model.responsibilities, model.symmetry.permute, jnp.asarray(positions)
+    if shares is None or permute is None:
+        raise ModelError("Draws are matched by their exchangeable components; this model has none.")
     pivot = flat[int(np.argmax(np.asarray(_heights(model, rows, flat))))]
-    agreement = np.asarray(_agreement(model, rows, flat, pivot))  # (s, K, K)
+    agreement = np.asarray(_agreement(model, shares, rows, flat, pivot))  # (s, K, K)
     orders = np.stack([linear_sum_assignment(-each)[1] for each in agreement])
-    return np.asarray(_reordered(model, flat, jnp.asarray(orders)))
+    return np.asarray(_reordered(model, permute, flat, jnp.asarray(orders)))
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -43,24 +48,24 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
     return jax.lax.map(lambda u: model.traced(u, whole(rows)), flat, batch_size=BATCH)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _agreement(model: LatentModel, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("model", "shares"))
+def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
     """Rows that component j of the pivot and component k of a draw share, (s, K, K)."""
     (y, given), weights = apart(rows)
     x = y if given is None else (y, given)
 
-    def shares(u: jax.Array) -> jax.Array:
-        return model.responsibilities(model.constrain(model.space.unravel(u)), x)
+    def of(u: jax.Array) -> jax.Array:
+        return shares(model.constrain(model.space.unravel(u)), x)
 
-    known = shares(pivot) if weights is None else weights[:, None] * shares(pivot)
-    return jax.lax.map(lambda u: known.T @ shares(u), flat, batch_size=BATCH)
+    known = of(pivot) if weights is None else weights[:, None] * of(pivot)
+    return jax.lax.map(lambda u: known.T @ of(u), flat, batch_size=BATCH)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _reordered(model: LatentModel, flat: jax.Array, orders: jax.Array) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("model", "permute"))
+def _reordered(model: LatentModel, permute: Callable, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         u, order = now
-        theta = model.permute(model.constrain(model.space.unravel(u)), order)
+        theta = permute(model.constrain(model.space.unravel(u)), order)
         return model.space.ravel(model.unconstrain(theta))
 
     return jax.lax.map(one, (flat, orders), batch_size=BATCH)

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from tractable.models.architecture import ACTIVATIONS, mlp
 from tractable.models.ladder import Choose, Recognition
-from tractable.models.layers import Layer, mapped, normal
-from tractable.models.network import ACTIVATIONS, mlp
+from tractable.models.layers import Layer, mapped, normal, started
 from tractable.tools.errors import ModelError
 
 PyTree = Any
@@ -50,16 +50,16 @@ def top_down(
     if isinstance(activation, str) and activation not in ACTIVATIONS:
         raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
     squash = ACTIVATIONS[activation][0] if isinstance(activation, str) else activation
-    steps, heads, seen = [], [], below.seen
+    steps, heads, width = [], [], below.seen
     for layer, widths in zip(above, hidden, strict=True):
-        steps.append(mlp(seen, widths[:-1], widths[-1], activation) if widths else None)
-        seen = widths[-1] if widths else seen
-        heads.append(mlp(seen, (), 2 * layer.size, activation))
+        steps.append(mlp(width, widths[:-1], widths[-1], activation) if widths else None)
+        width = widths[-1] if widths else width
+        heads.append(mlp(width, (), 2 * layer.size, activation))
 
     def init(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, (len(above), 2))
         return {
-            f"h{i + 1}": {"up": {} if step is None else _start(step, keys[i, 0]), "head": _start(head, keys[i, 1])}
+            f"h{i + 1}": {"up": {} if step is None else started(step, keys[i, 0]), "head": started(head, keys[i, 1])}
             for i, (step, head) in enumerate(zip(steps, heads, strict=True))
         }
 
@@ -69,11 +69,11 @@ def top_down(
             d = d if step is None else squash(mapped(step.apply, phi[f"h{i + 1}"]["up"], d))
             climbed.append(normal.distribution(mapped(head.apply, phi[f"h{i + 1}"]["head"], d)))
         found: list = [None] * len(above)
-        seen = None
+        features = None
         for i in reversed(range(len(above))):
             q = climbed[i]
-            found[i] = q if seen is None else product(q, above[i].distribution(theta[f"h{i + 1}"], seen))
-            seen = above[i].features(choose(i, found[i]))
+            found[i] = q if features is None else product(q, above[i].distribution(theta[f"h{i + 1}"], features))
+            features = above[i].features(choose(i, found[i]))
         return found
 
     return Recognition(init, walk, upward=False)
@@ -88,7 +88,3 @@ def product(one: Any, other: Any) -> Any:
     total = jnp.square(first.scale) + jnp.square(second.scale)
     mean = second.loc + (first.loc - second.loc) * jnp.square(second.scale) / total
     return dist.Normal(mean, first.scale * second.scale * jax.lax.rsqrt(total), validate_args=False).to_event(1)
-
-
-def _start(net: Any, key: jax.Array) -> PyTree:
-    return net.params if net.start is None else net.start(key)

@@ -6,16 +6,19 @@ closed forms of q(θ; λ).
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln, multigammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.core import Model, whole
+from tractable.kernels.em import OfRows
 from tractable.models import variational_mixture, variational_regression
 from tractable.models.conjugate_variational import Conjugate, Normal
 from tractable.models.conjugate_variational import normal_gamma as pair
@@ -23,17 +26,42 @@ from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, clustered, gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.models.variational_regression import Regression
+from tractable.tools.shared import shared
 from tractable.tools.small import inverse_root
+
+Self = TypeVar("Self", bound="ConjugateModel")
 
 
 class ConjugateModel(LatentModel):
-    """A latent model with a closed-form q(θ; λ): ``conjugate``, and ``first`` λ of a key and rows."""
+    """A latent model with a closed-form q(θ; λ).
+
+    Attributes:
+        conjugate: its closed forms.
+        first: ``(key, rows) -> λ`` to begin from; the prior's by default.
+    """
 
     conjugate: Conjugate
-    first: Any
-    steps = (*LatentModel.steps, "conjugate", "first")
+    own = ("conjugate", "first")
+    first: Callable[[jax.Array, Any], Any]
+
+    @classmethod
+    def of(
+        cls: type[Self], conjugate: Conjugate, log_prob: OfRows, position: Any, support: Any, log_prior: Callable,
+        first: Callable | None = None, **others: Any,
+    ) -> Self:  # fmt: skip
+        """The model of closed forms and densities.
+
+        Args:
+            log_prob: ``(θ, rows) -> (n,)``, log p(x_n | θ), nats.
+            log_prior: ``θ -> ()``.
+            position, support, others: as for ``LatentModel.from_steps``.
+        """
+        self = cls.from_steps(None, None, log_prob, position, support=support, prior=log_prior, **others)
+        self.conjugate, self.first = conjugate, first or (lambda key, rows: conjugate.prior)
+        return self
 
 
+@shared
 def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, rate: float = 1.0) -> ConjugateModel:
     """One normal sample with unknown mean and precision.
 
@@ -44,27 +72,21 @@ def normal_gamma(mean: float = 0.0, strength: float = 1.0, shape: float = 1.0, r
     >>> normal_gamma().names
     ['mean', 'precision']
     """
-    return _normal_gamma(float(mean), float(strength), float(shape), float(rate))
-
-
-@functools.lru_cache(maxsize=128)
-def _normal_gamma(mean: float, strength: float, shape: float, rate: float) -> ConjugateModel:
+    mean, strength, shape, rate = map(float, (mean, strength, shape, rate))
     conjugate = pair(mean, strength, shape, rate)
 
     def log_prior(theta: Normal) -> jax.Array:
         of_mean = dist.Normal(mean, 1 / jnp.sqrt(strength * theta.precision)).log_prob(theta.mean)
         return jnp.asarray(of_mean + dist.Gamma(shape, rate).log_prob(theta.precision))
 
-    def log_prob(theta: Normal, x: Any) -> jax.Array:
+    def log_prob(theta: Normal, x: ArrayLike) -> jax.Array:
         return dist.Normal(theta.mean, 1 / jnp.sqrt(theta.precision)).log_prob(x)
 
     def sample(key: jax.Array, theta: Normal, n: int) -> tuple[jax.Array, jax.Array]:
         return theta.mean + jax.random.normal(key, (n,)) / jnp.sqrt(theta.precision), jnp.zeros((n, 0))
 
-    return _made(
-        conjugate, log_prob, Normal(np.zeros(()) + mean, np.ones(()) * shape / rate),
-        Normal(constraints.real, constraints.positive), log_prior, lambda key, rows: conjugate.prior, sample=sample,
-    )  # fmt: skip
+    position, support = Normal(np.array(mean), np.array(shape / rate)), Normal(constraints.real, constraints.positive)
+    return ConjugateModel.of(conjugate, log_prob, position, support, log_prior, sample=sample)
 
 
 def bayesian_linear_regression(
@@ -96,17 +118,15 @@ def _regression(features: int, size: Any, shape: float, rate: float, scaled: boo
         value = value + jnp.sum(dist.Normal(0.0, 1 / jnp.sqrt(precision)).log_prob(theta.weights))
         return jnp.asarray(value + dist.Gamma(*size).log_prob(alpha) if learnt else value)
 
-    def log_prob(theta: Regression, rows: Any) -> jax.Array:
-        y, x = rows
-        return dist.Normal(x @ theta.weights, 1 / jnp.sqrt(theta.noise_precision)).log_prob(y)
-
-    position = Regression(np.zeros(features), np.ones(()), np.ones(()) if learnt else ())
-    support = Regression(constraints.real, constraints.positive, constraints.positive if learnt else ())
-    model = _made(conjugate, log_prob, position, support, log_prior, lambda key, rows: conjugate.prior)
-
     def likelihood(theta: Regression, x: Any) -> dist.Distribution:
         return dist.Normal(x @ theta.weights, 1 / jnp.sqrt(theta.noise_precision))
 
+    def log_prob(theta: Regression, rows: Any) -> jax.Array:
+        return jnp.asarray(likelihood(theta, rows[1]).log_prob(rows[0]))
+
+    position = Regression(np.zeros(features), np.ones(()), np.ones(()) if learnt else ())
+    support = Regression(constraints.real, constraints.positive, constraints.positive if learnt else ())
+    model = ConjugateModel.of(conjugate, log_prob, position, support, log_prior)
     Model.__init__(model, model.prior, likelihood, position, support)  # with moments, so that it predicts
     return model
 
@@ -131,18 +151,20 @@ def bayesian_gaussian_mixture(
 @functools.lru_cache(maxsize=128)
 def _mixture(conjugate: Conjugate, components: int, features: int, covariance: str, process: bool) -> ConjugateModel:
     prior: MixturePosterior = conjugate.prior
+    assigned: Any = conjugate.assigned
     plain = gaussian_mixture(components + process, features, covariance, 0.0, prior.means[0])
 
     def begin(key: jax.Array, rows: Any) -> MixturePosterior:
         x, shares = clustered(key, rows, components)
         dtype = jnp.result_type(float)
-        sums = conjugate.assigned(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))  # pyright: ignore[reportOptionalCall]
+        sums = assigned(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))
         return conjugate.m_step(jax.tree.map(lambda s: s * (len(rows) / len(x)), sums))
 
-    return _made(
-        conjugate, plain.log_prob, plain.position, plain.support,
+    return ConjugateModel.of(
+        conjugate, plain.summed_out, plain.position, plain.support,
         functools.partial(log_mixture_prior, prior, covariance, process), begin,
-        responsibilities=plain.responsibilities, sample=plain.sampler, permute=None if process else plain.permute,
+        responsibilities=plain.responsibilities, sample=plain.sampler,
+        permute=None if process else plain.symmetry.permute,
     )  # fmt: skip
 
 
@@ -187,7 +209,6 @@ def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: 
     return jnp.asarray(value + 0.5 * jnp.sum(of_means))
 
 
-def _made(conjugate, log_prob, position, support, log_prior, first, **steps: Any) -> ConjugateModel:
-    model: Any = ConjugateModel.from_steps(None, None, log_prob, position, support=support, prior=log_prior, **steps)
-    model._set(conjugate=conjugate, first=first)
-    return model
+def conjugate_model(model: Model) -> ConjugateModel | None:
+    """The model, where its q(θ) is known in closed form; else None."""
+    return model if isinstance(model, ConjugateModel) else None

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from tractable.core import Batch
-from tractable.kernels.em import Expected, observed
 from tractable.models import gaussians, mixture_weights, normal_wishart
-from tractable.models.conjugate import LOG_2PI, Real, positive
+from tractable.models.columns import finite, origin_of, rows_of
+from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
 from tractable.models.conjugate_variational import Conjugate
-from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
-from tractable.models.linear_mixture import Moments, check_sizes, normalised, rows_of
+from tractable.models.gaussians import Gaussians, Setting
+from tractable.models.linear_mixture import Moments
 from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, is_matrix, log_det_lost, second
 from tractable.tools.errors import ModelError
 
@@ -64,12 +64,12 @@ def bayesian_gaussian_mixture(
     covariance: str = "full",
     weight_concentration: Real | None = None,
     process: bool = False,
-    mean_prior: Any = None,
+    mean_prior: Numbers | None = None,
     mean_precision: Real = 1.0,
     degrees_of_freedom: Real | None = None,
-    covariance_prior: Any = None,
+    covariance_prior: Numbers | None = None,
     floor: Real = 0.0,
-    centre: Any = None,
+    centre: Numbers | None = None,
 ) -> Conjugate:
     """A mixture of normals under a conjugate prior, by mean field q(π, μ, Λ) q(z).
 
@@ -116,21 +116,17 @@ def bayesian_gaussian_mixture(
     >>> model.mean(model.prior).weights.round(3).tolist()
     [0.333, 0.333, 0.333]
     """
-    check_sizes(components, features)
-    if covariance not in COVARIANCES:
-        raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
+    setting = gaussians.checked(components, features, covariance, floor, centre)
     alpha = 1 / components if weight_concentration is None else weight_concentration
     positive(weight_concentration=alpha, mean_precision=mean_precision)
     freedom = features if degrees_of_freedom is None else degrees_of_freedom
     least = features - 1 if is_matrix(covariance) else 0
     if not least < freedom < math.inf:
         raise ModelError(f"degrees_of_freedom is above {least} and finite; got {freedom}.")
-    if not 0 <= floor < math.inf:
-        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
-    m0 = _vector("mean_prior", np.zeros(features) if mean_prior is None else mean_prior, features)
-    origin = _vector("centre", m0 if centre is None else centre, features).astype(np.float32)
+    m0 = finite("mean_prior", np.zeros(features) if mean_prior is None else mean_prior, features)
+    if centre is None:
+        setting = setting._replace(origin=origin_of(m0, features))
     c0 = _spread(covariance, features, covariance_prior)
-    setting = Setting(components, features, covariance, float(floor), tuple(origin.tolist()))
     return _bayesian(
         Beliefs(
             setting, process, float(alpha), tuple(m0.tolist()), float(mean_precision), float(freedom),
@@ -144,9 +140,10 @@ def _bayesian(beliefs: Beliefs) -> Conjugate:
     def of(function: Callable) -> Callable:
         return functools.partial(function, beliefs)
 
+    family = gaussians.family(beliefs.setting)._replace(coefficients=of(coefficients))
     return Conjugate(
-        of(e_step), of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob),
-        prior_of(beliefs), of(responsibilities), of(assigned),
+        family.e_step, of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob),
+        prior_of(beliefs), family.responsibilities, family.statistics,
     )  # fmt: skip
 
 
@@ -165,7 +162,7 @@ def prior_of(beliefs: Beliefs) -> MixturePosterior:
 
 def coefficients(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
     """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
-    components, features, covariance, *_ = beliefs.setting
+    q, (components, features, covariance, *_) = on_device(q), beliefs.setting
     means, root = q.means - beliefs.setting.centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
     if is_matrix(covariance):
         root = jnp.broadcast_to(root, (components, features, features))
@@ -180,42 +177,6 @@ def coefficients(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
         - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
     )
     return jnp.concatenate([constant[:, None], linear, square], axis=1)
-
-
-def expand(beliefs: Beliefs, x: Any, dtype: Any, weights: jax.Array | None = None) -> jax.Array:
-    """Features of rows, (n, m), those of ``gaussians``."""
-    x = gaussians.centred(beliefs.setting, x, dtype)
-    if weights is not None:
-        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
-    return gaussians.expand(beliefs.setting.covariance, x)
-
-
-def moments(beliefs: Beliefs, share: jax.Array, phi: jax.Array) -> Moments:
-    return gaussians.moments(beliefs.setting, jnp.matmul(share.T, phi, precision="highest"))
-
-
-def logits(beliefs: Beliefs, q: MixturePosterior, phi: jax.Array) -> jax.Array:
-    """log of q(z = k) but for a constant, (n, K)."""
-    return jnp.matmul(phi, coefficients(beliefs, q).T, precision="highest")
-
-
-def e_step(beliefs: Beliefs, q: MixturePosterior, batch: Batch) -> Expected:
-    q = on_device(q)
-    weights = jnp.asarray(batch.mask, q.means.dtype)
-    phi = expand(beliefs, observed(batch), q.means.dtype, weights)
-    share, log_sums = normalised(logits(beliefs, q, phi), weights)
-    return Expected(moments(beliefs, share, phi), jnp.sum(weights * log_sums))
-
-
-def responsibilities(beliefs: Beliefs, q: MixturePosterior, x: Any) -> jax.Array:
-    q = on_device(q)
-    return normalised(logits(beliefs, q, expand(beliefs, x, q.means.dtype)))[0]
-
-
-def assigned(beliefs: Beliefs, batch: Batch, responsibilities: Any) -> Moments:
-    share = jnp.asarray(responsibilities, jnp.result_type(float))
-    weights = jnp.asarray(batch.mask, share.dtype)
-    return moments(beliefs, weights[:, None] * share, expand(beliefs, observed(batch), share.dtype, weights))
 
 
 def m_step(beliefs: Beliefs, statistics: Moments) -> MixturePosterior:
@@ -245,12 +206,12 @@ def precisions(
     elif covariance == "spherical":
         squares = squares / features
     here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
-    seen = jnp.sum(count) if tied else count
-    like, ones = jnp.shape(seen) + (1,) * c0.ndim, (1,) * jnp.ndim(seen)
+    size = jnp.sum(count) if tied else count
+    like, ones = jnp.shape(size) + (1,) * c0.ndim, (1,) * jnp.ndim(size)
     lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
     scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
-    scale = scale + seen.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
-    nu = beliefs.freedom + seen
+    scale = scale + size.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
+    nu = beliefs.freedom + size
     return nu, scale / nu.reshape(like)
 
 
@@ -290,7 +251,7 @@ def sample(beliefs: Beliefs, key: jax.Array, q: MixturePosterior, n: int) -> Gau
     return Gaussians(weights, *normal_wishart.sample(key_normals, extended(beliefs, q), beliefs.setting.covariance, n))
 
 
-def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: Any) -> jax.Array:
+def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: ArrayLike) -> jax.Array:
     given, x = extended(beliefs, q), rows_of(x, beliefs.setting.features)
     terms = normal_wishart.predictive_log_prob(given, beliefs.setting.covariance, x.astype(given.means.dtype))
     weights = mixture_weights.expected(on_device(q).concentration, beliefs.process)
@@ -306,19 +267,12 @@ def normals(q: MixturePosterior) -> NormalWishart:
     return NormalWishart(*q[1:])
 
 
-def _vector(name: str, value: Any, features: int) -> np.ndarray:
-    array = np.asarray(value, np.float64)
-    if array.shape != (features,) or not np.isfinite(array).all():
-        raise ModelError(f"{name} has {features} finite numbers, one a column; got {value}.")
-    return array
-
-
 def _shape(covariance: str, features: int) -> tuple[int, ...]:
     """Of one component's C."""
     return {"diagonal": (features,), "spherical": ()}.get(covariance, (features, features))
 
 
-def _spread(covariance: str, features: int, value: Any) -> np.ndarray:
+def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray:
     """C₀ in the shape of one component's."""
     shape = _shape(covariance, features)
     if value is None:

@@ -182,37 +182,38 @@ def m_step(beliefs: Beliefs, statistics: Products) -> RegressionPosterior:
     count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
     values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
     values = jnp.maximum(values, 0)
-    seen = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
+    spectrum = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
     half = beliefs.features / 2
     a = jnp.asarray(beliefs.shape + count / 2 + (half if beliefs.scaled else 0), yy.dtype)
     c = jnp.asarray(0.0 if beliefs.gamma is None else beliefs.gamma[0] + half, yy.dtype)
-    tau, alpha, b, d = rested(beliefs, seen, a, c)
-    mean, variances = of_weights(beliefs, seen, tau, alpha)
+    tau, alpha, b, d = rested(beliefs, spectrum, a, c)
+    mean, variances = of_weights(beliefs, spectrum, tau, alpha)
     covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
     of_alpha = ((), ()) if beliefs.gamma is None else (c, d)
     return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
 
 
-def of_weights(beliefs: Beliefs, seen: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+def of_weights(beliefs: Beliefs, spectrum: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
     """m and the variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
-    variances = 1 / (tau * seen.values + alpha * (tau if beliefs.scaled else 1))
-    return tau * seen.along * variances, variances
+    variances = 1 / (tau * spectrum.values + alpha * (tau if beliefs.scaled else 1))
+    return tau * spectrum.along * variances, variances
 
 
 def sweep(
-    beliefs: Beliefs, seen: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array
+    beliefs: Beliefs, spectrum: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The rates of q(τ) and q(α), given q(w) given the means of both."""
-    mean, variances = of_weights(beliefs, seen, tau, alpha)
+    mean, variances = of_weights(beliefs, spectrum, tau, alpha)
     size = jnp.sum(mean**2 + variances)  # E wᵀw
-    left = seen.yy - 2 * jnp.sum(seen.along * mean) + jnp.sum(seen.values * (mean**2 + variances))  # E Σ (y − xᵀw)²
+    # E Σ (y − xᵀw)²
+    left = spectrum.yy - 2 * jnp.sum(spectrum.along * mean) + jnp.sum(spectrum.values * (mean**2 + variances))
     b = beliefs.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if beliefs.scaled else 0))
     if beliefs.gamma is None:
         return b, alpha  # no rate: it stays
     return b, beliefs.gamma[1] + 0.5 * size * (a / b if beliefs.scaled else 1)
 
 
-def rested(beliefs: Beliefs, seen: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
+def rested(beliefs: Beliefs, spectrum: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
     """E τ and E α of the last sweep but one, and the last's rates of q(τ) and q(α)."""
 
     def again(carry: tuple) -> jax.Array:
@@ -224,10 +225,10 @@ def rested(beliefs: Beliefs, seen: Spectrum, a: jax.Array, c: jax.Array) -> tupl
 
     def body(carry: tuple) -> tuple:
         count, now, _, _ = carry
-        b, d = sweep(beliefs, seen, a, *now)
+        b, d = sweep(beliefs, spectrum, a, *now)
         return count + 1, (a / b, d if beliefs.gamma is None else c / d), now, (*now, b, d)
 
-    first = (a / (beliefs.rate + 0.5 * seen.yy), jnp.asarray(beliefs.alpha, seen.yy.dtype))
+    first = (a / (beliefs.rate + 0.5 * spectrum.yy), jnp.asarray(beliefs.alpha, spectrum.yy.dtype))
     return jax.lax.while_loop(again, body, (jnp.array(0), first, first, (*first, *first)))[3]
 
 

@@ -7,6 +7,7 @@ What is drawn for row n depends on the seed and n alone, not on the rows beside 
 
 import functools
 import math
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -15,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.check import Check
-from tractable.checks import preflight
-from tractable.checks.ladders import held_out_check
+from tractable.checks import evidence, preflight
+from tractable.checks.evidence import Evidence, Sandwich
+from tractable.checks.ladders import held_out_check, sample_size_check
 from tractable.core import Data, as_data
+from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import bounds, log_weights, numbers
 from tractable.objectives.moments import coded, draws_needed, moments
@@ -27,7 +30,6 @@ from tractable.tools.settings import Count, at_least, expect
 PyTree = Any
 AVERAGED = 100  # draws that moments are averaged over, of a layer that depends on a drawn one
 HELD_AGAINST = 1000  # rows learnt from that held-out ones are held against
-QUANTILE = 2.3263  # of a normal, 99 % to one side
 
 
 class Encoded(NamedTuple):
@@ -48,39 +50,6 @@ class Generated(NamedTuple):
     x: np.ndarray  # (row, n)
     mean: np.ndarray  # (row, n) E[x | h¹]; of categorical x the probabilities, (row, n · levels)
     h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
-
-
-class Sandwich(NamedTuple):
-    """The mean of log p(x) between two bounds, of rows that the model itself made, nats a row."""
-
-    lower: float  # log (1/K) Σ_k w_k, h_k ~ q(h | x)
-    upper: float  # log (1/(K + 1)) (w* + Σ_k w_k), w* of the h that x came from
-    gap: float  # upper − lower
-    error: float  # standard error of the gap, over rows
-    rows: int
-
-
-class RowEvidence(NamedTuple):
-    """Lower bounds of log p(x) row by row, nats."""
-
-    log_evidence: np.ndarray  # (row,) log (1/K) Σ_k w_k, a lower bound in expectation
-    error: np.ndarray  # (row,) its standard error, by the delta method; too small where ``effective`` is near 1
-    elbo: np.ndarray  # (row,) E log w
-    effective: np.ndarray  # (row,) effective number of the K weights
-    exact: np.ndarray | None  # (row,) log p(x), where all h can be summed over
-    mean: float  # of log_evidence over the rows, nats a row
-    mean_error: float  # as an estimate of the mean over all rows that these were drawn from: sd/√n; NaN for one row
-    lower: float  # of the mean over these rows: with 99 % no higher than that of log p(x), as far as ``error`` holds
-    samples: int  # K
-    simulated: Sandwich | None = None  # how far the bound is from log p(x), where rows were asked for to tell
-
-    def __repr__(self) -> str:
-        seen = self.simulated
-        told = "" if seen is None else f", within {seen.gap:.2g} ± {seen.error:.1g} on rows of the model's own"
-        return (
-            f"RowEvidence({self.mean:.4g} ± {self.mean_error:.2g} nats a row over {len(self.log_evidence)} rows, "
-            f"K = {self.samples}{told})"
-        )
 
 
 class Bound(NamedTuple):
@@ -143,7 +112,7 @@ def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.
 
 def log_evidence(
     posterior: Any, data: Any = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
-) -> RowEvidence:
+) -> Evidence:
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
     It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
@@ -164,19 +133,20 @@ def log_evidence(
     Raises:
         SettingsError, DataError: as ``encode``.
     """
+    began = time.perf_counter()
     ladder, params = network_of(posterior, "log_evidence")
     expect("log_evidence(samples=...)", samples, Count)
     expect("log_evidence(simulated=...)", simulated, Annotated[int, at_least(0)])
     rows = _data(posterior, ladder, params, data)
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
-    count, mean = rows.size, float(found.log_evidence.mean())
-    spread = float(found.log_evidence.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    drawn = math.sqrt(float(np.square(found.error).sum())) / count
-    return RowEvidence(
-        found.log_evidence, found.error, found.elbo, found.ess, _exact(ladder, params, rows), mean, spread,
-        mean - QUANTILE * drawn, found.samples,
-        _sandwich(ladder, params, simulated, int(samples), seed) if simulated else None,
-    )  # fmt: skip
+    checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
+    if simulated:
+        sandwich = _sandwich(ladder, params, simulated, int(samples), seed)
+        said = f"± {sandwich.error:.1g} nats a row between the bounds, on rows of the model's own"
+        checks.append(evidence.gap_check(sandwich.gap, said, sandwich.rows))
+    weighed = evidence.of_rows(Summed(found.log_evidence, found.error, found.ess), found.samples, checks)
+    exact, seconds = _exact(ladder, params, rows), time.perf_counter() - began
+    return weighed._replace(method="importance", seconds=seconds, elbo=found.elbo, exact=exact, simulated=sandwich)
 
 
 def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:

@@ -14,12 +14,14 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Belief, Cost, Draws, Fitted, Moments, draws_key, weighted_quantiles
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
+from tractable.checks.evidence import EvidenceOf
 from tractable.checks.report import Report, judge, with_check
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method, Outcome
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
+from tractable.models.latent import latent_model
 from tractable.models.relabelling import matched
 from tractable.results import encoding as coding
 from tractable.results import imputing
@@ -237,8 +239,8 @@ class Posterior:
         Where labels switch, the mean of a component's parameter is one of all components': summaries, R-hat and plots
         of single components mean something afterwards. For mixtures, of data in memory.
         """
-        model: Any = self.model
-        if getattr(model, "permute", None) is None or self.data is None or self.unconstrained is None:
+        model = latent_model(self.model)
+        if model is None or model.symmetry.permute is None or self.data is None or self.unconstrained is None:
             raise SettingsError("relabelled() expects draws of a mixture's components, and the data they explain.")
         shape = self.unconstrained.shape
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
@@ -298,17 +300,21 @@ class Posterior:
         return self.method.predicted_bias(self)
 
     @property
-    def log_evidence(self) -> Any:
-        """log p(y) and its standard error, where the method estimates it on the way (Rejection).
+    def log_evidence(self) -> EvidenceOf:
+        """log p(y) as this posterior estimates it: ``posterior.log_evidence()`` gives an ``Evidence``, and
+        ``estimate, error = posterior.log_evidence`` its first two numbers.
 
-        Of a ladder with an inference network a function instead, ``posterior.log_evidence(data, samples=1000)``: bounds
-        of log p(x) row by row, see ``coding.log_evidence``.
+        Of a ladder with an inference network a bound of log p(x) row by row, ``posterior.log_evidence(data,
+        samples=1000)``, see ``encoding.log_evidence``; Rejection estimates log p(y) on its way.
+
+        Raises:
+            RunError: a method that does not estimate it.
         """
         if self.phi is not None:
-            return functools.partial(coding.log_evidence, self)
+            return EvidenceOf(functools.partial(coding.log_evidence, self))
         if "tries" not in self.info:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
-        return evidence(self.info, self.found["log_bound"])
+        return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
 
     # Of ladders; arguments and errors as for the functions of these names in ``coding`` and ``imputing``.
 

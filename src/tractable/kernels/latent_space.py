@@ -14,7 +14,7 @@ from tractable.tools.errors import ModelError
 PyTree = Any
 
 
-class Codes(NamedTuple):
+class LatentSpace(NamedTuple):
     """The z of one datum as k reals u."""
 
     size: int  # k
@@ -24,7 +24,7 @@ class Codes(NamedTuple):
     log_weight: Callable  # (theta, datum, u) -> (), log p(x | z, θ)
 
 
-def codes(latent: Callable, log_joint: Callable, theta: PyTree, datum: PyTree) -> Codes:
+def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: PyTree) -> LatentSpace:
     """z as reals: bijections from its distributions' supports, with their log-determinants.
 
     Args:
@@ -74,7 +74,7 @@ def codes(latent: Callable, log_joint: Callable, theta: PyTree, datum: PyTree) -
             f"log p(x, z | θ) of one datum is one number; got shape {got.shape}. Where z or x has several numbers, its "
             "distribution wants .to_event()."
         )
-    return Codes(tree.size(shapes), constrain, log_density, sample, log_weight)
+    return LatentSpace(tree.size(shapes), constrain, log_density, sample, log_weight)
 
 
 def _parts(distributions: PyTree) -> tuple[list, list, Any]:

@@ -1,0 +1,224 @@
+"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it.
+
+    log f_β(u) = log p₀(u) + β r(u),    r = log(unnormalised target) − log p₀,    Z = ∫ e^{log p₀(u) + r(u)} du
+
+    θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
+    z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
+
+u are flat unconstrained reals, and densities of them carry the log-determinant.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.distributions.transforms import IdentityTransform
+
+from tractable.core import Data, Model, counted_log_likelihoods, is_distribution, log_density
+from tractable.models.latent import LatentModel
+
+PyTree = Any
+HELD = 1 << 24  # numbers, rows times draws, that are held at once
+TOGETHER = 1024  # draws or targets that are worked on at once, at most
+WORK = 64  # numbers that a draw of a cause takes beside its datum, about
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Normal(NamedTuple):
+    """N(mean, root rootᵀ)."""
+
+    mean: jax.Array  # (d,)
+    root: jax.Array  # (d, d), lower triangular
+
+
+class Target(NamedTuple):
+    """One density in parts; a state is what the base is drawn as, θ or z in the user's space."""
+
+    sample: Callable  # key -> state, of the base
+    log_likelihood: Callable  # state -> (), r
+    flat: Callable  # state -> u (d,)
+    log_base: Callable  # u -> (), log p₀, normalised
+    log_ratio: Callable  # u -> (), r
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["shared", "rows"], meta_fields=["model", "target", "many"]
+)
+@dataclass(frozen=True)
+class Targets:
+    """One target that looks at all rows, or one for every row. A pytree, so that compiled functions take it.
+
+    Attributes:
+        model: of all.
+        target: ``(model, shared, rows) -> Target``, of all rows or of one.
+        shared: what every target looks at beside its rows.
+        rows: of the data, leading axis N.
+        many: whether every row has a target of its own.
+    """
+
+    model: Model
+    target: Callable
+    shared: PyTree
+    rows: PyTree
+    many: bool
+
+    @property
+    def count(self) -> int:
+        """N, or 1."""
+        return jax.tree.leaves(self.rows)[0].shape[0] if self.many else 1
+
+    def some(self, count: int) -> "Targets":
+        """Of at most so many rows, evenly over all."""
+        index = np.linspace(0, self.count - 1, min(self.count, count)).astype(int)
+        return dataclasses.replace(self, rows=jax.tree.map(lambda a: a[index], self.rows))
+
+    def together(self, draws: int) -> int:
+        """Draws of one target, or targets with all their draws, worked on at once, so that memory stays bounded."""
+        numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(self.rows)) or 1
+        if self.many:
+            return int(min(self.count, TOGETHER, max(1, HELD // (draws * (numbers + WORK)))))
+        return int(min(draws, TOGETHER, max(1, HELD // (numbers + self.model.space.size))))
+
+    def each(self, function: Callable, key: jax.Array, own: PyTree = None, draws: int = 1) -> Any:
+        """``function(target, key, own)`` of every one of many targets, leading axis N; own likewise."""
+
+        def one(each: tuple[jax.Array, PyTree, PyTree]) -> Any:
+            return function(self.target(self.model, self.shared, each[1]), each[0], each[2])
+
+        keys = jax.random.split(key, self.count)
+        return jax.lax.map(one, (keys, self.rows, own), batch_size=self.together(draws))
+
+    def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
+        """``function(target, key, own) -> (value, info)`` of every draw: the values (N, draws, …), of one target
+        (draws, …), and the infos' mean. Every target has draws of its own, so that their errors are independent.
+
+        Args:
+            own: of each target, leading axis N; of one target of each draw, leading axis ``draws``.
+            work: times the numbers that a draw takes otherwise.
+        """
+
+        def every(target: Target, key: jax.Array, own: PyTree) -> tuple:
+            values, info = jax.vmap(lambda k: function(target, k, own))(jax.random.split(key, draws))
+            return values, _mean(info)
+
+        if self.many:
+            values, info = self.each(every, key, own, draws * work)
+            return values, _mean(info)
+        target, keys = self.target(self.model, self.shared, self.rows), jax.random.split(key, draws)
+        values, info = jax.lax.map(lambda x: function(target, *x), (keys, own), batch_size=self.together(draws))
+        return values, _mean(info)
+
+
+def _mean(info: PyTree) -> PyTree:
+    return jax.tree.map(lambda a: jnp.mean(a, 0), info)
+
+
+def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -> Targets:
+    """θ given all rows, from the prior or from another base."""
+    return Targets(model, parameters_target, base, None if data is None else data.arrays(), many=False)
+
+
+def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
+    """z_n given x_n and θ, of every row."""
+    return Targets(model, cause_target, theta, data.arrays(), many=True)
+
+
+def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target:
+    """θ given rows, whose state is θ; of a base which is no prior, u."""
+    if base is None:
+
+        def flat(params: PyTree) -> jax.Array:
+            return model.space.ravel(model.unconstrain(params)).astype(jnp.result_type(float))
+
+        def likelihood(params: PyTree) -> jax.Array:
+            return log_likelihood(model, rows, params)
+
+        # The likelihood of a draw is looked at in the user's space: the way to the reals and back would cost digits.
+        log_prior = log_density(model, None, flat=True)
+        return Target(
+            model.sample_prior,
+            likelihood,
+            flat,
+            log_prior,
+            lambda u: likelihood(model.constrain(model.space.unravel(u))),
+        )
+    target = log_density(model, rows, flat=True)
+
+    def log_base(u: jax.Array) -> jax.Array:
+        white = jax.scipy.linalg.solve_triangular(base.root, u - base.mean, lower=True)
+        return -jnp.sum(jnp.square(white)) / 2 - jnp.sum(jnp.log(jnp.diag(base.root))) - len(base.mean) * LOG_2PI / 2
+
+    def log_ratio(u: jax.Array) -> jax.Array:
+        return target(u) - log_base(u)
+
+    def sample(key: jax.Array) -> jax.Array:
+        return base.mean + base.root @ jax.random.normal(key, base.mean.shape, base.mean.dtype)
+
+    return Target(sample, log_ratio, lambda u: u, log_base, log_ratio)
+
+
+def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
+    """Σ log p(y_n|θ); 0 without data."""
+    if rows is None:
+        return jnp.zeros((), jnp.result_type(float))
+    return jnp.sum(counted_log_likelihoods(model, params, rows))
+
+
+def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Target:
+    """z given one row (y, x), whose state is z: each part by the bijection to its support."""
+    y, x = row
+    datum = y if x is None else (y, x)
+    if model.latent is None:  # h¹ … h^L of a ladder, one after another, reals as they are
+
+        def sample(key: jax.Array) -> PyTree:
+            return jax.tree.map(lambda a: a[0], model.dreamt(key, theta, 1)[1])
+
+        def log_prior(z: PyTree, reals: list[jax.Array]) -> list[jax.Array]:
+            return model.factors(theta, z, datum)[1:]
+
+        ways = [IdentityTransform()] * model.depth
+    else:
+        latent = model.latent(theta) if x is None else model.latent(theta, x)
+        parts, tree = jax.tree.flatten(latent, is_leaf=is_distribution)
+        # What is discrete is drawn only, never moved.
+        ways = [IdentityTransform() if part.support.is_discrete else biject_to(part.support) for part in parts]
+
+        def sample(key: jax.Array) -> PyTree:
+            keys = jax.random.split(key, len(parts))
+            return tree.unflatten([part.sample(k) for part, k in zip(parts, keys, strict=True)])
+
+        def log_prior(z: PyTree, reals: list[jax.Array]) -> list[jax.Array]:
+            each = zip(parts, ways, reals, tree.flatten_up_to(z), strict=True)
+            return [
+                jnp.sum(term)
+                for part, way, real, value in each
+                for term in (part.log_prob(value), way.log_abs_det_jacobian(real, value))
+            ]
+
+    leaves, structure = jax.tree.flatten(jax.eval_shape(sample, jax.random.key(0)))
+    shapes = [way.inverse_shape(leaf.shape) for way, leaf in zip(ways, leaves, strict=True)]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+
+    def flat(z: PyTree) -> jax.Array:
+        reals = [way.inv(value) for way, value in zip(ways, structure.flatten_up_to(z), strict=True)]
+        return jnp.concatenate([jnp.ravel(real) for real in reals]).astype(jnp.result_type(float))
+
+    def opened(u: jax.Array) -> tuple[PyTree, list[jax.Array]]:
+        """z, and its parts as reals."""
+        reals = [real.reshape(shape) for real, shape in zip(jnp.split(u, ends[:-1]), shapes, strict=True)]
+        return structure.unflatten([way(real) for way, real in zip(ways, reals, strict=True)]), reals
+
+    def likelihood(z: PyTree) -> jax.Array:
+        return model.factors(theta, z, datum)[0]
+
+    def log_base(u: jax.Array) -> jax.Array:
+        return sum(log_prior(*opened(u)), jnp.zeros((), u.dtype))
+
+    return Target(sample, likelihood, flat, log_base, lambda u: likelihood(opened(u)[0]))

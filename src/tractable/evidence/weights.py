@@ -1,0 +1,182 @@
+"""Weights of draws: of the base, and of a proposal q that lies nearer to the target.
+
+    base        w_s = e^{r(u_s)},                       u_s ~ p₀
+    proposal    w_s = e^{log p₀(u_s) + r(u_s)}/q(u_s),  u_s ~ q
+
+A proposal is ``(own, φ, key) -> (u, log q(u))``, with what it has of each target and what is the same for all: a
+Student t, a mixture of them, or a q that was fitted.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.beliefs import approximations
+from tractable.checks.importance import khat
+from tractable.evidence.targets import Target, Targets
+from tractable.tools.errors import RunError
+from tractable.tools.small import inverse
+
+PyTree = Any
+Propose = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+class Watch(NamedTuple):
+    """Whom progress is reported to, and who may stop it."""
+
+    say: Callable[[str, int, int], None]  # (phase, done, of)
+    stop: Callable[[], bool]
+
+    def go(self, phase: str, done: int = 0, of: int = 1) -> None:
+        """On with a phase; a sentence where the call was interrupted and no weight has been made."""
+        if self.stop():
+            raise RunError(
+                f"log_evidence was interrupted before its weights were made ({phase}: {done} of {of}), so there is "
+                "nothing to estimate from. Run it again, with fewer chains or draws if it takes too long."
+            )
+        self.say(phase, done, of)
+
+
+def weigh(
+    targets: Targets, key: jax.Array, draws: int, watch: Watch, propose: Propose | None = None, own: PyTree = None,
+    phi: PyTree = None, work: int = 1,
+) -> np.ndarray:  # fmt: skip
+    """(N, draws) log weights, see ``log_weights``."""
+    watch.go("draws")
+    found = nan_is_nothing(log_weights(targets, own, phi, key, draws, propose, work))
+    watch.say("draws", 1, 1)
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("draws", "propose", "work"))
+def log_weights(
+    targets: Targets, own: PyTree, phi: PyTree, key: jax.Array, draws: int, propose: Propose | None = None,
+    work: int = 1,
+) -> jax.Array:  # fmt: skip
+    """(N, draws), those of one target (draws,): of draws of the base, or of a proposal.
+
+    Args:
+        own: the proposal's, of each target, leading axis N.
+        phi: the proposal's, the same for all.
+        work: times the numbers that a draw takes otherwise.
+    """
+
+    def one(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, tuple]:
+        if propose is None:
+            return target.log_likelihood(target.sample(key)), ()
+        u, log_q = propose(own, phi, key)
+        return target.log_base(u) + target.log_ratio(u) - log_q, ()
+
+    return targets.over(one, key, draws, own, work)[0]
+
+
+def nan_is_nothing(log_weights: Any) -> np.ndarray:
+    """(N, S) in float64, those (S,) of one target likewise; NaN counts as impossible."""
+    log_weights = np.atleast_2d(np.asarray(log_weights, np.float64))
+    return np.nan_to_num(log_weights, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+
+
+def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
+    """(N, S) as they are; a sentence where a target has no draw that is possible, or one without bound."""
+    largest = log_weights.max(1)
+    impossible = np.flatnonzero(~np.isfinite(largest))
+    if not len(impossible):
+        return log_weights
+    if targets.many:
+        raise RunError(
+            f"No draw of z can have made row {impossible[0]}, nor {len(impossible) - 1} more: its log likelihood was "
+            "finite at none, or without bound at one. Is it possible under theta? More draws, or method='annealed'?"
+        )
+    raise RunError(
+        f"The mean weight is e^{largest[0]}: the log likelihood was finite at no draw, or without bound at one. Are "
+        "the data possible under the prior? Look at model.log_likelihoods at a draw of model.sample_prior."
+    )
+
+
+def smoothed(log_weights: Any) -> np.ndarray:
+    """(S,) log weights with the largest replaced by quantiles of a Pareto tail fitted to them (PSIS).
+
+    As they are where they are equal up to rounding, or not all finite.
+    """
+    log_weights = np.asarray(log_weights, np.float64)
+    if not math.isfinite(khat(log_weights)):
+        return log_weights
+    from arviz_stats.base.array import array_stats  # a second of imports
+
+    normalised = np.asarray(array_stats.psislw(log_weights.max() - log_weights)[0])  # it takes minus the log weights
+    least = int(np.argmin(log_weights))  # one that smoothing leaves as it is: it knows what was taken off
+    return normalised + (log_weights[least] - normalised[least])
+
+
+# Proposals.
+
+
+@functools.cache
+def fitted(family: str) -> Propose:
+    """A q of ``approximations``, by the name of its family."""
+
+    def propose(_: None, phi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = approximations.of(family, phi)
+        u = q.sample(phi, jax.random.normal(key, (q.noise,), phi["mean"].dtype))
+        return u, q.log_prob(phi, u)
+
+    return propose
+
+
+class StudentT(NamedTuple):
+    """t_ν(mean, root rootᵀ)."""
+
+    degrees: jax.Array  # () ν
+    mean: jax.Array  # (d,)
+    root: jax.Array  # (d, d), lower triangular
+
+
+class Mixture(NamedTuple):
+    """Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
+
+    mean: jax.Array  # (K, d) û_k
+    factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
+    share: jax.Array  # (K,) ρ_k, 0 of a place that is left out
+
+
+def student(_: None, q: StudentT, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """u = μ + L ε √(ν/χ²_ν) and its log density."""
+    white = student_white(key, len(q.mean), q.degrees)
+    return q.mean + q.root @ white, student_log_prob(white, jnp.sum(jnp.log(jnp.diag(q.root))), q.degrees)
+
+
+def students(q: Mixture, degrees: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One of K, and the log density of the mixture there."""
+    roots = jnp.swapaxes(inverse(q.factor), 1, 2)  # R of Λ⁻¹ = R Rᵀ
+    which, key = jax.random.split(key)
+    k = jax.random.categorical(which, jnp.log(q.share))
+    u = q.mean[k] + roots[k] @ student_white(key, q.mean.shape[1], degrees)
+    white = jnp.einsum("kji,kj->ki", q.factor, u[None] - q.mean)
+    volumes = -jnp.sum(jnp.log(jnp.diagonal(q.factor, axis1=1, axis2=2)), 1)
+    terms = jax.vmap(student_log_prob, (0, 0, None))(white, volumes, degrees)
+    return u, jax.nn.logsumexp(terms, b=q.share)
+
+
+def student_white(key: jax.Array, size: int, degrees: jax.Array) -> jax.Array:
+    """ε √(ν/χ²_ν), (size,), of the type of ν."""
+    key_normal, key_wide = jax.random.split(key)
+    eps = jax.random.normal(key_normal, (size,), degrees.dtype)
+    return eps / jnp.sqrt(2 * jax.random.gamma(key_wide, degrees / 2, dtype=degrees.dtype) / degrees)
+
+
+def student_log_prob(white: jax.Array, log_volume: jax.Array, degrees: jax.Array) -> jax.Array:
+    """log t_ν of μ + L white, white (d,), where log_volume is log |L|."""
+    size = len(white)
+    half = (degrees + size) / 2
+    constant = (
+        jax.scipy.special.gammaln(half)
+        - jax.scipy.special.gammaln(degrees / 2)
+        - size / 2 * jnp.log(degrees * jnp.pi)
+        - log_volume
+    )
+    return constant - half * jnp.log1p(jnp.sum(jnp.square(white)) / degrees)

@@ -1,0 +1,235 @@
+"""Networks as functions of weights and one input: perceptrons, Equinox modules, and any pair of the kind.
+
+A network is example weights and ``apply(weights, x)`` for **one** x. Flax modules become one by
+``tractable.adapters.flax.from_nnx``.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.tools.errors import ModelError
+from tractable.tools.settings import is_whole
+
+PyTree = Any
+RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
+
+ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # and the gain at which a start keeps their scale
+    "relu": (jax.nn.relu, RELU_GAIN),
+    "gelu": (jax.nn.gelu, RELU_GAIN),
+    "silu": (jax.nn.silu, RELU_GAIN),
+    "elu": (jax.nn.elu, RELU_GAIN),
+    "tanh": (jnp.tanh, 1.0),
+    "sigmoid": (jax.nn.sigmoid, 1.0),
+    "identity": (lambda x: x, 1.0),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A function of weights and one input.
+
+    Args:
+        params: pytree of real arrays, example weights: they say shapes, and where ``start`` is left out they say
+            how widely weights start.
+        apply: ``(params, x) -> output`` for one x, without a batch axis; deterministic.
+        example: one x, or its ``jax.ShapeDtypeStruct``; with it, faults of shape are found at once.
+        output_axis: the axis of a weight that runs over a layer's outputs; all others are its fan-in. −1 for
+            x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
+        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean
+            and sd of the example's leaf, so that weights begin as their library initialised them; a constant leaf
+            (biases of 0, scales of 1) begins at that constant.
+
+    Raises:
+        ModelError: no weights; weights that are not real numbers, or not finite.
+    """
+
+    params: PyTree
+    apply: Callable[..., Any]
+    example: Any = None
+    output_axis: int = -1
+    start: Callable[[jax.Array], PyTree] | None = None
+    # ``made(function, *arguments)``: what was made of it, which goes when it goes.
+    made: Callable[..., Any] = field(default_factory=lambda: functools.lru_cache(32)(_called), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        leaves = jax.tree_util.tree_flatten_with_path(self.params)[0]
+        if not leaves:
+            raise ModelError("A network needs weights; its params hold no array.")
+        for path, leaf in leaves:
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ModelError(
+                    f"The weight {name_of(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is "
+                    "not learnt belongs inside apply, not among the params."
+                )
+            if not np.all(np.isfinite(np.asarray(leaf))):
+                raise ModelError(f"The weight {name_of(path)!r} is not finite: give example weights that are.")
+
+
+def _called(function: Callable, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def mlp(
+    features: int, hidden: int | Sequence[int], outputs: int, activation: str | Callable[[jax.Array], Any] = "relu"
+) -> Network:
+    """A multilayer perceptron.
+
+        h₀ = x,   hₗ = σ(hₗ₋₁ Wₗ + bₗ),   output = h_L W + b
+
+    Weights start as He et al. 2015 draw them, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh,
+    sigmoid and functions of the user's own; biases start at 0.
+
+    Args:
+        features: D ≥ 1, length of x.
+        hidden: widths of the hidden layers, each ≥ 1; one number for one layer, () for a linear map.
+        outputs: ≥ 1, length of the output.
+        activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
+
+    Returns:
+        A Network of ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
+        arguments give the same Network.
+
+    Raises:
+        ModelError: a width below 1; an unknown activation.
+
+    >>> net = mlp(8, (50,), 1)
+    >>> jax.tree.map(jnp.shape, net.params["layer1"])
+    {'bias': (1,), 'weight': (50, 1)}
+    >>> net is mlp(8, [50], 1, activation="relu")
+    True
+    """
+    middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
+    for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
+        check_units(name, width)
+    if isinstance(activation, str) and activation not in ACTIVATIONS:
+        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
+    # Arrays belong to the precision in force when they were made.
+    return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
+
+
+@functools.lru_cache(maxsize=32)
+def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) -> Network:
+    function, gain = ACTIVATIONS[activation] if isinstance(activation, str) else (activation, 1.0)
+    layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
+    if len(layers) == 1:
+        gain = 1.0  # nothing is lost to an activation
+
+    def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
+        weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
+        return {"weight": weight, "bias": jnp.zeros(shape[1], dtype)}
+
+    def start(key: jax.Array) -> PyTree:
+        keys = jax.random.split(key, len(layers))
+        return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
+
+    def apply(params: PyTree, x: Any) -> jax.Array:
+        for i, name in enumerate(layers):
+            x = x @ params[name]["weight"] + params[name]["bias"]  # (out,)
+            if i < len(layers) - 1:
+                x = function(x)
+        return x
+
+    return Network(start(jax.random.key(0)), apply, jax.ShapeDtypeStruct((widths[0],), dtype), -1, start)
+
+
+def as_network(network: Any, example: Any) -> Network:
+    if isinstance(network, Network):
+        return network if example is None else replace(network, example=example)
+    if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
+        return Network(network[0], network[1], example)
+    import equinox  # here, for those who need it: it takes a while
+
+    if isinstance(network, equinox.Module):
+        return _from_equinox(network, example)
+    raise ModelError(
+        "neural_network expects mlp(...), an Equinox module, or a pair (params, apply); got "
+        f"{type(network).__name__}. A Flax module goes through tractable.adapters.flax.from_nnx."
+    )
+
+
+def _from_equinox(module: Any, example: Any) -> Network:
+    import equinox
+
+    def stateful(layer: Any) -> bool:
+        return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
+
+    def drops(layer: Any) -> bool:
+        return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
+
+    # The innermost layers have the telling names.
+    for layer in _layers(module, equinox.Module):
+        kind = type(layer).__name__
+        if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
+            raise ModelError(
+                f"The network has a {kind} layer, which keeps a state: statistics over a batch cannot be computed one "
+                "datum at a time. Use LayerNorm."
+            )
+        if drops(layer):
+            raise ModelError(
+                f"The network has a {kind} layer that drops units at random, so it has no likelihood of its weights. "
+                "Take it out, or switch it off with equinox.nn.inference_mode(network)."
+            )
+    if not callable(module):
+        raise ModelError(f"{type(module).__name__} cannot be called with an x; give it a __call__.")
+    params, static = equinox.partition(module, equinox.is_inexact_array)
+    return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
+
+
+def _layers(module: Any, kind: type) -> list[Any]:
+    """A module and all modules inside it."""
+    inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
+    return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
+
+
+def applied(network: Network, weights: PyTree, x: Any) -> Any:
+    """The output of one x, or a sentence about its shape."""
+    got = jax.tree.map(jnp.shape, x)
+    if network.example is not None:
+        wanted = jax.tree.map(jnp.shape, network.example)
+        if got != wanted:
+            raise ModelError(
+                f"The network takes one input of shape {wanted}; got a row of shape {got}. Change the data's given, or "
+                "the network's first layer."
+            )
+    try:
+        return network.apply(weights, x)
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"The network could not be applied to one input of shape {got}, without a batch axis: {error}"
+        ) from error
+
+
+def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
+    return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
+
+
+def spread(params: PyTree, key: jax.Array) -> PyTree:
+    """Weights drawn as widely as the example's, leaf by leaf; constants as they are."""
+    leaves, treedef = jax.tree.flatten(params)
+    dtype = jnp.result_type(float)
+    drawn = []
+    for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
+        values = np.asarray(leaf, np.float64)
+        constant = values.size == 0 or np.ptp(values) == 0
+        noise = 0.0 if constant else values.std() * jax.random.normal(k, values.shape, dtype)
+        drawn.append(jnp.asarray(values if constant else values.mean() + noise, dtype))
+    return jax.tree.unflatten(treedef, drawn)
+
+
+def name_of(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def check_units(name: str, count: object) -> None:
+    """Raise the sentence of a number of units that is not one."""
+    if not is_whole(count):
+        raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")

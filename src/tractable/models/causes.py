@@ -1,0 +1,59 @@
+"""The z of one datum as a pytree of distributions: its density, its draws, and its values where they can be listed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution
+
+from tractable.core import is_distribution
+from tractable.tools import tree
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+MOST_VALUES = 10_000  # of z that are summed over
+
+
+def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
+    """log p of a pytree of values, nats."""
+    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
+
+
+def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
+    """One draw of each."""
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+
+
+def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
+    """Every value of z, leading axis m; None where z is continuous or infinitely many."""
+    try:
+        found = latent(example(jax.random.key(0)))
+    except TypeError as error:
+        raise ModelError(
+            f"latent(params) could not be called: {error}. Where it looks at inputs, give causes=, those of z."
+        ) from error
+    leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
+    for leaf in leaves:
+        if not is_distribution(leaf):
+            raise ModelError(f"latent(params) should return the distribution of z; got {type(leaf).__name__}.")
+    if not leaves or not all(d.support.is_discrete and d.has_enumerate_support for d in leaves):
+        return None
+    each = [np.asarray(_values(d)) for d in leaves]
+    count = int(np.prod([len(v) for v in each]))
+    if count > MOST_VALUES:
+        raise ModelError(f"z takes {count} values; at most {MOST_VALUES} are summed over. Sum part of it out by hand.")
+    index = np.indices([len(v) for v in each]).reshape(len(each), -1)
+    return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(each, index, strict=True)])
+
+
+def _values(d: Distribution) -> Any:
+    """The values of a scalar distribution."""
+    if d.batch_shape or d.event_shape:
+        raise ModelError(
+            f"z's {type(d).__name__} has shape {d.shape()}: give causes=, or a pytree of scalar distributions."
+        )
+    return d.enumerate_support(expand=False)

@@ -1,0 +1,52 @@
+"""Rows of d numbers, looked at about a centre so that single precision keeps their digits."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from tractable.models.conjugate import Numbers, Real
+from tractable.tools.errors import DataError, ModelError
+from tractable.tools.settings import expect_whole
+
+
+def rows_of(x: ArrayLike, features: int) -> jax.Array:
+    """Rows of the right shape (n, d), or a sentence."""
+    shape = jnp.shape(x)
+    if len(shape) != 2 or shape[1] != features:
+        raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {shape}.")
+    return jnp.asarray(x)
+
+
+def about(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
+    """Rows (n, d) less the centre (1, d), subtracted in their own precision where they are real numbers."""
+    x = rows_of(x, centre.shape[1])
+    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
+    return (x - centre.astype(x.dtype)).astype(dtype)
+
+
+def origin_of(centre: Numbers | None, features: int) -> tuple[float, ...]:
+    """A centre in single precision, the same number in both precisions, as hashable numbers (d,); 0 by default."""
+    return tuple(finite("centre", np.zeros(features) if centre is None else centre, features, np.float32).tolist())
+
+
+def finite(name: str, value: Numbers, features: int, dtype: DTypeLike = np.float64) -> np.ndarray:
+    """(d,) finite numbers, or a sentence."""
+    array = np.asarray(value, dtype)
+    if array.shape != (features,) or not np.isfinite(array).all():
+        raise ModelError(f"{name} has {features} finite numbers, one a column; got {value}.")
+    return array
+
+
+def check_sizes(**sizes: int) -> None:
+    """A sentence where one is no whole number above 0."""
+    for name, value in sizes.items():
+        expect_whole(name, value, ModelError)
+
+
+def check_floor(floor: Real) -> None:
+    """A sentence where a floor of variances is negative or infinite."""
+    if not 0 <= floor < math.inf:
+        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
