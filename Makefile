@@ -1,4 +1,4 @@
-.PHONY: demo test lint clean
+.PHONY: demo test quick lint clean
 .DEFAULT_GOAL := demo
 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3 python
@@ -11,6 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 demo: $(VENV)/.ready
 	@$(BIN)/tractable compare --example beta-bernoulli --methods map,rejection,metropolis,mala,nuts,sgld --out runs/demo
 	@echo "The report is in runs/demo/report.html; open it in a browser."
+
+# Between commits: lint, types and a cross-section of the tests.
+quick: lint
+	$(QUICK) TRACTABLE_TYPECHECK=0 $(BIN)/pytest tests/test_floors.py tests/tools tests/checks tests/test_contract.py \
+	  tests/test_preflight_ladders.py tests/models/test_belief.py tests/models/test_conjugate.py tests/laws/test_points.py \
+	  -m "not slow" -n 2 -q
 
 test: lint
 	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --durations 30

@@ -6,7 +6,7 @@ from typer.testing import CliRunner, Result
 
 from tractable.cli import kinds
 from tractable.cli.app import app
-from tractable.cli.folders import upgraded
+from tractable.cli.folders import upgrade
 from tractable.cli.task import Task
 
 
@@ -25,5 +25,5 @@ def fault(*words: object) -> str:
 
 def task_of(spec: dict[str, Any]) -> Task:
     """The task of a saved run, or of options as they are typed."""
-    spec = upgraded(spec)
+    spec = upgrade(spec)
     return kinds.named(spec["model"]).read(kinds.named(spec["model"]), spec)

@@ -14,7 +14,7 @@ from tractable.checks.report import Report, number
 from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import EM, CoordinateAscent, Method
-from tractable.methods.points import standard_errors
+from tractable.methods.points import point, standard_errors
 from tractable.methods.signal import interruptible
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
@@ -225,7 +225,8 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TractableWarning)  # the report says it
         found = standard_errors(posterior.model, posterior.data, posterior.point, getattr(method, "prior", True))
-    posterior = dataclasses.replace(posterior, found=posterior.found | found, method=method, judged=None)
+    belief = point(posterior.point, posterior.info, found)
+    posterior = dataclasses.replace(posterior, belief=belief, found=posterior.found | found, method=method, judged=None)
     report = posterior.report()
     return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))
 

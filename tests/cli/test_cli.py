@@ -16,7 +16,7 @@ from commands import fault, run, task_of
 from tractable import NUTS, load
 from tractable.cli import kinds, settings
 from tractable.cli.explained import as_rows, model_in, model_of
-from tractable.cli.folders import read_run, upgraded
+from tractable.cli.folders import read_run, upgrade
 from tractable.cli.task import split
 from tractable.data.encoder import Encoder
 from tractable.models.gallery import EXAMPLES
@@ -231,7 +231,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
     for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
         asked = {"held_out": 0.2, "missing": missing, "family": "normal", "shifted": None}
-        assert kinds.named("glm").ask(upgraded(older | written)) == asked
+        assert kinds.named("glm").ask(upgrade(older | written)) == asked
     problem = task_of(older)
     assert problem.spec == spec
     assert model_in(older)[0] is problem.model

@@ -14,7 +14,7 @@ from typer.testing import Result
 
 import tractable as tr
 from tractable.cli import ladders
-from tractable.cli.folders import read_run, upgraded, write_run
+from tractable.cli.folders import read_run, upgrade, write_run
 from tractable.cli.task import split
 from tractable.data import support
 from tractable.data.columns import Column
@@ -191,7 +191,7 @@ def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
     assert task_of(problem).spec == read_run(out)["problem"]
     table = {"names": ["a"], "size": 1, "divisor": 1.0, "mean": [2.0], "sd": [3.0]}
     table |= {"family": "normal", "redraw": False, "levels": 0}
-    found = Encoder.from_dict(upgraded({"shape": [1], "encoding": table})["encoder"])
+    found = Encoder.from_dict(upgrade({"shape": [1], "encoding": table})["encoder"])
     assert found == Encoder((Column("a", "number", 2.0, 3.0),))
 
 
@@ -317,14 +317,14 @@ def test_rows_with_gaps_can_be_left_out(folder):
     task = task_of(given)
     assert task.data.size == ROWS - 1 and task.held_out is None
     again = task_of(json.loads(json.dumps(task.spec)))
-    assert again.asked == task.asked and again.spec == task.spec and again.model is task.model
+    assert again.choices == task.choices and again.spec == task.spec and again.model is task.model
     assert again.encoder == task.encoder
 
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_columns_are_standardised_by_the_rows_fitted(folder):
     task = task_of({"table": folder / "table.csv", "model": "vae", "latent": "1", "held_out": 0.25})
-    assert task.asked["hidden"] == [100] and task.held_out is not None and task.held_out.size == 20
+    assert task.choices["hidden"] == [100] and task.held_out is not None and task.held_out.size == 20
     np.testing.assert_allclose(task.data.y.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(task.data.y.std(0), 1, rtol=1e-12)
     kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", "normal", 0.25)
@@ -364,7 +364,7 @@ def told_law(implementation) -> dict[str, float]:
 
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_what_rows_are_taken_for():
-    told = support.family_told
+    told = support.likely_family
     assert max(told_law(told).values()) <= 1, told_law(told)
     wrong = {
         "black and white": lambda s, *rest: (told(s, *rest)[0], told(s, *rest)[1], 1.0),

@@ -15,7 +15,7 @@ from typer.testing import Result
 from tractable import EM, load
 from tractable.cli import mixtures
 from tractable.cli.folders import read_run, write_run
-from tractable.cli.mixtures import components_of, told
+from tractable.cli.mixtures import components_of, densities
 from tractable.cli.task import split
 from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
@@ -307,18 +307,18 @@ def told_law(implementation) -> dict[str, float]:
 
 
 def of_standardised(model, theta, rows, encoder):
-    density, share = told(model, theta, rows, encoder)
+    density, share = densities(model, theta, rows, encoder)
     return density + np.log(encoder.columns[0].sd), share
 
 
 def with_the_wrong_sign(model, theta, rows, encoder):
-    density, share = told(model, theta, rows, encoder)
+    density, share = densities(model, theta, rows, encoder)
     return density + 2 * np.log(encoder.columns[0].sd), share
 
 
 def test_densities_are_in_the_tables_units(monkeypatch):
     monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
-    scores = told_law(told)
+    scores = told_law(densities)
     assert max(scores.values()) <= 1, scores
     for wrong in (of_standardised, with_the_wrong_sign):
         assert told_law(wrong)["mass"] > 1, wrong.__name__

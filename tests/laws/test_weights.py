@@ -21,6 +21,7 @@ from tractable.core import Batch, whole
 from tractable.data.rows import Plan, window
 from tractable.kernels.em import chunked, expected
 from tractable.methods import points
+from tractable.models.relabelling import matched
 from tractable.objectives import pathwise, score
 from tractable.objectives.wake_sleep import wake_sleep
 from tractable.results.posterior import Posterior
@@ -172,15 +173,10 @@ PLAIN = {
     "map": Learnt(REGRESSION, Y, X, tr.MAP(), point),
     "mle": Learnt(REGRESSION, Y, X, tr.MLE(), point),
     "map by adam": Learnt(REGRESSION, Y, X, tr.MAP(optimizer="adam", steps=50), lambda p: p.point),
-    "map of a latent model": Learnt(COINS, Y.clip(-3, 3), None, tr.MAP(), point),
     "laplace": Learnt(REGRESSION, Y, X, tr.Laplace(draws=2), variational),
     "gauss-newton": Learnt(REGRESSION, Y, X, tr.Laplace(curvature="gauss-newton", draws=2), variational),
     "quadrature": Learnt(REGRESSION, Y, X, tr.FullRank(draws=2), variational, tolerance=1e-4),
-    "mean field": Learnt(
-        REGRESSION, Y, X, tr.MeanField(solver="stochastic", steps=200, draws=2), variational, tolerance=1e-4
-    ),
     "bbb": Learnt(REGRESSION, Y, X, tr.BayesByBackprop(batch_size=None, epochs=100, draws=2), variational),
-    "nuts": Learnt(REGRESSION, Y, X, tr.NUTS(chains=1, draws=8, warmup=8), lambda p: p.unconstrained),
     "rejection": Learnt(
         REGRESSION, Y, X, tr.Rejection(chains=1, draws=5), lambda p: (p.unconstrained, p.found["log_bound"])
     ),
@@ -305,13 +301,12 @@ def test_ladders(name):
     assert set(broken(scores)) == {"ignored"}
 
 
-@pytest.mark.parametrize("method", ["monte-carlo", "importance", "laplace", "annealed"])
+@pytest.mark.parametrize("method", ["monte-carlo", "laplace"])
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_evidence(method):
     """log ∫ p(θ) Π p(y_n|θ)^w dθ is that of rows repeated, at the same draws."""
-    short = {"annealed": {"chains": 32, "pilot": 64, "temperatures": 20, "reverse": False}}.get(method, {"draws": 200})
     one, other, wrong = (
-        tr.log_evidence(REGRESSION, make(Y, X, TIMES), method, progress=False, **short).estimate
+        tr.log_evidence(REGRESSION, make(Y, X, TIMES), method, progress=False, draws=200).estimate
         for make in (weighed, repeated, ignored)
     )
     assert_holds({"evidence": error(one, other, 1e-4)})
@@ -319,11 +314,14 @@ def test_evidence(method):
 
 
 def test_labels():
-    """Draws are relabelled by the rows that count."""
-    posterior = tr.infer(BAYESIAN, weighed(POINTS, None, TIMES), tr.CoordinateAscent(starts=1, draws=20), seed=1)
-    same = tr.infer(BAYESIAN, repeated(POINTS, None, TIMES), tr.CoordinateAscent(starts=1, draws=20), seed=1)
-    same.unconstrained = posterior.unconstrained
-    assert_holds({"draws": error(posterior.relabelled().values, same.relabelled().values, 1e-9)})
+    """Components of draws are matched by the rows that count."""
+    space, swapped = MIXTURE.space, jax.tree.map(lambda a: a[::-1].copy(), START)
+    draws = np.stack([space.ravel(MIXTURE.unconstrain(jax.tree.map(jnp.asarray, t))) for t in (START, swapped, START)])
+    draws = draws + 0.3 * np.random.default_rng(0).normal(size=draws.shape)
+    times = np.where(np.arange(10) % 3 == 0, TIMES, 0)
+    wanted = matched(MIXTURE, repeated(X, None, times).arrays(), draws)
+    assert_holds({"draws": error(matched(MIXTURE, weighed(X, None, times).arrays(), draws), wanted, 1e-9)})
+    assert broken({"draws": error(matched(MIXTURE, ignored(X, None, times).arrays(), draws), wanted, 1e-9)})
 
 
 def test_rows_that_stand_for_rows_of_unlike_weight():

@@ -296,6 +296,23 @@ def test_faults(make, sentence):
         make()
 
 
+def test_numbers_without_a_target():
+    """Columns by the numbers there are; one that is the same keeps its place in an array, and none in a table."""
+    rows = np.array([[1.0, 7.0, np.nan], [3.0, 7.0, 2.0], [5.0, 7.0, 4.0]])
+    table, differs = tables.fit_numbers(rows, ["a", "b", "c"])
+    assert differs.tolist() == [True, False, True] and table.names == ["a", "c"] and table.target == tables.NOTHING
+    x = table.standardise(rows[:, differs])
+    np.testing.assert_allclose(x, [[-np.sqrt(1.5), np.nan], [0, -1], [np.sqrt(1.5), 1]], atol=1e-15)
+    np.testing.assert_allclose(table.restore(x), rows[:, differs])
+    a = np.log(np.std([1, 3, 5]))  # of c the sd is 1
+    np.testing.assert_allclose(table.log_scales(x), [a, a, a])
+    array, _ = tables.fit_numbers(rows, ["0", "1", "2"], shape=(3,))
+    np.testing.assert_allclose(array.standardise(rows)[:, 1], 0)
+    for encoder in (table, array):
+        assert tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+    assert array.to_dict()["columns"][1] == {"name": "1", "kind": "number", "mean": 7.0}  # what is usual is not written
+
+
 def test_many_levels_and_classes():
     names = [f"n{i}" for i in range(101)]
     frame = pd.DataFrame({"x": np.arange(101.0), "name": names})

@@ -139,7 +139,7 @@ def compare(
     if out is not None and (out / "draws.zarr").exists():
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
     kind = kinds.named(model)
-    if kind.compared is None:
+    if kind.side_by_side is None:
         raise kinds.unknown(model)
     given = {
         "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
@@ -193,6 +193,6 @@ def predict(
     and log_evidence.
     """
     from tractable.cli.fit import predict as predicted
-    from tractable.cli.task import Wanted
+    from tractable.cli.task import Request
 
-    predicted(run, new, out, Wanted(level, calibrate, array))
+    predicted(run, new, out, Request(level, calibrate, array))

@@ -28,8 +28,8 @@ def compare(
 ) -> None:
     """A table, a page and a figure of several methods, in a folder."""
     model: Any = task.model
-    chosen = methods_of(str(task.kind.compared) if methods is None else methods, assignments)
-    chosen = [task.kind.suited(task, each, True) for each in chosen]
+    chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
+    chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
@@ -43,7 +43,7 @@ def compare(
     found.table.to_csv(folder / "comparison.csv")
     if found.posteriors:
         write_comparison_page(folder, found, title=f"{task.name}: methods side by side")
-        if task.kind.referenced:
+        if task.kind.has_reference:
             found.plot(folder / "marginals.png")
     conclude(found, folder, quiet)
 
@@ -65,7 +65,7 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
 
 def reference_of(task: Task) -> Any:
     """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
-    if task.model is not None and not task.kind.referenced:
+    if task.model is not None and not task.kind.has_reference:
         return dict.fromkeys(task.model.names, (math.nan, math.inf))  # from which every distance is NaN
     return exact(task)
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable.cli import folders, show
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, one_of, share, sizes, split
+from tractable.cli import show
+from tractable.cli.task import Kind, Option, Request, Result, Task, one_of, posterior_of, share, sizes, split
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
 from tractable.data.files import read_table
-from tractable.infer import infer
 from tractable.methods import Method
 from tractable.models import gallery, linear, network
 from tractable.models.network import PRIORS
@@ -26,7 +25,6 @@ from tractable.pages.held_out import held_out_scores, score_table
 from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
-from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
 
@@ -52,49 +50,49 @@ NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Opti
 OWN_MODEL = "--model, --hidden, --prior and --shifted are for a table; an example has a model of its own."
 
 
-def read(kind: Kind, given: Mapping[str, Any]) -> Task:
+def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
     """A built-in example, or a table with the kind's model; inputs are standardised by the rows fitted."""
-    asked = kind.ask(given)
-    if asked["shifted"] is not None and asked["held_out"] == 0:
+    choices = kind.ask(arguments)
+    if choices["shifted"] is not None and choices["held_out"] == 0:
         raise SettingsError("--shifted is held against held-out rows: give --held-out a share above 0.")
-    table, example = given.get("table"), given.get("example")
+    table, example = arguments.get("table"), arguments.get("example")
     if (table is None) == (example is None):
         got = "neither" if table is None else "both"
         raise DataError(f"Expected either a table with --target, or --example; got {got}.")
     if example is not None:
-        return of_example(kind, example, asked)
-    return of_table(kind, Path(str(table)), given.get("target"), asked)
+        return of_example(kind, example, choices)
+    return of_table(kind, Path(str(table)), arguments.get("target"), choices)
 
 
-def of_example(kind: Kind, name: str, asked: Mapping[str, Any]) -> Task:
+def of_example(kind: Kind, name: str, choices: Mapping[str, Any]) -> Task:
     """A built-in example."""
-    if asked["shifted"] is not None:
+    if choices["shifted"] is not None:
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
-    return Task(kind, name, label(name, data, model), asked, {"example": name}, data, held_out, model)
+    return Task(kind, name, label(name, data, model), choices, {"example": name}, data, held_out, model)
 
 
-def of_table(kind: Kind, path: Path, target: str | None, asked: dict[str, Any]) -> Task:
+def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
     """A table's target, and the other columns that are to explain it."""
     frame = read_table(path)
     if target is None:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
-    missing, shifted = asked["missing"], asked["shifted"]
+    missing, shifted = choices["missing"], choices["shifted"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
-        family = fit_encoder(frame, target, missing, asked["family"]).target.family
+        family = fit_encoder(frame, target, missing, choices["family"]).target.family
     if missing != "raise":
         needed = list(frame.columns) if missing == "drop" else [target]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-    kept, rest = split(frame, target, family, asked["held_out"])
+    kept, rest = split(frame, target, family, choices["held_out"])
     encoder = fit_encoder(kept, target, missing, family)
     held_out = as_rows(encoder, rest) if len(rest) else None
     data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted))
-    asked = asked | {"family": family}
-    spec = {"table": str(path.resolve()), "target": target, "model": kind.name, **asked, "encoder": encoder.to_dict()}
-    name, model = path.name.split(".")[0] or "table", model_of(encoder, asked)
-    return Task(kind, name, label(name, data, model), asked, spec, data, held_out, model, encoder, elsewhere)
+    choices = choices | {"family": family}
+    spec = {"table": str(path.resolve()), "target": target, "model": kind.name, **choices, "encoder": encoder.to_dict()}
+    name, model = path.name.split(".")[0] or "table", model_of(encoder, choices)
+    return Task(kind, name, label(name, data, model), choices, spec, data, held_out, model, encoder, elsewhere)
 
 
 def label(name: str, data: Data, model: Model) -> str:
@@ -103,14 +101,14 @@ def label(name: str, data: Data, model: Model) -> str:
     return f"{name} ({data.size:,} rows, {count} parameter{'s' * (count > 1)})"
 
 
-def model_of(encoder: Encoder, asked: Mapping[str, Any]) -> Model:
+def model_of(encoder: Encoder, choices: Mapping[str, Any]) -> Model:
     """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
     family, features = encoder.target.family, len(encoder.features)
     classes = len(encoder.target.classes) if family == "categorical" else None
-    if asked.get("hidden") is None:
+    if choices.get("hidden") is None:
         return linear.generalised_linear(features, family, classes)
-    mlp = network.mlp(features, tuple(asked["hidden"]), classes or 1)
-    return network.neural_network(mlp, family, prior=asked.get("prior") or PRIORS[0])
+    mlp = network.mlp(features, tuple(choices["hidden"]), classes or 1)
+    return network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
 
 
 def model_in(spec: Mapping[str, Any]) -> tuple[Model, Encoder]:
@@ -130,32 +128,22 @@ def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
     return Data(y, x)
 
 
-def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
+def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
     """The posterior of a model that is known."""
-    posterior = gone_on_with(task, method, seed, folder, progress)
-    return Learnt(posterior, posterior.seconds)
+    posterior = posterior_of(task, method, seed, folder, progress)
+    return Result(posterior, posterior.seconds)
 
 
-def gone_on_with(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Posterior:
-    """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
-    model: Any = task.model
-    about, kept = folders.described(folder), folders.read_run(folder)
-    same = kept["method"] == method.settings() and kept["seed"] == seed
-    if about is not None and not about["interrupted"] and same:
-        return load(folder, model, task.data)
-    return infer(model, task.data, method, seed=seed, progress=progress, checkpoint=folder)
-
-
-def page(folder: Path, task: Task, learnt: Learnt) -> None:
+def page(folder: Path, task: Task, result: Result) -> None:
     """The report."""
-    title = f"{task.name} by {type(learnt.posterior.method).__name__}"
+    title = f"{task.name} by {type(result.posterior.method).__name__}"
     held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
-    write_page(folder, learnt.posterior, title=title, **held)
+    write_page(folder, result.posterior, title=title, **held)
 
 
-def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
+def tables(task: Task, result: Result) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
-    posterior = learnt.posterior
+    posterior = result.posterior
     yield to_terminal(parameters.numbers(posterior, task.encoder), show.ROWS)
     if weights := int((~parameters.listed(posterior.model)).sum()):
         yield f"{weights:,} weights of the network: see the report.\n"
@@ -164,18 +152,18 @@ def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
         yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
+def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
     """The target of each row of a table, by a run that explained it."""
     if "example" in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
     model, encoder = model_in(spec)
     posterior, x, kept_out = load(run, model), inputs(encoder, new), None
-    if wanted.calibrate is not None:
-        frame, target = read_table(wanted.calibrate), encoder.target.name
+    if request.calibrate is not None:
+        frame, target = read_table(request.calibrate), encoder.target.name
         if target not in frame:
-            raise DataError(f"--calibrate needs rows with the target {target!r}; {wanted.calibrate} lacks it.")
+            raise DataError(f"--calibrate needs rows with the target {target!r}; {request.calibrate} lacks it.")
         kept_out = as_rows(encoder, frame)
-    return predictions(encoder, posterior.predict(x, wanted.level, calibrate=kept_out))
+    return predictions(encoder, posterior.predict(x, request.level, calibrate=kept_out))
 
 
 def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
@@ -203,14 +191,14 @@ GLM = Kind(
         "hidden": "--hidden is for --model mlp; glm has no hidden layers.",
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",
     },
-    read, learn, page, shown, lambda folder, spec, about: (), predict,
-    compared="map,mala,nuts,sgld", calibrates=True,
+    read, learn, page, tables, lambda folder, spec, about: (), predict,
+    side_by_side="map,mala,nuts,sgld", calibrates=True,
 )  # fmt: skip
 MLP = dataclasses.replace(
-    GLM, name="mlp", method="bbb", options=OPTIONS | NETWORK, refused={"example": OWN_MODEL},
-    unsuited={
+    GLM, name="mlp", method="bbb", options=OPTIONS | NETWORK, refusals={"example": OWN_MODEL},
+    unsuitable={
         "rejection": "Rejection waits until a draw from the prior explains the data, which the many numbers of a "
         "network never do. Use bbb, ensemble, laplace or nuts."
     },
-    compared="map,bbb,ensemble", referenced=False,
+    side_by_side="map,bbb,ensemble", has_reference=False,
 )  # fmt: skip

@@ -8,35 +8,35 @@ import pandas as pd
 import typer
 
 from tractable.cli import kinds, show
-from tractable.cli.folders import described, fresh, left_only_with_results, read_run, write_run
+from tractable.cli.folders import fresh, left_only_with_results, posterior_in, read_run, write_run
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.speech import end, say
-from tractable.cli.task import Learnt, Task, Wanted
+from tractable.cli.task import Request, Result, Task
 from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 
-def fit(model: str, given: Mapping[str, Any], how: How) -> None:
+def fit(model: str, arguments: Mapping[str, Any], how: How) -> None:
     """A fit in its folder, its page and its tables.
 
     Args:
         model: a name of ``kinds.KINDS``.
-        given: options by name, as they were typed; None where nothing was.
+        arguments: options by name, as they were typed; None where nothing was.
     """
     kind = kinds.named(model)
     kinds.check_options(kind, {"resume": how.resume})
     saved = run_gone_on_with(how, kind.resumable)
     kind = kinds.kind_gone_on_with(how.out, saved, model) if saved else kind
-    kinds.check_options(kind, given)
-    if saved and given["table"] is None and given["example"] is None:
-        own = [name for name in kind.options if name not in ("held_out", "missing") and given[name]]
+    kinds.check_options(kind, arguments)
+    if saved and arguments["table"] is None and arguments["example"] is None:
+        own = [name for name in kind.options if name not in ("held_out", "missing") and arguments[name]]
         if own:
             raise SettingsError(f"--resume goes on with the run as it was: leave --{own[0]} out.")
-        given = saved["problem"]
-    task = kind.read(kind, given)
+        arguments = saved["problem"]
+    task = kind.read(kind, arguments)
     method, seed = method_and_seed(how, saved, kind.method)
-    method = kind.suited(task, method, how.sized)
+    method = kind.adapted_method(task, method, how.sized)
 
     folder = how.out if how.out is not None else fresh(f"{task.name}-{kind.folder or method.label}")
     about = {"problem": task.spec, "method": method.settings(), "seed": seed}
@@ -45,39 +45,39 @@ def fit(model: str, given: Mapping[str, Any], how: How) -> None:
     if not how.quiet:
         say(f"{kind.learner or method.label} on {task.label}, into {folder}")
     with left_only_with_results(folder, new=not saved):
-        learnt = kind.learn(task, method, seed, folder, how.progress)
+        result = kind.learn(task, method, seed, folder, how.progress)
     if not saved:
         write_run(folder, about)  # with what was chosen
-    conclude(task, learnt, folder, how.quiet)
+    conclude(task, result, folder, how.quiet)
 
 
-def conclude(task: Task, learnt: Learnt, folder: Path, quiet: bool) -> None:
+def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
     """Page, tables and exit code of a fit."""
-    task.kind.page(folder, task, learnt)
-    report, selection = learnt.posterior.report(), learnt.selection
+    task.kind.page(folder, task, result)
+    report, selection = result.posterior.report(), result.selection
     for remark in selection.remarks if selection else ():
         say(f"Note: {remark}", "yellow")
     if quiet:
         typer.echo(folder)
     else:
         console = show.console()
-        for each in task.kind.tables(task, learnt):
+        for each in task.kind.tables(task, result):
             console.print(each)
         checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
         console.print(show.verdict(report.verdict, checks))
-        console.print(f"{show.seconds(learnt.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
-    end(selection.interrupted if selection else learnt.posterior.interrupted, report.verdict)
+        console.print(f"{show.seconds(result.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
+    end(selection.interrupted if selection else result.posterior.interrupted, report.verdict)
 
 
 def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
-    entries, about, console = read_run(folder), described(folder), show.console()
+    entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
         console.print(to_terminal(results_table(pd.read_csv(folder / "comparison.csv", index_col=0))))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:
-        for each in kinds.named(entries["problem"]["model"]).kept(folder, entries["problem"], about):
+        for each in kinds.named(entries["problem"]["model"]).saved_tables(folder, entries["problem"], about):
             console.print(each)
         console.print(show.verdict(about["verdict"], about["checks"]))
         console.print(f"{show.seconds(about['seconds'])}.")
@@ -89,21 +89,21 @@ def report(folder: Path) -> None:
     console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)
 
 
-def predict(folder: Path, new: Path, out: Path, wanted: Wanted) -> None:
+def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
     """A table of predictions of new rows, by the run in a folder."""
     spec = read_run(folder)["problem"]
     kind = kinds.named(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
-    if wanted.array is not None and "array" not in kind.options:
+    if request.array is not None and "array" not in kind.options:
         takers = [each.name for each in kinds.KINDS.values() if "array" in each.options]
         raise DataError(f"--array is of an .npz, which runs of {' and '.join(takers)} take; got {new}.")
-    if wanted.calibrate is not None and not kind.calibrates:
+    if request.calibrate is not None and not kind.calibrates:
         raise DataError(f"--calibrate is for intervals of a number; a {kind.noun} gives none.")
-    found = kind.predict(folder, spec, new, wanted)
+    found = kind.predict(folder, spec, new, request)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".csv":
         found.to_csv(out, index=False)
     else:
         found.to_parquet(out, index=False)
-    typer.echo(f"{len(found)} {kind.predicted} in {out}")
+    typer.echo(f"{len(found)} {kind.row_noun} in {out}")

@@ -54,7 +54,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     """What ``write_run`` wrote, here or in version 0.1."""
     try:
         entries = json.loads((folder / RUN).read_text(encoding="utf-8"))
-        return entries | {"problem": upgraded(entries["problem"])}
+        return entries | {"problem": upgrade(entries["problem"])}
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{folder} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
@@ -63,7 +63,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
-def upgraded(spec: dict[str, Any]) -> dict[str, Any]:
+def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
     """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
     spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}
     if "file" in spec:
@@ -81,7 +81,7 @@ def upgraded(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def described(folder: Path) -> dict[str, Any] | None:
+def posterior_in(folder: Path) -> dict[str, Any] | None:
     """What is known of the posterior in a folder; None where there is none yet."""
     path = folder / "posterior.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -21,19 +21,19 @@ def named(name: str) -> Kind:
 
 def unknown(name: str) -> SettingsError:
     """The sentence about a kind that is none, or that compare does not take."""
-    compared = [kind.name for kind in KINDS.values() if kind.compared is not None]
-    *others, last = [kind.name for kind in KINDS.values() if kind.compared is None]
+    compared = [kind.name for kind in KINDS.values() if kind.side_by_side is not None]
+    *others, last = [kind.name for kind in KINDS.values() if kind.side_by_side is None]
     return SettingsError(
         f"--model is {' or '.join(compared)}; got {name!r}. tractable fit takes {', '.join(others)} and {last} too."
     )
 
 
-def check_options(kind: Kind, given: Mapping[str, Any]) -> None:
+def check_options(kind: Kind, arguments: Mapping[str, Any]) -> None:
     """A sentence about the first option that was given and that the kind does not take."""
-    said = [option for option, value in given.items() if value not in (None, False)]
+    said = [option for option, value in arguments.items() if value not in (None, False)]
     for option in said:
-        if option in kind.refused:
-            raise SettingsError(kind.refused[option])
+        if option in kind.refusals:
+            raise SettingsError(kind.refusals[option])
         owners = [each.name for each in KINDS.values() if option in each.options]
         if owners and kind.name not in owners:
             raise SettingsError(f"--{option} is for --model {' and '.join(owners)}; got --model {kind.name}.")
@@ -45,7 +45,7 @@ def kind_gone_on_with(folder: Path | None, saved: Mapping[str, Any], name: str) 
         raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
     kept = named(saved["problem"]["model"])
     if not kept.resumable:
-        raise CheckpointError(f"{folder} is a {kept.name}: {kept.refused['resume'].partition(': ')[2]}")
+        raise CheckpointError(f"{folder} is a {kept.name}: {kept.refusals['resume'].partition(': ')[2]}")
     if name not in (kept.name, DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")
     return kept

@@ -12,12 +12,23 @@ from rich.console import Group
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli import explained
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share, sizes
+from tractable.cli.task import (
+    Kind,
+    Option,
+    Request,
+    Result,
+    Task,
+    held_back,
+    one_of,
+    posterior_of,
+    refusals,
+    share,
+    sizes,
+)
 from tractable.core import Data
 from tractable.data import support
-from tractable.data.columns import Column, standardised
-from tractable.data.encoder import Encoder
+from tractable.data.columns import Column
+from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
 from tractable.models.belief import sigmoid_belief_network
@@ -73,41 +84,41 @@ def options_of(name: str, family: Option) -> dict[str, Option]:
     }
 
 
-def read(kind: Kind, given: Mapping[str, Any]) -> Task:
+def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
     """Rows of a file, and the ladder that is asked for; how they are taken is told by warnings.
 
     Raises:
         DataError: no rows of numbers, gaps that nothing was said of, numbers that the family does not have.
     """
-    if given.get("table") is None:
+    if arguments.get("table") is None:
         raise DataError(f"--model {kind.name} expects a file: tractable fit FILE --model {kind.name} --latent 20.")
-    path, asked = Path(given["table"]), kind.ask(given)
-    if asked["latent"] is None:
+    path, choices = Path(arguments["table"]), kind.ask(arguments)
+    if choices["latent"] is None:
         raise SettingsError(f"--model {kind.name} expects --latent, such as --latent {EXAMPLES[kind.name]}.")
-    if asked["redraw"] and asked["family"] not in (None, "bernoulli"):
-        raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {asked['family']}.")
-    source = read_rows(path, asked["array"])
-    if asked["missing"] == "drop" and (gone := source.gaps).any():
+    if choices["redraw"] and choices["family"] not in (None, "bernoulli"):
+        raise SettingsError(f"--redraw draws binary pixels, of --family bernoulli; got --family {choices['family']}.")
+    source = read_rows(path, choices["array"])
+    if choices["missing"] == "drop" and (gone := source.gaps).any():
         tell(f"Left out: {counted(int(gone.sum()), 'row')} of {len(gone):,}, with numbers missing or not finite.")
         source = source._replace(values=source.values[~gone])
     source.refuse_gaps(GAPS + IMPUTE)
     n, binary = len(source.values), "hidden" not in kind.options
     if n < 2:
         raise DataError(f"A {kind.name} is learnt from rows that differ: expected two or more; got {n}.")
-    family, redraw, divisor = support.family_told(source, asked["family"], asked["redraw"], binary)
-    back = held_back(n, asked["held_out"])
+    family, redraw, divisor = support.likely_family(source, choices["family"], choices["redraw"], binary)
+    back = held_back(n, choices["held_out"])
     encoder, source = encoder_of(source, ~back, 0.0 if family == "normal" else divisor)
-    asked |= {"family": family, "redraw": redraw, "array": source.array}
-    if not binary and asked["hidden"] is None:
-        asked["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
+    choices |= {"family": family, "redraw": redraw, "array": source.array}
+    if not binary and choices["hidden"] is None:
+        choices["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
     levels = support.levels_of(source) if family == "categorical" else 0
     shape = {"shape": list(source.shape), "levels": levels}
-    spec = {"table": str(path.resolve()), "model": kind.name, **asked, **shape, "encoder": encoder.to_dict()}
-    rows, model = encoded(spec, encoder, source), model_of(spec, encoder)
+    spec = {"table": str(path.resolve()), "model": kind.name, **choices, **shape, "encoder": encoder.to_dict()}
+    rows, model = rows_of(spec, encoder, source), model_of(spec, encoder)
     name, d = path.name.split(".")[0] or "rows", len(encoder.columns)
     label = f"{name} ({counted(int(np.sum(~back)), 'row')} of {counted(d, 'number')}; {model})"
     return Task(
-        kind, name, label, asked, spec, Data(rows[~back]), Data(rows[back]) if back.any() else None, model, encoder
+        kind, name, label, choices, spec, Data(rows[~back]), Data(rows[back]) if back.any() else None, model, encoder
     )
 
 
@@ -117,25 +128,20 @@ def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encode
     Args:
         divisor: 0 of normal rows. Of a table columns that are alike in all rows kept are then left out.
     """
-    table = source.names is not None
-    names, shape = source.names or places(source.shape), None if table else source.shape
+    names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
-    values = np.asarray(source.values[kept], np.float64)
-    differs = values.min(0) != values.max(0)
+    encoder, differs = fit_numbers(source.values[kept], names, shape)
     if not differs.any():
         raise DataError("No number differs between the rows fitted, so there is nothing to learn from.")
-    if table and not differs.all():
-        tell(f"Left out, being the same in every row that is fitted: {listing(np.array(names, object)[~differs])}.")
-        values, names = values[:, differs], np.array(names, object)[differs].tolist()
-        source = Source(source.values[:, differs], (len(names),), None, names)
+    if source.names is not None and not differs.all():
+        tell(f"Left out, being the same in every row that is fitted: {listing(source.of(~differs).names or ())}.")
+        source = source.of(differs)
     tell("Columns are standardised by the mean and sd of the rows fitted.")
-    each = zip(names, values.T, strict=True)
-    columns = (standardised(name, column) or Column(name, "number", float(column[0])) for name, column in each)
-    return Encoder(tuple(columns), shape=shape), source
+    return encoder, source
 
 
-def encoded(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:
+def rows_of(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:
     """(n, d) rows of the model.
 
     Raises:
@@ -177,7 +183,7 @@ def model_of(spec: Mapping[str, Any], encoder: Encoder) -> Ladder:
     return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
 
 
-def suits(task: Task, method: Any, sized: bool) -> Method:
+def adapt(task: Task, method: Any, sized: bool) -> Method:
     """The method with batches that there are rows for, or a sentence where it does not learn the ladder."""
     if not sized and method.batch_size > task.data.size:
         method = dataclasses.replace(method, batch_size=task.data.size)
@@ -186,13 +192,13 @@ def suits(task: Task, method: Any, sized: bool) -> Method:
     return method
 
 
-def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
+def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
     """A ladder and its inference network, held against the rows that were kept back."""
-    posterior = explained.gone_on_with(task, method, seed, folder, progress)
+    posterior = posterior_of(task, method, seed, folder, progress)
     if task.held_out is not None and "held-out bound" not in posterior.found:
         scored(posterior, task.held_out)
         posterior.write(folder)
-    return Learnt(posterior, posterior.seconds)
+    return Result(posterior, posterior.seconds)
 
 
 def scored(posterior: Posterior, rows: Data) -> None:
@@ -210,19 +216,19 @@ def scored(posterior: Posterior, rows: Data) -> None:
     posterior.found |= {"held-out bound": bound.held_out, "held-out rows": bound.rows}
 
 
-def page(folder: Path, task: Task, learnt: Learnt) -> None:
+def page(folder: Path, task: Task, result: Result) -> None:
     """The report."""
-    title = f"{task.name} by {type(learnt.posterior.method).__name__}"
-    write_page(folder, learnt.posterior, title=title, shape=support.picture(task.spec["shape"]))
+    title = f"{task.name} by {type(result.posterior.method).__name__}"
+    write_page(folder, result.posterior, title=title, shape=support.picture(task.spec["shape"]))
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
+def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
     """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
     encoder = Encoder.from_dict(spec["encoder"])
     first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
-    source = read_rows(new, wanted.array, first, encoder.names if encoder.shape is None else ())
+    source = read_rows(new, request.array, first, encoder.names if encoder.shape is None else ())
     source.refuse_gaps(IMPUTE)
-    rows, lower = encoded(spec, encoder, source), log_scale(spec, encoder)
+    rows, lower = rows_of(spec, encoder, source), log_scale(spec, encoder)
     posterior = load(run, model_of(spec, encoder))
     evidence: Any = posterior.log_evidence
     found = evidence(Data(rows), samples=DRAWS)
@@ -245,11 +251,11 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
     return columns
 
 
-def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
+def tables(task: Task, result: Result) -> Iterator[Any]:
     """Layers and bounds."""
     model: Any = task.model
-    yield to_terminal(layers(model, learnt.posterior.found))
-    yield bounds_table(learnt.posterior.found, task.spec)
+    yield to_terminal(layers(model, result.posterior.found))
+    yield bounds_table(result.posterior.found, task.spec)
 
 
 def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Group:
@@ -270,12 +276,12 @@ VAE = Kind(
     options_of("vae", Option(one_of(support.FAMILIES, "--family of a vae's rows is")))
     | {"hidden": Option(sizes("hidden", "20 or 100,50"))},
     refusals("vae", NOT_OF_LADDERS),
-    read, learn, page, shown, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,
-    predicted="rows of codes and bounds", methods=METHODS, suits=suits, noun="vae", folder="vae",
+    read, learn, page, tables, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,
+    row_noun="rows of codes and bounds", methods=METHODS, adapt=adapt, noun="vae", folder="vae",
 )  # fmt: skip
 BELIEF = dataclasses.replace(
     VAE, name="belief-network", method="nvil", options=options_of("belief-network", Option(of_binary_rows)),
-    refused=refusals(
+    refusals=refusals(
         "belief-network",
         NOT_OF_LADDERS | {"hidden": "it has no deterministic layers; --latent lists its layers of hidden units."},
     ),

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from tractable.cli import show
-from tractable.cli.task import Kind, Learnt, Option, Task, Wanted, held_back, one_of, refusals, share
+from tractable.cli.task import Kind, Option, Request, Result, Task, held_back, one_of, refusals, share
 from tractable.core import Data
-from tractable.data.columns import Column, gap, standardised
-from tractable.data.encoder import Encoder
+from tractable.data.columns import gap
+from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
@@ -78,48 +78,51 @@ NOT_OF_MIXTURES = {
 }
 
 
-def read(kind: Kind, given: Mapping[str, Any]) -> Task:
+def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
     """The numbers of a table; what is left out is told by warnings.
 
     Raises:
         DataError: no numbers, gaps that nothing was said of, more components than rows.
     """
-    if given.get("table") is None:
+    if arguments.get("table") is None:
         raise DataError(f"--model {NAME} expects a table: tractable fit TABLE --model {NAME}.")
-    path, asked = Path(given["table"]), kind.ask(given)
-    if asked["choose"] == "held-out" and asked["held_out"] == 0:
+    path, choices = Path(arguments["table"]), kind.ask(arguments)
+    if choices["choose"] == "held-out" and choices["held_out"] == 0:
         raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
-    if asked["choose"] == "evidence" and asked["missing"] == "exact":
+    if choices["choose"] == "evidence" and choices["missing"] == "exact":
         raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
-    source = without_gaps(numbers_of(path), asked["missing"])
-    back = held_back(len(source.values), asked["held_out"])
-    columns = [fitted(*each) for each in zip(source.names or (), source.values[~back].T, strict=True)]
-    used = [column is not None for column in columns]
-    if not any(used):
+    source = without_gaps(numbers_of(path), choices["missing"])
+    back = held_back(len(source.values), choices["held_out"])
+    encoder, differs = fit_numbers(source.values[~back], source.names or (), missing=choices["missing"])
+    for name, values in zip(source.of(~differs).names or (), source.values[~back][:, ~differs].T, strict=True):
+        present = values[~np.isnan(values)]
+        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
+        tell(f"Column {name!r} {same} that is fitted; it is left out.")
+    if not differs.any():
         raise DataError(f"No column of numbers in {path} differs between rows, so there is nothing to learn from.")
-    asks, n = components_of(asked["components"])[-1], int(np.sum(~back))
+    asks, n = components_of(choices["components"])[-1], int(np.sum(~back))
     if asks > n:
         raise DataError(
             f"--components asks for up to {asks}, of {counted(n, 'row')} to fit: each needs a row at least. Ask for "
             f"fewer{', or set --held-out 0' if back.any() else ''}."
         )
-    encoder = Encoder(tuple(column for column in columns if column is not None), missing=asked["missing"])
-    rows = encoder.standardise(source.values[:, used])
+    rows = encoder.standardise(source.of(differs).values)
     gaps = "keep" if np.isnan(rows).any() else "raise"
     data, held_out = Data(rows[~back], missing=gaps), Data(rows[back], missing=gaps) if back.any() else None
     name = path.name.split(".")[0] or "table"
-    label = f"{name} ({n:,} rows of {counted(sum(used), 'number')})"
-    spec = {"table": str(path.resolve()), "model": NAME, **asked, "encoder": encoder.to_dict(), "chosen": None}
-    return Task(kind, name, label, asked, spec, data, held_out, encoder=encoder)
+    label = f"{name} ({n:,} rows of {counted(int(differs.sum()), 'number')})"
+    spec = {"table": str(path.resolve()), "model": NAME, **choices, "encoder": encoder.to_dict(), "chosen": None}
+    return Task(kind, name, label, choices, spec, data, held_out, encoder=encoder)
 
 
 def numbers_of(path: Path) -> Source:
     """The columns of a table that hold numbers."""
     source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
-    some, names = np.isfinite(source.values).any(0), np.array(source.names, object)
-    if not some.all():
-        tell(f"Left out, as they hold no value at all: {listing(names[~some])}.")
-    return source._replace(values=source.values[:, some], names=names[some].tolist())
+    some = np.any(np.isfinite(source.values), axis=0)
+    if some.all():
+        return source
+    tell(f"Left out, as they hold no value at all: {listing(source.of(~some).names or ())}.")
+    return source.of(some)
 
 
 def without_gaps(source: Source, missing: str) -> Source:
@@ -141,28 +144,19 @@ def without_gaps(source: Source, missing: str) -> Source:
     return source._replace(values=values[~gone])
 
 
-def fitted(name: str, values: np.ndarray) -> Column | None:
-    """A column by the rows fitted; None, and a note, where it is the same in all of them."""
-    column, present = standardised(name, values), values[~np.isnan(values)]
-    if column is None:
-        same = f"is {present[0]:g} in every row" if len(present) else "holds no value"
-        tell(f"Column {name!r} {same} that is fitted; it is left out.")
-    return column
-
-
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
     """The mixture of standardised rows."""
     return (mixture.with_missing if gaps else mixture.gaussian_mixture)(components, features, covariance)
 
 
-def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Learnt:
+def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
     """A fit for each K, and the one that is chosen; its table in the table's units."""
-    asked, encoder, rows = task.asked, task.encoded_by, task.data.y
+    choices, encoder, rows = task.choices, task.encoded_by, task.data.y
     gaps, d = task.data.missing == "keep", len(encoder.columns)
     found = select(
-        lambda k: model_of(k, d, asked["covariance"], gaps), task.data, components_of(asked["components"]), method,
-        by=asked["choose"], held_out=task.held_out,
-        bound_of=lambda k: bayesian_gaussian_mixture(k, d, asked["covariance"], weight_concentration=1.0),
+        lambda k: model_of(k, d, choices["covariance"], gaps), task.data, components_of(choices["components"]), method,
+        by=choices["choose"], held_out=task.held_out,
+        bound_of=lambda k: bayesian_gaussian_mixture(k, d, choices["covariance"], weight_concentration=1.0),
         seed=seed, progress=progress,
     )  # fmt: skip
     # log |d standardised / d x| is the same for every K, so the choice and what is said of it do not change.
@@ -176,20 +170,22 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     table.to_csv(folder / "criterion.csv", index=False)
     task.spec["chosen"] = found.components
     seconds = {"fits": float(table["seconds"].sum())}
-    return Learnt(found.posterior, seconds, dataclasses.replace(found, table=table))
+    return Result(found.posterior, seconds, dataclasses.replace(found, table=table))
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _told(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _densities(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
-def told(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+def densities(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
     """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
     n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
-    parts = [_told(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)]
+    parts = [
+        _densities(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)
+    ]
     density, share = (np.concatenate([np.asarray(p[j], np.float64) for p in parts])[:n] for j in (0, 1))
     return density - encoder.log_scales(rows), share
 
@@ -200,7 +196,7 @@ def components(posterior: Posterior, task: Task) -> Components:
     _, sd = task.encoded_by.scale
     k, d = theta.means.shape
     spread = np.asarray(theta.covariances, np.float64)
-    if task.asked["covariance"] in ("full", "tied"):
+    if task.choices["covariance"] in ("full", "tied"):
         spread = np.broadcast_to(spread, (k, d, d))
     else:
         spread = spread.reshape(k, -1, 1) * np.eye(d)
@@ -209,20 +205,20 @@ def components(posterior: Posterior, task: Task) -> Components:
     return Components(task.encoded_by.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
-def page(folder: Path, task: Task, learnt: Learnt) -> None:
+def page(folder: Path, task: Task, result: Result) -> None:
     """The report of the mixture chosen."""
-    posterior, rows = learnt.posterior, task.data.y
-    found, model = cast(Selection, learnt.selection), cast(LatentModel, posterior.model)
-    _, share = told(model, posterior.mean(), rows, task.encoded_by)
+    posterior, rows = result.posterior, task.data.y
+    found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
+    _, share = densities(model, posterior.mean(), rows, task.encoded_by)
     exhibits = mixtures.exhibits(
-        found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.asked["covariance"],
+        found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.choices["covariance"],
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
     title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"
     write_page(folder, posterior, title=title, facts=mixtures.facts(found, rows), exhibits=exhibits)
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd.DataFrame:
+def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
     """For each row of a table its log density, its likeliest component and the probability of each."""
     encoder = Encoder.from_dict(spec["encoder"])
     source = of_table(read_table(new), new, encoder.names)
@@ -232,20 +228,20 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, wanted: Wanted) -> pd
     if gaps.any():
         tell(f"{counted(int(gaps.sum()), 'row')} with missing values: told by the numbers there are.")
     plain, gapped = (model_of(spec["chosen"], len(encoder.columns), spec["covariance"], each) for each in (False, True))
-    density, share = told(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
-    told_of = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
-    return pd.DataFrame({"component": share.argmax(1) + 1, **told_of, "log density": density})
+    density, share = densities(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
+    shares = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
+    return pd.DataFrame({"component": share.argmax(1) + 1, **shares, "log density": density})
 
 
-def shown(task: Task, learnt: Learnt) -> Iterator[Any]:
+def tables(task: Task, result: Result) -> Iterator[Any]:
     """Every K, and the components chosen."""
-    found = cast(Selection, learnt.selection)
+    found = cast(Selection, result.selection)
     yield to_terminal(Exhibit("Components tried", [mixtures.tried_table(found.table, found.best)]))
-    chosen = mixtures.components_of(components(learnt.posterior, task), task.data.size, task.asked["covariance"])
+    chosen = mixtures.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
     yield to_terminal(chosen, show.ROWS, show.COLUMNS)
 
 
-def kept(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
+def saved_tables(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
     """Every K that a run tried."""
     tried = pd.read_csv(folder / "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
@@ -255,6 +251,6 @@ def kept(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Ite
 MIXTURE = Kind(
     NAME, "em", OPTIONS,
     refusals(NAME, NOT_OF_MIXTURES),
-    read, learn, page, shown, kept, predict,
+    read, learn, page, tables, saved_tables, predict,
     methods=("em",), resumable=False, noun="mixture", folder=NAME, learner="mixtures of normals",
 )  # fmt: skip

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tractable.cli import folders
 from tractable.core import Data, Model
 from tractable.data.encoder import Encoder
+from tractable.infer import infer
 from tractable.methods import Method
+from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.select import Selection
 from tractable.tools.errors import DataError, SettingsError
@@ -83,7 +86,7 @@ class Task:
         kind: of the model.
         name: short, for the run's folder.
         label: what is learnt from, in words.
-        asked: the kind's options.
+        choices: values of the kind's options.
         spec: what JSON can hold; the task is read again from it, and rows to predict are encoded by it.
         data: rows to fit.
         held_out: rows that no method takes part of; None where there are none.
@@ -95,7 +98,7 @@ class Task:
     kind: "Kind"
     name: str
     label: str
-    asked: Mapping[str, Any]
+    choices: Mapping[str, Any]
     spec: dict[str, Any]
     data: Data
     held_out: Data | None
@@ -111,7 +114,7 @@ class Task:
         return self.encoder
 
 
-class Learnt(NamedTuple):
+class Result(NamedTuple):
     """What a fit came to."""
 
     posterior: Posterior
@@ -127,20 +130,20 @@ class Kind:
         name: as typed.
         method: the name of what learns it where nothing is said.
         options: those that it takes.
-        refused: sentences about options that it does not take.
-        read: ``(kind, given) -> Task`` from what was typed, or from a saved spec.
-        learn: ``(task, method, seed, folder, progress) -> Learnt``, which is then in the folder too.
-        page: ``(folder, task, learnt)`` writes the report.
-        tables: ``(task, learnt)`` gives what a terminal shows of a fit before the verdict;
-        kept: ``(folder, spec, about)`` what it shows of the fit in a folder.
-        predict: ``(folder, spec, new, Wanted) -> a table``, a row for each new row.
-        predicted: what those rows are.
-        methods: names of those that learn it; empty for any but the ``unsuited``,
-        unsuited: sentences about those that cannot.
-        suits: ``(task, method, sized) -> Method``, adapted to the task or refused; ``sized`` where the batch's size
+        refusals: sentences about options that it does not take.
+        read: ``(kind, arguments) -> Task`` from what was typed, or from a saved spec.
+        learn: ``(task, method, seed, folder, progress) -> Result``, which is then in the folder too.
+        page: ``(folder, task, result)`` writes the report.
+        tables: ``(task, result)`` gives what a terminal shows of a fit before the verdict;
+        saved_tables: ``(folder, spec, about)`` what it shows of the fit in a folder.
+        predict: ``(folder, spec, new, Request) -> a table``, a row for each new row.
+        row_noun: what those rows are.
+        methods: names of those that learn it; empty for any but the ``unsuitable``,
+        unsuitable: sentences about those that cannot.
+        adapt: ``(task, method, sized) -> Method``, adapted to the task or refused; ``sized`` where the batch's size
             was given.
-        compared: names of methods that compare puts side by side; None where it takes no such models.
-        referenced: moments of its parameters mean something, and methods are held against those of a reference.
+        side_by_side: names of methods that compare puts side by side; None where it takes no such models.
+        has_reference: moments of its parameters mean something, and methods are held against those of a reference.
         resumable: a run that was stopped can be gone on with.
         calibrates: its predictions have intervals, which other rows can calibrate.
         noun: it, in a sentence.
@@ -151,42 +154,42 @@ class Kind:
     name: str
     method: str
     options: Mapping[str, Option]
-    refused: Mapping[str, str]
+    refusals: Mapping[str, str]
     read: Callable[["Kind", Mapping[str, Any]], Task]
-    learn: Callable[[Task, Method, int, Path, bool | None], Learnt]
-    page: Callable[[Path, Task, Learnt], Any]
-    tables: Callable[[Task, Learnt], Iterable[Any]]
-    kept: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Iterable[Any]]
-    predict: Callable[[Path, Mapping[str, Any], Path, "Wanted"], pd.DataFrame]
-    predicted: str = "predictions"
+    learn: Callable[[Task, Method, int, Path, bool | None], Result]
+    page: Callable[[Path, Task, Result], Any]
+    tables: Callable[[Task, Result], Iterable[Any]]
+    saved_tables: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Iterable[Any]]
+    predict: Callable[[Path, Mapping[str, Any], Path, "Request"], pd.DataFrame]
+    row_noun: str = "predictions"
     methods: tuple[str, ...] = ()
-    unsuited: Mapping[str, str] = field(default_factory=dict)
-    suits: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method
-    compared: str | None = None
-    referenced: bool = True
+    unsuitable: Mapping[str, str] = field(default_factory=dict)
+    adapt: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method
+    side_by_side: str | None = None
+    has_reference: bool = True
     resumable: bool = True
     calibrates: bool = False
     noun: str = ""
     folder: str = ""
     learner: str = ""
 
-    def ask(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The kind's options from what was typed or saved; what is None or absent is the usual."""
-        said = {name: given.get(name) for name in self.options}
+        said = {name: arguments.get(name) for name in self.options}
         said = {name: self.options[name].usual if value is None else value for name, value in said.items()}
         return {name: None if value is None else self.options[name].read(value) for name, value in said.items()}
 
-    def suited(self, task: Task, method: Method, sized: bool) -> Method:
+    def adapted_method(self, task: Task, method: Method, sized: bool) -> Method:
         """The method, adapted to the task, or a sentence where it cannot learn it."""
         if self.methods and method.label not in self.methods:
             names = f"{', '.join(self.methods[:-1])} or {self.methods[-1]}" if self.methods[1:] else self.methods[0]
             raise SettingsError(f"--model {self.name} is learnt by --method {names}; got {method.label}.")
-        if method.label in self.unsuited:
-            raise SettingsError(self.unsuited[method.label])
-        return self.suits(task, method, sized)
+        if method.label in self.unsuitable:
+            raise SettingsError(self.unsuitable[method.label])
+        return self.adapt(task, method, sized)
 
 
-class Wanted(NamedTuple):
+class Request(NamedTuple):
     """What a command line says of predictions."""
 
     level: float
@@ -209,3 +212,13 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
         unseen = ~np.isin(labels, labels[~chosen])
         chosen &= ~unseen
     return frame.loc[~chosen], frame.loc[chosen]
+
+
+def posterior_of(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Posterior:
+    """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
+    model: Any = task.model
+    about, saved = folders.posterior_in(folder), folders.read_run(folder)
+    same = saved["method"] == method.settings() and saved["seed"] == seed
+    if about is not None and not about["interrupted"] and same:
+        return load(folder, model, task.data)
+    return infer(model, task.data, method, seed=seed, progress=progress, checkpoint=folder)

@@ -14,6 +14,7 @@ The encoder is plain numbers and names: ``to_dict`` is JSON.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from tractable.data.columns import (
     kind_of,
     lacks,
     moments,
+    standardised,
     text_of,
 )
 from tractable.data.files import Frame, distinct
@@ -64,7 +66,7 @@ NOTHING = Target("", "none")
 
 @dataclass(frozen=True)
 class Encoder:
-    """How rows become numbers and numbers rows: what ``fit_encoder`` learnt, or columns of numbers alone.
+    """How rows become numbers and numbers rows: what ``fit_encoder`` or ``fit_numbers`` learnt.
 
     Attributes:
         columns: used ones, in the training table's order.
@@ -160,6 +162,7 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
     A column which is the same in every row says nothing about the target: it is left out with a
     TractableWarning.
 
+    >>> import pandas as pd
     >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
     >>> encoder = fit_encoder(table, "ripe")
     >>> encoder.features, encoder.target.classes
@@ -181,6 +184,37 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
     if not columns:
         raise DataError("Every input column is the same in all rows, so there is nothing to learn from.")
     return Encoder(columns, aim, missing)
+
+
+def fit_numbers(
+    values: np.ndarray, names: Sequence[str], shape: tuple[int, ...] | None = None, missing: str = "raise"
+) -> tuple[Encoder, np.ndarray]:
+    """Learn from training rows (n, d) how to standardise columns of numbers, none of which is a target.
+
+    Args:
+        values: the rows; NaN is left out of means and sds.
+        names: of the d columns.
+        shape: of a row of an array, whose numbers the columns are; None of a table.
+        missing: what was done about gaps.
+
+    Returns:
+        The encoder, and which columns differ between the rows, (d,). One that does not is left out of a table, and
+        keeps its place in an array, with an sd of 1.
+
+    Raises:
+        DataError: numbers so large or so close that there is no sd.
+
+    >>> encoder, differs = fit_numbers(np.array([[1.0, 7.0], [3.0, 7.0]]), ["age", "year"])
+    >>> encoder.names, differs.tolist(), encoder.standardise(np.array([[3.0]])).tolist()
+    (['age'], [True, False], [[1.0]])
+    """
+    numbers = np.asarray(values, np.float64)
+    columns = [standardised(name, column) for name, column in zip(names, numbers.T, strict=True)]
+    differs = np.array([column is not None for column in columns])
+    if shape is not None:
+        same = (Column(name, "number", float(mean)) for name, mean in zip(names, numbers[0], strict=True))
+        columns = [column or other for column, other in zip(columns, same, strict=True)]
+    return Encoder(tuple(column for column in columns if column is not None), NOTHING, missing, shape), differs
 
 
 def encode(encoder: Encoder, frame: Frame) -> Encoded:

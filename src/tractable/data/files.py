@@ -99,6 +99,11 @@ class Source(NamedTuple):
         """Of a number in a row: "column 'a'", or "at 2, 5"."""
         return f"at {places(self.shape)[column]}" if self.names is None else f"column {self.names[column]!r}"
 
+    def of(self, columns: np.ndarray) -> "Source":
+        """The columns of a table at which ``columns`` is true, (d,)."""
+        names = [name for name, here in zip(self.names or (), columns, strict=True) if here]
+        return self._replace(values=self.values[:, columns], shape=(len(names),), names=names)
+
     @property
     def gaps(self) -> np.ndarray:
         """(n,) whether a row lacks a number: it is missing or not finite."""

@@ -63,7 +63,7 @@ def brightest(source: Source) -> float:
     return float(WHITE) if most > WHITE // 2 else most
 
 
-def family_told(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
+def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
     """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said.
 
     Args:
