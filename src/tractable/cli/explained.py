@@ -11,8 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable.cli import show
-from tractable.cli.task import Kind, Option, Request, Result, Task, one_of, posterior_of, share, sizes, split
+from tractable.cli.show import ROWS
+from tractable.cli.task import (
+    Kind,
+    Option,
+    Request,
+    Result,
+    Task,
+    one_of,
+    posterior_of,
+    share,
+    sizes,
+    split,
+)
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
 from tractable.data.files import read_table
@@ -144,7 +155,7 @@ def page(folder: Path, task: Task, result: Result) -> None:
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
     posterior = result.posterior
-    yield to_terminal(parameters.numbers(posterior, task.encoder), show.ROWS)
+    yield to_terminal(parameters.numbers(posterior, task.encoder), ROWS)
     if weights := int((~parameters.listed(posterior.model)).sum()):
         yield f"{weights:,} weights of the network: see the report.\n"
     if task.held_out is not None:

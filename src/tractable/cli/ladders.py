@@ -267,7 +267,7 @@ def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Group:
         "held-out bound": ("held-out bound", f"of {found.get('held-out rows', 0):,} rows kept back, by as many draws"),
     }
     lower, heads = log_scale(spec, encoder), ["bound", "value", "what it means"]
-    rows = [[name, Cell(found[key] - lower, ".2f"), told] for name, (key, told) in named.items() if key in found]
+    rows = [[name, Cell(found[key] - lower, ".2f"), meaning] for name, (key, meaning) in named.items() if key in found]
     return to_terminal(Exhibit("Lower bounds of log p(x), nats a row", [Table(heads, rows, heads[2:])]))
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from tractable.cli import show
+from tractable.cli.show import COLUMNS, ROWS
 from tractable.cli.task import Kind, Option, Request, Result, Task, held_back, one_of, refusals, share
 from tractable.core import Data
 from tractable.data.columns import gap
@@ -20,7 +20,7 @@ from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
-from tractable.pages import mixtures
+from tractable.pages import mixtures as pages
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.mixtures import Components
 from tractable.pages.page import write_page
@@ -210,12 +210,12 @@ def page(folder: Path, task: Task, result: Result) -> None:
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
     _, share = densities(model, posterior.mean(), rows, task.encoded_by)
-    exhibits = mixtures.exhibits(
+    exhibits = pages.exhibits(
         found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.choices["covariance"],
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
     title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"
-    write_page(folder, posterior, title=title, facts=mixtures.facts(found, rows), exhibits=exhibits)
+    write_page(folder, posterior, title=title, facts=pages.facts(found, rows), exhibits=exhibits)
 
 
 def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
@@ -236,16 +236,16 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> 
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Every K, and the components chosen."""
     found = cast(Selection, result.selection)
-    yield to_terminal(Exhibit("Components tried", [mixtures.tried_table(found.table, found.best)]))
-    chosen = mixtures.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
-    yield to_terminal(chosen, show.ROWS, show.COLUMNS)
+    yield to_terminal(Exhibit("Components tried", [pages.tried_table(found.table, found.best)]))
+    shown = pages.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
+    yield to_terminal(shown, ROWS, COLUMNS)
 
 
 def saved_tables(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
     """Every K that a run tried."""
     tried = pd.read_csv(folder / "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
-    yield to_terminal(Exhibit("Components tried", [mixtures.tried_table(tried, best)]))
+    yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 
 
 MIXTURE = Kind(
