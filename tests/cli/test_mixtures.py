@@ -21,7 +21,7 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder
 from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
-from tractable.pages.mixtures import Components, spoken, telling
+from tractable.pages.mixtures import Components, in_words, most_distinct
 from tractable.select import CRITERIA, bounded
 from tractable.tools.errors import SettingsError
 
@@ -281,7 +281,7 @@ def test_a_run_of_mixtures_is_neither_gone_on_with_nor_overwritten(people, folde
 def test_what_is_asked_for():
     assert components_of("4") == (4,)
     assert components_of("2 .. 4, 9,3") == (2, 3, 4, 9)
-    assert spoken([2, 3, 4]) == "2 to 4" and spoken([2, 3]) == "2, 3" and spoken([1, 3, 4]) == "1, 3, 4"
+    assert in_words([2, 3, 4]) == "2 to 4" and in_words([2, 3]) == "2, 3" and in_words([1, 3, 4]) == "1, 3, 4"
     with pytest.raises(SettingsError, match="such as 2,3,5"):
         components_of("")
     assert set(CRITERIA) >= {"bic", "held-out"}
@@ -345,5 +345,5 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
 def test_the_columns_drawn_are_those_in_which_components_differ():
     means = np.array([[0.0, 0, 9, 1, 3, 5], [0.0, 1, 0, 9, 0, 0]])
     found = Components(list("abcdef"), np.array([0.5, 0.5]), np.zeros(2), means, np.stack([np.eye(6)] * 2))
-    assert telling(found).tolist() == [2, 3, 4, 5]
-    assert telling(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]
+    assert most_distinct(found).tolist() == [2, 3, 4, 5]
+    assert most_distinct(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]
