@@ -224,9 +224,10 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
         return one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TractableWarning)  # the report says it
-        found = standard_errors(posterior.model, posterior.data, posterior.point, getattr(method, "prior", True))
-    belief = point(posterior.point, posterior.info, found)
-    posterior = dataclasses.replace(posterior, belief=belief, found=posterior.found | found, method=method, judged=None)
+        position, prior = posterior.belief.position, getattr(method, "prior", True)
+        found = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
+    belief = point(position, posterior.belief.info, found)
+    posterior = dataclasses.replace(posterior, belief=belief, found=found, method=method, judged=None)
     report = posterior.report()
     return one._replace(posterior=posterior, verdict=report.verdict, why=_doubts(report))
 

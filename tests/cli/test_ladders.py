@@ -24,7 +24,7 @@ from tractable.results.encoding import Encoded
 from tractable.results.folder import Saver
 from tractable.tools.errors import CheckpointError
 
-LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "draws.zarr", "network", "report.html"}
+LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "belief", "network", "report.html"}
 ROWS = 120
 VAE = ["--model", "vae", "--latent", "2", "--hidden", "10", "--set", "epochs=3"]
 TABLE = ["--model", "vae", "--latent", "1", "--hidden", "4", "--set", "epochs=2", "--held-out", "0"]

@@ -33,16 +33,7 @@ MOVES = 5  # transitions in each
 CHOSEN = (200, 10_000)  # temperatures, where they are not given: at least and at most
 AIMED = {"mala": 0.574, "random-walk": 0.3}  # acceptance
 TEMPERATURES = 100  # of causes
-GAINS = (
-    4.0,
-    4.0,
-    4.0,
-    2.0,
-    2.0,
-    2.0,
-    1.0,
-    1.0,
-)  # of rounds of the causes' pilot: down to a millionth of the first step
+GAINS = (4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 1.0, 1.0)  # of rounds of that pilot: down to a millionth of the first step
 
 
 class TemperatureLadder(NamedTuple):

@@ -167,7 +167,8 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
             f"got a posterior by {name}. Leave posterior= out for a Student t at the modes."
         )
-    if method == "annealed" and not (posterior.method.converges and posterior.unconstrained is not None):
+    exact = posterior.method.chained and not posterior.method.minibatch
+    if method == "annealed" and not (exact and posterior.unconstrained is not None):
         raise SettingsError(
             "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
             f"a posterior by {name}, without such draws. Leave posterior= out to have NUTS run."

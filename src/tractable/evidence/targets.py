@@ -165,7 +165,7 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
 
 
 def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
-    """Σ log p(y_n|θ); 0 without data."""
+    """Σ_n w_n log p(y_n|θ); 0 without data."""
     if rows is None:
         return jnp.zeros((), jnp.result_type(float))
     return jnp.sum(counted_log_likelihoods(model, params, rows))

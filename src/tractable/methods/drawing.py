@@ -50,7 +50,6 @@ class Drawing(Method):
     """
 
     chained: ClassVar[bool] = True
-    converges: ClassVar[bool] = True
     chains: Count = 4
     draws: Count = 1000
     warmup: Annotated[int, at_least(0)] = 1000

@@ -60,7 +60,6 @@ class SGLD(Drawing):
 
     label: ClassVar[str] = "sgld"
     minibatch: ClassVar[bool] = True
-    converges: ClassVar[bool] = False
     thin: Count | Literal["auto"] = "auto"
     batch_size: Count = 100
     step_size: Positive | Literal["auto"] | Annotated[Callable, "a schedule t -> ε_t"] = "auto"

@@ -79,9 +79,8 @@ class Method(Settings):
     minibatch: ClassVar[bool] = False
     point: ClassVar[bool] = False  # learns one θ
     independent: ClassVar[bool] = False  # its draws have no order
-    chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
-    converges: ClassVar[bool] = False  # longer chains draw from the posterior as nearly as one likes
     exact: ClassVar[bool] = False  # every draw is one of the posterior
+    chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
 
     def __init_subclass__(cls) -> None:
         """A method with a label of its own can be named from then on."""

@@ -116,8 +116,8 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
     rate = accepted / tries
     estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
     counted = size_check(accepted, 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
-    return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, [counted],
-                    method="rejection")  # fmt: skip
+    bounds = estimate - QUANTILE * error, estimate + QUANTILE * error
+    return Evidence(estimate, error, *bounds, [counted], method="rejection")
 
 
 @functools.partial(jax.jit, static_argnames="model")
