@@ -180,7 +180,7 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, "--held-out", "1.5"], "--held-out expects a share of the rows in [0, 1); got 1.5"),
         ([*PRICES, "--family", "poisson"], "family is 'normal', 'bernoulli' or 'categorical'"),
         (["holes.csv", "--target", "price"], "Column 'x' has 1 value missing or not finite, the first in row 3"),
-        ([*COIN, "--method", "gibbs"], "There is no method 'gibbs'; there are mle, map"),
+        ([*COIN, "--method", "gibbs"], "There is no method 'gibbs'; there are map, mle"),
         ([*COIN, "--set", "drawss=5"], "NUTS has no field drawss; it has chains"),
         ([*COIN, "--set", "draws=-5"], "NUTS(draws=...) expects a whole number ≥ 1; got -5"),
         ([*COIN, "--set", "target=1.5"], "NUTS(target=...) expects a number in (0, 1); got 1.5"),

@@ -57,9 +57,7 @@ class Bayesian(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         fitted = infer(prior, data, self._method(count), seed=seed, progress=False)
         # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
-        self.posterior_ = dataclasses.replace(
-            fitted, model=model, data=None, standing=None, surplus={}, judged=fitted.report()
-        )
+        self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
 
     def _method(self, count: int) -> Method:
         if not isinstance(self.method, str | Method):

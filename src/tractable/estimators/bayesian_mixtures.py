@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.estimators import rows as tables
@@ -307,7 +308,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
             checks.append(Check("directions at the floor", float(held), "caution", told))
         numbers = {"objective": bound, "elbo": bound} | {f"lambda {i}": leaf for i, leaf in enumerate(q)}
         self.posterior_ = dataclasses.replace(
-            found, model=model, data=None, standing=None, surplus={}, unconstrained=self._drawn(found, frame),
+            found, model=model, data=None, standing=None, belief=Draws(positions=self._drawn(found, frame)),
             found=found.found | numbers, judged=judged(checks, found.report().title),
         )  # fmt: skip
         if not self.converged_:

@@ -36,6 +36,7 @@ from tractable.estimators.density_rows import (
 from tractable.infer import infer
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
+from tractable.methods.points import point
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
@@ -302,8 +303,9 @@ class Density(DensityMixin, Bayesian):
             )
         base = self._model()
         there = as_floats(moved(base, theta, centre))
-        point = np.asarray(base.space.ravel(base.unconstrain(there)))
-        self.posterior_ = dataclasses.replace(posterior, model=base, data=None, point=point)
+        position = np.asarray(base.space.ravel(base.unconstrain(there)))
+        belief = point(position, posterior.info, posterior.found)
+        self.posterior_ = dataclasses.replace(posterior, model=base, data=None, belief=belief)
 
     def _examine(self, theta: PyTree, size: float) -> list[Check]:
         """What the model says of a maximum that explains ``size`` rows."""

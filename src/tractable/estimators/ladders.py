@@ -93,7 +93,7 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         self._scaling = self._scale(np.asarray(x, np.float64))
         seed = self._seeds()[0]
         fitted = infer(model, Data(self._units(x)), method, seed=seed, progress=False)
-        self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, surplus={}, judged=fitted.report())
+        self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report())
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
         return self
 

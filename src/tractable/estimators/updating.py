@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.beliefs import approximations
 from tractable.core import Model, is_distribution
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
@@ -21,23 +20,14 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         SettingsError: a point without curvature.
     """
-    if posterior.fitted is not None:
-        q = approximations.of(posterior.fitted.family, posterior.fitted.phi)
-        mean, sd = q.mean(posterior.fitted.phi), q.sd(posterior.fitted.phi)
-    elif posterior.point is not None:
-        if "information" not in posterior.found:
-            raise SettingsError(
-                "partial_fit makes the posterior of earlier rows the prior of the next, and "
-                f"{type(posterior.method).__name__} left a point without a width (more than 1000 numbers, or no proper "
-                "maximum). Use method='bbb' or 'laplace'."
-            )
-        mean, sd = posterior.point, np.sqrt(np.diag(np.linalg.inv(posterior.found["information"])))
-    else:
-        flat: Any = posterior.unconstrained
-        flat = flat.reshape(-1, flat.shape[-1]).astype(np.float64)
-        weights = None if posterior.weights is None else posterior.weights.ravel()
-        mean = np.average(flat, axis=0, weights=weights)
-        sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+    known = posterior.belief.unconstrained_moments()
+    if known is None:
+        raise SettingsError(
+            "partial_fit makes the posterior of earlier rows the prior of the next, and "
+            f"{type(posterior.method).__name__} left a point without a width (more than 1000 numbers, or no proper "
+            "maximum). Use method='bbb' or 'laplace'."
+        )
+    mean, sd = known
     return np.asarray(mean, np.float64), np.maximum(np.asarray(sd, np.float64), LEAST_SD)
 
 

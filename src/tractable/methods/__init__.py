@@ -1,22 +1,24 @@
-"""Methods: the user's frozen dataclasses, by family."""
+"""Methods: the user's frozen dataclasses, by family; they are listed in the order they are imported in."""
 
-from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.methods.bayes_by_backprop import BayesByBackprop
-from tractable.methods.coordinate_ascent import CoordinateAscent
-from tractable.methods.ensemble import DeepEnsemble
+# isort: off
+from tractable.methods.points import MAP, MLE
+from tractable.methods.laplace import Laplace
+from tractable.methods.rejection import Rejection
+from tractable.methods.metropolis import MALA, RandomWalk
 from tractable.methods.hamiltonian import HMC, NUTS
 from tractable.methods.langevin import SGHMC, SGLD
-from tractable.methods.laplace import Laplace
-from tractable.methods.maximisation import EM
-from tractable.methods.method import METHODS, Method, from_settings, named
-from tractable.methods.metropolis import MALA, RandomWalk
-from tractable.methods.monte_carlo_em import MonteCarloEM
-from tractable.methods.nvil import NVIL, VIMCO
-from tractable.methods.online_em import OnlineEM
-from tractable.methods.points import MAP, MLE
-from tractable.methods.rejection import Rejection
 from tractable.methods.variational import FullRank, LowRank, MeanField
+from tractable.methods.bayes_by_backprop import BayesByBackprop
+from tractable.methods.ensemble import DeepEnsemble
+from tractable.methods.maximisation import EM
+from tractable.methods.online_em import OnlineEM
+from tractable.methods.monte_carlo_em import MonteCarloEM
+from tractable.methods.coordinate_ascent import CoordinateAscent
+from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
+from tractable.methods.nvil import NVIL, VIMCO
 from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
+from tractable.methods.method import METHODS, Method, from_settings, named
+# isort: on
 
 __all__ = [
     "EM", "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",

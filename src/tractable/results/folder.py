@@ -208,7 +208,9 @@ def write(
     files.write_atomically(folder / "posterior.json", json.dumps(about | {"tractable": VERSION}, indent=1).encode())
 
 
-def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int) -> Belief:
+def read(
+    folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool
+) -> Belief:
     """What was learnt.
 
     Args:
@@ -216,13 +218,13 @@ def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: i
         thin: steps a kept draw.
         seed: with which the draws of a q are made again.
         count: draws a chain; a run ends with a whole block of steps, and so with some more.
+        point: of a method that learns one θ.
 
     Raises:
         CheckpointError: damaged, or written by a version whose folders are not read.
     """
-    network = load_network(model, folder)
     if not (folder / "belief").exists():
-        if not (folder / "draws.zarr").exists() or (folder / "fitted").exists():
+        if point or not (folder / "draws.zarr").exists():
             raise CheckpointError(
                 f"{folder} was written by an earlier version of tractable, whose fits and points are not read: run the "
                 "method again, with the seed in settings.toml."
@@ -235,7 +237,7 @@ def read(folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: i
         raise CheckpointError(f"{folder / 'belief'} holds nothing; fit anew.")
     _, leaves, manifest = saved
     kind: Any = KINDS[manifest["kind"]]
-    belief = kind(**nested(leaves), network=network)
+    belief = kind(**nested(leaves), network=load_network(model, folder))
     if isinstance(belief, Fitted):
         made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
         belief = dataclasses.replace(belief, positions=np.asarray(made)[None])

@@ -44,7 +44,7 @@ def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Me
     seed = settings.pop("seed", None)
     method = from_settings(settings) if method is None else method
     count = about.get("count", getattr(method, "draws", 1))
-    belief = read(folder, model, method.weigh, about["thin"], seed, count)
+    belief = read(folder, model, method.weigh, about["thin"], seed, count, method.point)
     found = dict(about["found"])
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)
