@@ -185,7 +185,7 @@ class Fitted(Belief):
     log_weights: np.ndarray | None = field(default=None, repr=False)
     trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
-    @functools.cached_property
+    @property
     def q(self) -> approximations.Approximation:
         return approximations.of(self.family, self.phi)
 
