@@ -115,7 +115,7 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
     tries, accepted = float(info["tries"].sum()), info["tries"].size
     rate = accepted / tries
     estimate, error = log_bound + float(np.log(rate)), float(np.sqrt((1 - rate) / accepted))
-    counted = size_check(accepted, 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
+    counted = size_check(float(accepted), 100.0, 20.0, f"draws accepted, of {int(tries):,} of the prior", "accepted")
     bounds = estimate - QUANTILE * error, estimate + QUANTILE * error
     return Evidence(estimate, error, *bounds, [counted], method="rejection")
 
