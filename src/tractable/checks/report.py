@@ -66,7 +66,7 @@ def moment_checks(posterior: Any) -> list[Check]:
     return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]
 
 
-def number(value: float) -> str:
+def number(value: float | int) -> str:
     """Four digits, without noise."""
     if value != value:
         return "n/a"
