@@ -6,6 +6,7 @@ a colon, ``gain:float``, and come back as they went.
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Dictionaries within dictionaries, as the paths say."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
-        *steps, last = _parted(name)[0].split("/")
+        *steps, last = map(unquote, _parted(name)[0].split("/"))
         at = out
         for step in steps:
             at = at.setdefault(step, {})
@@ -70,11 +71,9 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _step(entry: Any) -> str:
-    """One step of a path: a field's name, a dictionary's key or a place in a sequence."""
-    for attribute in ("name", "key", "idx"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
+    """One step of a path: a field's name, a dictionary's key or a place in a sequence; without its own / and :."""
+    named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
+    return quote(str(named), safe=" ,.[]()=+")
 
 
 def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:

@@ -1,0 +1,64 @@
+"""A pytree that was written down by leaf path comes back as it was."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tractable.tools.errors import CheckpointError
+from tractable.tools.leaves import beneath, flattened, nested, restored
+
+
+class Stand(NamedTuple):
+    groups: int
+    gain: float
+    done: bool
+    ended: str
+    key: jax.Array
+    states: Any
+    found: dict
+    moments: Any = None
+
+
+POSITION = {"w": jnp.arange(3.0), "a:float": jnp.ones((2, 1)), "b": {"int": jnp.zeros(())}}
+STAND = Stand(
+    3, float("inf"), True, "settled", jax.random.key(7),
+    (POSITION, optax.adam(0.1).init(POSITION)), {"step": 0.1, "kind": "dense", "covariance": np.eye(2)},
+)  # fmt: skip
+
+
+def same(one: Any, other: Any) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert type(a) is type(b) or isinstance(a, jax.Array)
+        np.testing.assert_array_equal(a, b)
+
+
+def test_there_and_back():
+    arrays = flattened(STAND)
+    assert all(isinstance(a, np.ndarray) and a.dtype.kind in "biufc" for a in arrays.values())
+    shapes = jax.eval_shape(lambda: (POSITION, optax.adam(0.1).init(POSITION)))
+    like = Stand(0, 0.0, False, "", jax.random.key(0), shapes, {})
+    same(restored(like, arrays), STAND)
+
+
+def test_a_path_is_a_name():
+    arrays = flattened(STAND)
+    assert {"groups:int", "gain:float", "done:bool", "ended:text", "key:key", "states/0/w"} <= set(arrays)
+    assert nested(beneath(arrays, "found"))["kind"] == "dense"
+    assert nested({"phi/mean": np.zeros(2), "family:text": arrays["ended:text"]}).keys() == {"phi", "family"}
+
+
+def test_none_takes_a_leaf_where_there_is_one():
+    assert restored({"a": None}, flattened({"a": 3})) == {"a": 3}
+    assert restored({"a": None}, {}) == {"a": None}
+
+
+def test_a_leaf_that_is_missing_is_said():
+    with pytest.raises(CheckpointError, match="holds no 'b'"):
+        restored({"a": 1, "b": 2}, flattened({"a": 1}))
