@@ -39,10 +39,11 @@ def infer(
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
             stream them to (zarr).
-        checkpoint: a folder. A run that draws or climbs is saved there as it goes, and one that was killed goes on
+        checkpoint: a folder. The run is saved there as it goes, whatever the method, and one that was killed goes on
             from there, bit for bit as if it had not been; with other data, model or settings that is an error.
         devices: over how many devices the chains of methods that draw are laid, or the rows of EM and
-            CoordinateAscent, whose sums are then theirs added up. Other methods run on one.
+            CoordinateAscent, whose sums are then theirs added up. Other methods run on one. What only some methods
+            can do is in ``methods.abilities.ABILITIES``.
 
     Returns:
         A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C and SIGTERM stop the run at a block's edge
