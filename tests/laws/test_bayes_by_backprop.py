@@ -6,6 +6,7 @@ in the sum scale, −M F_i, so that their mean over an epoch is −F.
 """
 
 import functools
+import importlib
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -29,6 +30,8 @@ from tractable.methods import BayesByBackprop, Laplace
 from tractable.models import conjugate
 from tractable.models.network import mlp, scale_mixture
 from tractable.tools.errors import ModelError, SettingsError, TractableWarning
+
+module = importlib.import_module("tractable.objectives.bayes_by_backprop")  # the package's name is the function
 
 RNG = np.random.default_rng(8)
 D, N, NOISE, SD = 2, 7, 0.6, 1.4
@@ -408,7 +411,7 @@ def test_trained(weights):
 def test_trained_without_shares_is_wide(monkeypatch):
     """The cost in full for every batch: the prior counts M times, and spreads are √M times too wide."""
     right = objectives.kl_weight
-    monkeypatch.setattr(objectives, "kl_weight", lambda *args: 8 * right(*args))
+    monkeypatch.setattr(module, "kl_weight", lambda *args: 8 * right(*args))
     _, ratio, _ = ratios(TRAINED)
     assert_holds({"√8": error(ratio, math.sqrt(8), 0.5)})
 
@@ -432,7 +435,7 @@ def test_twice_the_data_laplace():
 
 
 def patched(name: str, wrong: Callable) -> Callable:
-    return lambda monkeypatch: monkeypatch.setattr(objectives, name, wrong(getattr(objectives, name)))
+    return lambda monkeypatch: monkeypatch.setattr(module, name, wrong(getattr(module, name)))
 
 
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:

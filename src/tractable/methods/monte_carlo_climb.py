@@ -188,7 +188,7 @@ def stalled(gains: Sequence[float] | np.ndarray) -> bool:
     if len(gains) < STALL:
         return False
     half = STALL // 2
-    return sum(gains[-half:]) >= sum(gains[-STALL:-half])
+    return bool(sum(gains[-half:]) >= sum(gains[-STALL:-half]))
 
 
 def _noticed(info: drawn.DrawInfo) -> None:

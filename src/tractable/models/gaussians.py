@@ -84,7 +84,7 @@ def coefficients(setting: Setting, theta: Gaussians) -> jax.Array:
     return jnp.concatenate([constant[:, None], linear, second], axis=1)
 
 
-def of_matrices(root: jax.Array, means: jax.Array) -> tuple[jax.Array, jax.Array]:
+def of_matrices(root: jax.Array, means: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
     """Coefficients of x, (K, d), and of xxᵀ's upper triangle in −½ (x − m)ᵀ Rᵀ R (x − m), of roots R (K, d, d)."""
     rows, columns = np.triu_indices(means.shape[1])
     twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
