@@ -244,6 +244,14 @@ class Model:
         """From the user's parameters to the reals."""
         return self._biject(lambda b, p: b.inv(p), params)
 
+    def params(self, position: jax.Array) -> PyTree:
+        """The user's parameters of a flat unconstrained position (d,)."""
+        return self.constrain(self.space.unravel(position))
+
+    def position_of(self, params: PyTree) -> jax.Array:
+        """The flat unconstrained position (d,) of the user's parameters."""
+        return self.space.ravel(self.unconstrain(params))
+
     def _biject(self, function: Callable, *trees: PyTree) -> PyTree:
         leaves = [jax.tree.leaves(t) for t in trees]
         return jax.tree.unflatten(
@@ -252,8 +260,7 @@ class Model:
 
     def values(self, position: jax.Array) -> jax.Array:
         """The user's parameters of a flat unconstrained position, flat: (k,)."""
-        params = self.constrain(self.space.unravel(position))
-        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(self.params(position))])
 
     @functools.cached_property
     def names(self) -> list[str]:

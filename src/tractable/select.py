@@ -14,7 +14,8 @@ from tractable.checks.report import Report, number
 from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import EM, CoordinateAscent, Method
-from tractable.methods.points import point, standard_errors
+from tractable.methods.points import point
+from tractable.methods.search import standard_errors
 from tractable.methods.signal import interruptible
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior

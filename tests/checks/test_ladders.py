@@ -141,7 +141,7 @@ def test_signal(signal):
     method: Any = Slope(signal, size)
     program = amortised.Amortising(PAIR, method)
     state = State({"theta": jnp.zeros(size), "phi": jnp.zeros(0)}, (), ())
-    got = amortised.signal(program, Plan(6, 3), data, state, jax.random.key(4))
+    got = amortised.signal_at_end(program, Plan(6, 3), data, state, jax.random.key(4))
     spread = np.sqrt((2 / 32**2 + 4 * signal / 32) / size)  # of ‖mean g‖² / size, and a little for the noise's own
     assert abs(got - signal) < Z * (spread + 0.01 * signal)
     assert got < 0.01 or signal, "1/32 where it is not taken off"

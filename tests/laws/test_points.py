@@ -9,7 +9,7 @@ import pytest
 from montecarlo import assert_holds, error
 
 import tractable as tr
-from tractable.methods import points
+from tractable.methods import search
 from tractable.models import conjugate
 from tractable.models.linear import logistic_laplace
 
@@ -197,9 +197,9 @@ def test_curvature_by_chunks_is_the_whole(prior, monkeypatch):
         model = tr.Model(  # a new one, so that nothing compiled is found
             {"m": dist.Normal(0.0, 3.0), "s": dist.LogNormal(0.0, 1.0)}, lambda p: dist.Normal(p["m"], p["s"])
         )
-        batch = points.whole_of(tr.Data(y))
-        return np.asarray(points._curvature(model, jnp.array([0.4, 0.2]), batch, prior, False))
+        batch = search.all_rows(tr.Data(y))
+        return np.asarray(search.curvature(model, jnp.array([0.4, 0.2]), batch, prior, False))
 
     at_once = curvature()
-    monkeypatch.setattr(points, "CURVED", 16)
+    monkeypatch.setattr(search, "CURVED", 16)
     assert_holds({"curvature": error(curvature(), at_once, 1e-9)})

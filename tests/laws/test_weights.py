@@ -20,7 +20,7 @@ from tractable.checks import bias
 from tractable.core import Batch, whole
 from tractable.data.rows import Plan, window
 from tractable.kernels.em import chunked, expected
-from tractable.methods import points
+from tractable.methods import search
 from tractable.models.relabelling import matched
 from tractable.objectives import pathwise, score
 from tractable.objectives.wake_sleep import wake_sleep
@@ -247,10 +247,10 @@ def statistics_law(weigh: Weigh) -> Scores:
 def curvature_law(weigh: Weigh) -> Scores:
     """−∇² of the log posterior: that of the bias meter, and of points in one piece and by chunks."""
     one, other = weigh(Y, X, TIMES), repeated(Y, X, TIMES)
-    z = points.maximum(REGRESSION, other, jnp.zeros(3)).position
-    wanted = points.standard_errors(REGRESSION, other, z, True)["information"]
+    z = search.maximum(REGRESSION, other, jnp.zeros(3)).position
+    wanted = search.standard_errors(REGRESSION, other, z, True)["information"]
     meter = [bias.measure(REGRESSION, d, Plan(d.size, 4), z, jax.random.key(0)).curvature for d in (one, other)]
-    got = points.standard_errors(REGRESSION, one, z, True)["information"]
+    got = search.standard_errors(REGRESSION, one, z, True)["information"]
     return {"points": error(got, wanted, 1e-8), "bias meter": error(meter[0], meter[1], 1e-7)}
 
 
@@ -265,7 +265,7 @@ def test_statistics_mutants(mutant):
 
 def test_curvature(monkeypatch):
     assert_holds(curvature_law(weighed))
-    monkeypatch.setattr(points, "CURVED", 3)
+    monkeypatch.setattr(search, "CURVED", 3)
     jax.clear_caches()
     assert_holds(curvature_law(weighed))
     assert set(broken(curvature_law(squared))) == {"points", "bias meter"}

@@ -12,7 +12,7 @@ from tractable.beliefs.check import Check
 from tractable.core import Data
 from tractable.estimators.density import Density
 from tractable.methods.maximisation import CHUNK, EM
-from tractable.methods.points import INFORMATION
+from tractable.methods.search import INFORMATION
 from tractable.models.factors import Loadings, Regression, factor_analysis, probabilistic_pca
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior

@@ -16,7 +16,7 @@ from tractable.evidence.targets import LOG_2PI, Normal, Target, Targets
 from tractable.evidence.weights import Mixture
 from tractable.kernels.gradient_em import climbed
 from tractable.methods.drawing import starts
-from tractable.methods.points import laplace_root, maximum
+from tractable.methods.search import laplace_root, maximum
 from tractable.tools.errors import ModelError
 from tractable.tools.small import cholesky
 

@@ -14,14 +14,13 @@ from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
 from tractable.core import Kernel, Model, Objective
-from tractable.data.rows import Data, Plan, place, window
+from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
-from tractable.methods.climbing import settled
+from tractable.methods.climbing import settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import stretched
 from tractable.models.ladder import Ladder
-from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
@@ -29,7 +28,6 @@ PyTree = Any
 FIRST = 10_000  # rows that biases are begun from
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws of the bounds in a report
 LEARNT = ("theta", "phi")  # and not what estimators keep beside them
-GRADIENTS = 32  # one step's, whose mean is held against their noise
 
 
 class Amortising(Program):
@@ -57,15 +55,11 @@ class Amortised(Method):
     """
 
     point: ClassVar[bool] = True
-    minibatch: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
     epochs: Count = 100
     batch_size: Count = 100
     optimizer: Literal["adam"] | Optimiser = "adam"
     learning_rate: Positive = 1e-3
-
-    def plan(self, data: Data | None) -> Plan | None:
-        return plan_batches(self, data, self.batch_size)
 
     def objective(self, ladder: Ladder) -> Objective:
         """What is climbed, of {"theta": θ, "phi": φ} and what ``initial`` adds."""
@@ -126,7 +120,7 @@ class Amortised(Method):
         climbed = time.perf_counter()
         state = jax.tree.map(lambda a: a[0], at.states)
         found = self.looked_at(ladder, state.position, data, look_key)
-        found["gradient signal"] = signal(program, plan, data, state, look_key)
+        found["gradient signal"] = signal_at_end(program, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])}
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
@@ -146,8 +140,8 @@ class Amortised(Method):
         return judged(posterior.found, posterior.model.depth)
 
 
-def signal(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Array) -> float:
-    """‖E g‖² / tr Cov g of one step's gradient g of θ and φ where a climb ended; of data on file, on a first batch."""
+def signal_at_end(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Array) -> float:
+    """The gradient's signal, of θ and φ, where a climb ended; of data on file, on a first batch."""
     if not data.resident:
         data = data.take(slice(0, plan.width))
         plan = Plan(data.size, data.size)
@@ -157,26 +151,8 @@ def signal(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Arr
 @functools.partial(jax.jit, static_argnames=("program", "plan"))
 def _signal(program: Amortising, plan: Plan, rows: PyTree, state: Any, key: jax.Array) -> jax.Array:
     method: Any = program.method
-    objective = method.objective(method.needed(program.model))
-    params = state.position
-
-    def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
-        total, square, memory = carry
-        batch = window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, params))
-        if objective.slope is None:
-            gradient = jax.grad(objective.value, argnums=1)(noise, params, batch)
-        else:
-            _, gradient, memory = objective.slope(noise, params, batch, memory)
-        gradient = {name: gradient[name] for name in LEARNT}
-        return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
-
+    objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)
     if jax.tree.structure(state.seen) == jax.tree.structure(memory):  # not so once a warm-up is over
         memory = state.seen
-    zero = jax.tree.map(jnp.zeros_like, {name: params[name] for name in LEARNT})
-    begin = (zero, jnp.zeros((), jnp.result_type(float)), memory)
-    (total, square, _), _ = jax.lax.scan(once, begin, jnp.arange(GRADIENTS))
-    mean = tree.dot(total, total) / GRADIENTS**2
-    noise = (square / GRADIENTS - mean) * GRADIENTS / (GRADIENTS - 1)
-    return jnp.maximum(mean - noise / GRADIENTS, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)
+    return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT})

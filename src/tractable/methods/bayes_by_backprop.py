@@ -6,16 +6,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tractable import objectives
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Kernel, Model, whole
+from tractable.core import Kernel, Model
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import starts
-from tractable.methods.method import Session, plan_batches
+from tractable.methods.method import Session, on_all_rows, plan_batches
 from tractable.methods.points import MAP
 from tractable.methods.variational import Variational
 from tractable.tools.errors import SettingsError, TractableWarning
@@ -91,10 +92,7 @@ class BayesByBackprop(Variational):
             model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
         )  # fmt: skip
-        if self.batch_size is None:
-            value, batch = objective.value, None if rows is None else whole(rows)
-            objective = objective._replace(value=lambda noise, phi, _: value(noise, phi, batch))
-        return objective
+        return on_all_rows(objective, rows) if self.batch_size is None else objective
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         optimizer = self.optimizer
@@ -114,7 +112,8 @@ class BayesByBackprop(Variational):
         if self.start == "map":
             plan = self.plan(session.data)
             method = MAP(optimizer="adam", batch_size=None if plan is None else plan.batch_size, starts=self.starts)
-            points = jnp.asarray(method.climb_all(session.alone()._replace(key=key)), jnp.result_type(float))
+            maxima = method.climbed(session.alone()._replace(key=key))[0]
+            points = jnp.asarray(np.stack([m.position for m in maxima]), jnp.result_type(float))
         else:
             points = starts(model, session.data, key, self.starts)
         return points, jnp.full(points.shape, self.sd, points.dtype)

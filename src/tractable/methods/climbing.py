@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.core import Objective
 from tractable.data.rows import Plan, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
@@ -29,6 +30,7 @@ STAGES = 8
 STAGE_SHARE = 0.6  # of the steps left, at most, that one stage may take
 EVALUATED, FEW = 1000, 100  # paired draws of the bound, between stages; of a φ that is large
 LARGE = 200_000  # numbers
+GRADIENTS = 32  # of one step, whose mean is held against their noise
 SIGMAS = 2.0  # of the tests on the noisy bound
 BATCHES = 5  # of a trace's half, whose means tell its error
 
@@ -105,7 +107,9 @@ def climb(method: Any, session: Session) -> Climbed:
     problem, at = _begun(method, session, start_key, run_key)
     most = -(-method.most(problem.plan) // problem.shape.group)
     problem = problem._replace(keep=session.keeper(at.groups, most))
-    stages = _stages(method)
+    cut = SHRINK if method.optimizer == "adam" else 1.0
+    stages = [(method.learning_rate, t) for t in method.tempering]  # (learning rate, temperature)
+    stages += [(method.learning_rate * cut**k, 1.0) for k in range(STAGES)]
     while True:
         rate, temperature = stages[at.stage]
         tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jnp.asarray(at.sd)}
@@ -118,14 +122,6 @@ def climb(method: Any, session: Session) -> Climbed:
         if at.small == 2 or at.groups >= most or at.stage == len(stages):
             return _chosen(problem, at, at.previous if at.previous.size else averaged, False)
         problem.keep(lambda at=at: at, at.groups, at_once=True)
-
-
-def _stages(method: Any) -> list[tuple[float, float]]:
-    """(learning rate, temperature) of each."""
-    cut = SHRINK if method.optimizer == "adam" else 1.0
-    return [(method.learning_rate, t) for t in method.tempering] + [
-        (method.learning_rate * cut**k, 1.0) for k in range(STAGES)
-    ]
 
 
 def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
@@ -344,21 +340,34 @@ def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis
 def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned["temperature"])
-    count = 32
+    return signal(objective, plan, rows, phi, objective.remember(phi), key)
+
+
+def signal(
+    objective: Objective, plan: Plan | None, rows: PyTree, params: PyTree, memory: PyTree, key: jax.Array,
+    of: Callable[[PyTree], PyTree] = lambda params: params,
+) -> jax.Array:  # fmt: skip
+    """‖E g‖² / tr Cov g of one step's gradient estimate, from 32 of them.
+
+    Args:
+        memory: of the gradient's estimator.
+        of: the part of a gradient that is looked at.
+    """
 
     def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:
         total, square, memory = carry
         batch = None if plan is None else window(rows, plan, *place(plan, key, t))
-        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, phi))
+        noise = jax.tree.map(lambda a: a[0], objective.draw(jax.random.fold_in(key, t), 1, params))
         if objective.slope is None:
-            gradient = jax.grad(objective.value, argnums=1)(noise, phi, batch)
+            gradient = jax.grad(objective.value, argnums=1)(noise, params, batch)
         else:
-            _, gradient, memory = objective.slope(noise, phi, batch, memory)
+            _, gradient, memory = objective.slope(noise, params, batch, memory)
+        gradient = of(gradient)
         return (jax.tree.map(jnp.add, total, gradient), square + tree.dot(gradient, gradient), memory), None
 
-    nothing = jax.tree.map(jnp.zeros_like, phi)
-    start = (nothing, jnp.zeros((), jax.tree.leaves(phi)[0].dtype), objective.remember(phi))
-    (total, square, _), _ = jax.lax.scan(once, start, jnp.arange(count))
-    mean = tree.dot(total, total) / count**2
-    noise = (square / count - mean) * count / (count - 1)
-    return jnp.maximum(mean - noise / count, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)
+    nothing = jax.tree.map(jnp.zeros_like, of(params))
+    start = (nothing, jnp.zeros((), jax.tree.leaves(nothing)[0].dtype), memory)
+    (total, square, _), _ = jax.lax.scan(once, start, jnp.arange(GRADIENTS))
+    mean = tree.dot(total, total) / GRADIENTS**2
+    noise = (square / GRADIENTS - mean) * GRADIENTS / (GRADIENTS - 1)
+    return jnp.maximum(mean - noise / GRADIENTS, 0) / jnp.maximum(noise, jnp.finfo(noise.dtype).tiny)

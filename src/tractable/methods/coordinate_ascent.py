@@ -12,11 +12,11 @@ import numpy as np
 
 from tractable.beliefs.belief import Draws, draws_key
 from tractable.core import Model
-from tractable.data.rows import Data, Plan
+from tractable.data.rows import Data
 from tractable.kernels.em import expected
 from tractable.methods.em_climb import Reached
 from tractable.methods.maximisation import EM, chosen, starting_points
-from tractable.methods.method import Check, Outcome, Session, plan_batches
+from tractable.methods.method import Check, Outcome, Session
 from tractable.methods.online_em import OnlineEM, followed
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.latent import LatentModel
@@ -57,13 +57,6 @@ class CoordinateAscent(EM):
     batch_size: Count | None = None
     epochs: Count = 20
     draws: Count = DRAWN
-
-    @property
-    def minibatch(self) -> bool:
-        return self.batch_size is not None
-
-    def plan(self, data: Data | None) -> Plan | None:
-        return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
 
     def needed(self, model: Model) -> Any:
         found = conjugate_model(model)
@@ -148,4 +141,4 @@ def over_lambda(conjugate: Conjugate) -> LatentModel:
 def _drawn(model: ConjugateModel, q: PyTree, key: jax.Array, count: int) -> jax.Array:
     """(count, d) independent draws of θ from q, unconstrained."""
     theta = model.conjugate.sample(key, q, count)
-    return jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(theta)
+    return jax.vmap(model.position_of)(theta)

@@ -38,6 +38,15 @@ class Chains(NamedTuple):
     surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces of draws past those asked for: a run ends with a whole block
 
 
+class Warmed(NamedTuple):
+    """What a warm-up came to."""
+
+    positions: jax.Array  # (chain, d)
+    tuned: dict[str, jax.Array]  # arrays that the kernel is made with
+    found: dict[str, Any]  # for the report
+    thin: int  # steps a kept draw
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drawing(Method):
     """Common fields of methods that draw.
@@ -55,11 +64,9 @@ class Drawing(Method):
     warmup: Annotated[int, at_least(0)] = 1000
     thin: Count = 1
 
-    def warm_up(
-        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
-        """(positions, tuned, found, thin) to begin the main run with; here nothing is tuned."""
-        return positions, {}, {}, int(self.thin)
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+        """What the main run begins with; here nothing is tuned."""
+        return Warmed(positions, {}, {}, int(self.thin))
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         """Looks at every segment; raises what cannot go on."""
@@ -207,23 +214,13 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     The model's own start where it has one; else uniform on (−2, 2), or within 1 of the position a log density came
     with, nearer at every further attempt.
     """
-    centre = jnp.zeros(model.space.size)
-    width = 2.0
-    if model.prior_is_callable:
-        example = jax.random.key(0)
-        centre, width = model.space.ravel(model.unconstrain(model.example(example))), 1.0
     batch = None if data is None else whole(data.first(1000))
     found, whole_keys = [], chain_keys(key, chains)
     for chain in range(chains):
         for attempt in range(ATTEMPTS):
-            shrunk = width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0
-            jitter = jax.random.uniform(
-                jax.random.fold_in(whole_keys[chain], attempt), centre.shape, minval=-1.0, maxval=1.0
-            )
-            position = centre + shrunk * jitter
-            if model.start is not None:
-                began = model.start(jax.random.fold_in(whole_keys[chain], attempt))
-                position = model.space.ravel(model.unconstrain(began))
+            here = jax.random.fold_in(whole_keys[chain], attempt)
+            start = model.start
+            position = tried(model, here, attempt) if start is None else model.position_of(start(here))
             value, slope = preflight.value_and_slope(model, position, batch)
             if np.isfinite(value) and np.all(np.isfinite(slope)):
                 found.append(position)
@@ -231,6 +228,15 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
         else:
             raise ModelError(preflight.explain(model, position, data))
     return jnp.stack(found)
+
+
+def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
+    """(d,) a place to begin at: the last of ``ATTEMPTS`` is the centre itself."""
+    centre, width = jnp.zeros(model.space.size), 2.0
+    if model.prior_is_callable:
+        centre, width = model.position_of(model.example(jax.random.key(0))), 1.0
+    jitter = jax.random.uniform(key, centre.shape, minval=-1.0, maxval=1.0)
+    return centre + (width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0) * jitter
 
 
 def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -232,10 +232,14 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         session.say("climbing", len(now.ends) * method.steps + len(trace), count * method.steps)
     if not stopped:
         attempts.save(lambda: now, at_once=True)
-    longest = max(1, *map(len, now.traces))
-    padded = np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in now.traces])
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *now.ends)
-    return Reached(stacked, now.values, padded, stopped)
+    return Reached(stacked, now.values, padded(now.traces), stopped)
+
+
+def padded(traces: list[np.ndarray]) -> np.ndarray:
+    """Traces of several starts, (start, step), NaN after an end."""
+    longest = max(1, *map(len, traces))
+    return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
 
 
 def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
@@ -244,13 +248,9 @@ def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
     def pick(old: Any, new: Any) -> Any:
         return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    length = max(reached.trace.shape[1], again.trace.shape[1])
-    traces = [
-        np.pad(t, ((0, 0), (0, length - t.shape[1])), constant_values=np.nan) for t in (reached.trace, again.trace)
-    ]
     return Reached(
         jax.tree.map(pick, reached.theta, again.theta),
         np.where(taken, again.objective, reached.objective),
-        np.where(taken[:, None], traces[1], traces[0]),
+        padded([new if new_one else old for new_one, old, new in zip(taken, reached.trace, again.trace, strict=True)]),
         again.interrupted,
     )

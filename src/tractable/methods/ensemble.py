@@ -88,14 +88,9 @@ class DeepEnsemble(Method):
 
     def checks(self, posterior: Any) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
-        out = [
-            Check(
-                "members", float(posterior.chains), "caution",
-                "solutions, not draws of a posterior: judge by predictions held out",
-            )
-        ]  # fmt: skip
+        told = "solutions, not draws of a posterior: judge by predictions held out"
+        out = [Check("members", float(posterior.chains), "caution", told)]
         if len(values) and np.all(np.isfinite(values)):
-            out.append(
-                Check("spread of objectives", float(np.ptp(values)), "trust", "nats between best and worst member")
-            )
+            spread = float(np.ptp(values))
+            out.append(Check("spread of objectives", spread, "trust", "nats between best and worst member"))
         return out

@@ -19,9 +19,9 @@ from tractable.data.rows import Data, Plan, whole
 from tractable.kernels import gradients, preconditioners
 from tractable.kernels.sghmc import sghmc
 from tractable.kernels.sgld import sgld
-from tractable.methods.drawing import Drawing
+from tractable.methods.drawing import Drawing, Warmed
 from tractable.methods.method import Program, Session, plan_batches
-from tractable.methods.points import modes
+from tractable.methods.search import modes
 from tractable.tools import schedules
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Share, at_least, between
@@ -59,7 +59,6 @@ class SGLD(Drawing):
     """
 
     label: ClassVar[str] = "sgld"
-    minibatch: ClassVar[bool] = True
     thin: Count | Literal["auto"] = "auto"
     batch_size: Count = 100
     step_size: Positive | Literal["auto"] | Annotated[Callable, "a schedule t -> ε_t"] = "auto"
@@ -131,9 +130,7 @@ class SGLD(Drawing):
     def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
 
-    def warm_up(
-        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
         """Climb to modes and measure H; step out by its normal approximation, measure H and V there, choose P and ε;
         burn in; measure where the chains went and choose ε again.
 
@@ -177,7 +174,7 @@ class SGLD(Drawing):
                     found["step_size"] = min(found["step_size"], held)
                 tuned |= self._tuned(measured, found["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
-        return positions, tuned, found, thin
+        return Warmed(positions, tuned, found, thin)
 
     def _measured(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
         session.say("measuring", 0, 1)

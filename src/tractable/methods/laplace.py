@@ -16,9 +16,9 @@ from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
 from tractable.data.rows import Data, apart
-from tractable.methods.drawing import starts
 from tractable.methods.method import Check, Outcome, Session
-from tractable.methods.points import MAP
+from tractable.methods.points import MAP, chosen
+from tractable.methods.search import curvature
 from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
@@ -61,38 +61,18 @@ class Laplace(MAP):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         began = time.perf_counter()
-        if self.optimizer == "lbfgs":
-            positions = starts(model, data, session.key, self.starts)
-            found = self.searched(session, positions, jacobian=True)
-            best = max(found, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
-            mode, slope = best.position, best.slope
-            evaluations, agreement = sum(m.evaluations for m in found), best.value - min(m.value for m in found)
-        else:
-            points = self.climb_all(session)
-            values = [self._at(model, data, p) for p in points]
-            index = int(np.argmax([v for v, _ in values]))
-            mode, slope = points[index], values[index][1]
-            evaluations, agreement = self.steps * self.starts, values[index][0] - min(v for v, _ in values)
-        if not np.all(np.isfinite(mode)):
-            raise ModelError("The climb to a mode left the finite numbers; is the density bounded?")
+        maxima, _, interrupted = self.climbed(session, jacobian=True)
+        best, found = chosen(maxima)
         climbed = time.perf_counter()
-        family, phi, eigenvalue = self.fit(model, data, jnp.asarray(mode, jnp.result_type(float)))
+        family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
+        found |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
         q = approximations.of(family, phi)
         weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if family != "part" else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
-        chosen = {
-            "slope": float(slope), "evaluations": evaluations, "agreement": float(agreement), "eigenvalue": eigenvalue,
-            "objective": float(self._at(model, data, mode)[0]), "condition": eigenvalue,
-        }  # fmt: skip
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights)
-        return Outcome(fitted, chosen, seconds, session.stop())
-
-    def _at(self, model: Model, data: Data | None, position: Any) -> tuple[float, float]:
-        batch = None if data is None else whole(data.arrays())
-        value, slope = _value_and_slope(model, jnp.asarray(position, jnp.result_type(float)), batch)
-        return float(value), float(np.abs(slope).max())
+        return Outcome(fitted, found, seconds, interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
         """(family, φ, smallest eigenvalue of Λ or its diagonal)."""
@@ -137,7 +117,7 @@ class Laplace(MAP):
     def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
         if mode.size > DENSE:
             raise SettingsError(f"A Hessian of {mode.size} numbers is not formed; use curvature='gauss-newton'.")
-        return _hessian(model, mode, None if rows is None else whole(rows))
+        return curvature(model, mode, None if rows is None else whole(rows), prior=True, jacobian=True)
 
     def predictive(self, model: Model, belief: Belief) -> Model:
         if not isinstance(belief, Fitted) or not isinstance(model.likelihood, Through) or model.start is None:
@@ -188,7 +168,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
 
     @jax.jit
     def outputs(z: jax.Array) -> jax.Array:
-        return jax.vmap(lambda x: likelihood.predictor(model.constrain(model.space.unravel(z)), x))(rows)
+        return jax.vmap(lambda x: likelihood.predictor(model.params(z), x))(rows)
 
     def moved(mask: np.ndarray, by: jax.Array) -> jax.Array:
         return jnp.where(mask, by, base)
@@ -212,18 +192,6 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
     return np.flatnonzero(np.repeat(chosen | unused, sizes))
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _value_and_slope(model: Model, position: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
-    return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _hessian(model: Model, mode: jax.Array, batch: Any) -> jax.Array:
-    gradient = jax.grad(lambda z: log_posterior(model, flat=True)(z, batch))
-    columns = jax.lax.map(lambda e: jax.jvp(gradient, (mode,), (e,))[1], jnp.eye(mode.size), batch_size=16)
-    return -(columns + columns.T) / 2
-
-
 @functools.partial(jax.jit, static_argnames=("model", "index"))
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
@@ -232,14 +200,12 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
     keep = None if index is None else jnp.asarray(index)
 
     def eta(z: jax.Array, x: PyTree) -> jax.Array:
-        return jnp.ravel(likelihood.predictor(model.constrain(model.space.unravel(z)), x))
+        return jnp.ravel(likelihood.predictor(model.params(z), x))
 
-    shape = jax.eval_shape(
-        lambda x: likelihood.predictor(model.constrain(model.space.unravel(mode)), x), jax.tree.map(lambda a: a[0], x)
-    ).shape
+    shape = jax.eval_shape(lambda x: likelihood.predictor(model.params(mode), x), jax.tree.map(lambda a: a[0], x)).shape
 
     def log_prob(z: jax.Array, eta: jax.Array, y: PyTree) -> jax.Array:
-        params = model.constrain(model.space.unravel(z))
+        params = model.params(z)
         d = likelihood.observe(params, eta.reshape(shape))
         return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), d, y, is_leaf=is_distribution))
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
@@ -20,7 +21,7 @@ from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, mended
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
-from tractable.methods.points import INFORMATION, standard_errors
+from tractable.methods.search import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel, latent_model
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.tools.settings import Count, Positive
@@ -115,12 +116,8 @@ class EM(Method):
                 f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
             )
-        space = model.space
-        m_step = gradient_m_step(
-            model.log_joint, self.log_prior(model),
-            lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
-            self.inner, self.optimizer,
-        )  # fmt: skip
+        prior, steps = self.log_prior(model), (self.inner, self.optimizer)
+        m_step = gradient_m_step(model.log_joint, prior, model.params, model.position_of, *steps)
         return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
@@ -156,14 +153,14 @@ class EM(Method):
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
-            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(point))), offset)
-            point = np.asarray(model.space.ravel(model.unconstrain(theta)))
+            theta = model.shifted(model.params(jnp.asarray(point)), offset)
+            point = np.asarray(model.position_of(theta))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
     def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
         """What is climbed, in nats, after one M-step by L-BFGS from a point."""
-        theta = model.constrain(model.space.unravel(jnp.asarray(point)))
+        theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
         one = jax.tree.map(lambda a: a[None], theta)
         return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
@@ -185,34 +182,17 @@ class EM(Method):
         out.append(Check("gain to come", to_come, verdict, "nats a datum, extrapolated from the last gains"))
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
-        out.append(
-            Check(
-                "largest fall", fall, "trust" if fine else "caution",
-                "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)",
-            )
-        )  # fmt: skip
-        if self.starts > 1:
-            same = found["starts that agree"]
-            verdict = "trust" if same > 1 else "caution"
-            out.append(
-                Check(
-                    "starts that agree", float(same), verdict,
-                    f"of {self.starts} within {SAME:g} nats a datum of the best; the last is "
-                    f"{found['agreement'] / size:.3g} below",
-                )
-            )  # fmt: skip
-        own = examined(posterior)
-        if "eigenvalue" in found:
-            least = found["eigenvalue"]
-            ridge = found.get("condition", -1.0) > -1e-6 or any(c.verdict != "trust" for c in own)
-            verdict = "trust" if least > 0 else "caution" if ridge else "reject"
-            told = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
-            told += "" if least > 0 else ": there are no standard errors"
-            out.append(Check("curvature", least, verdict, told))
-            if least > 0:
-                condition = 1 / found["condition"]
-                verdict = "trust" if condition < WELL else "caution"
-                out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
+        told = "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)"
+        out.append(Check("largest fall", fall, "trust" if fine else "caution", told))
+        own, least = examined(posterior), found.get("eigenvalue", math.nan)
+        told = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
+        told += "" if least > 0 else ": there are no standard errors"
+        out += agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size)
+        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, told)
+        if least > 0:
+            condition = 1 / found["condition"]
+            verdict = "trust" if condition < WELL else "caution"
+            out.append(Check("condition", condition, verdict, "of the information matrix: large where it is flat"))
         return out + own
 
 
@@ -247,7 +227,7 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
     if model.steps.begin is None:
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
-            return jax.vmap(lambda u: model.constrain(model.space.unravel(u)))(positions)
+            return jax.vmap(model.params)(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
         return jax.vmap(model.sample_prior)(chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
@@ -267,7 +247,7 @@ def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> t
     """The best start's point, the traces, and what was found on the way."""
     canonical = model.symmetry.canonical
     thetas = reached.theta if canonical is None else jax.vmap(canonical)(reached.theta)
-    flat = np.asarray(jax.vmap(lambda t: model.space.ravel(model.unconstrain(t)))(thetas))
+    flat = np.asarray(jax.vmap(model.position_of)(thetas))
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]

@@ -10,7 +10,7 @@ import optax
 
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, Objective, whole
 from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
 from tractable.tools.errors import SettingsError
@@ -53,10 +53,13 @@ class Program(NamedTuple):
 
     def describe(self, position: jax.Array) -> str:
         """The parameters of the numbers that are not finite."""
-        bad = ~np.isfinite(np.asarray(position))
-        names = [name for name, is_bad in zip(self.model.space.names, bad, strict=True) if is_bad]
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return f"{shown} (unconstrained)"
+        return f"{not_finite(self.model, position)} (unconstrained)"
+
+
+def not_finite(model: Model, position: jax.Array) -> str:
+    """Names of the numbers of a position which are not finite."""
+    names = [name for name, x in zip(model.space.names, np.asarray(position), strict=True) if not np.isfinite(x)]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 METHODS: dict[str, type["Method"]] = {}  # by label, as they are imported
@@ -76,7 +79,6 @@ class Method(Settings):
     """
 
     label: ClassVar[str] = ""
-    minibatch: ClassVar[bool] = False
     point: ClassVar[bool] = False  # learns one θ
     independent: ClassVar[bool] = False  # its draws have no order
     exact: ClassVar[bool] = False  # every draw is one of the posterior
@@ -92,9 +94,15 @@ class Method(Settings):
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"method": self.label} | {name: _plain(value) for name, value in fields.items()}
 
+    @property
+    def minibatch(self) -> bool:
+        """Whether a step looks at a batch of rows."""
+        return getattr(self, "batch_size", None) is not None
+
     def plan(self, data: Data | None) -> Plan | None:
         """How the data are visited; None where every step sees them all."""
-        return None
+        size = getattr(self, "batch_size", None)
+        return None if size is None else plan_batches(self, data, size)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         """The kernel, once warm-up has tuned it."""
@@ -152,7 +160,13 @@ def _plain(value: Any) -> Any:
     return getattr(value, "label", repr(value))
 
 
-def plan_batches(method: Any, data: Data | None, batch_size: int, independent: bool = False) -> Plan:
+def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
+    """The same objective of ``data.arrays()`` at every step, whatever batch comes; None where there are no data."""
+    value, batch = objective.value, None if rows is None else whole(rows)
+    return objective._replace(value=lambda noise, params, _: value(noise, params, batch))
+
+
+def plan_batches(method: "Method", data: Data | None, batch_size: int, independent: bool = False) -> Plan:
     """A plan, after the sentences about batches that cannot be."""
     name = type(method).__name__
     if data is None:

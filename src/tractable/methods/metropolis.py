@@ -1,7 +1,7 @@
 """Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.kernels.random_walk import random_walk
-from tractable.methods.drawing import Drawing
+from tractable.methods.drawing import Drawing, Warmed
 from tractable.methods.method import Check, Program, Session
-from tractable.methods.points import laplace_root, modes
+from tractable.methods.search import laplace_root, modes
 from tractable.tools.settings import Share
 
 PyTree = Any
@@ -44,9 +44,7 @@ class Metropolis(Drawing):
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
         return log_density(model, rows, flat=True, terms=many and jnp.result_type(float) == jnp.float32)
 
-    def warm_up(
-        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
         """Dual averaging of log ε towards the acceptance rate, by blocks, with three looks at the covariance.
 
         Acceptance and covariance are pooled over chains; the kernel itself never adapts, so warm-up and main run
@@ -71,17 +69,9 @@ class Metropolis(Drawing):
         acceptance, searching = float("nan"), True
         for round_ in range(rounds if self.warmup else 0):
             result = loop.run(
-                program,
-                shape,
-                session.data,
-                None,
-                tuned,
-                keys,
-                states,
-                groups=round_ + 1,
-                done=round_,
+                program, shape, session.data, None, tuned, keys, states, groups=round_ + 1, done=round_,
                 stop=session.stop,
-            )
+            )  # fmt: skip
             states = result.states
             seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
@@ -105,7 +95,7 @@ class Metropolis(Drawing):
             if session.stop():
                 break
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
-        return states.position, tuned, found, self.thin
+        return Warmed(states.position, tuned, found, self.thin)
 
     def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
         """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
@@ -131,21 +121,18 @@ class Metropolis(Drawing):
         bad = float(np.mean(posterior.info["not_a_number"]))
         out = [*chain_checks(posterior), check_share("acceptance", rate, 0.05, 0.99, "share of proposals accepted")]
         if bad > 0:
-            verdict = "caution" if bad > 0.01 else "trust"
-            out.append(
-                Check("NaN proposals", bad, verdict, "share where the log density was NaN; refused as impossible")
-            )
+            told = "share where the log density was NaN; refused as impossible"
+            out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", told))
         return out
 
 
-class Averaging:
+class Averaging(NamedTuple):
     """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update a block of steps."""
 
-    def __init__(
-        self, centre: float, gap: float = 0.0, weighted: float = 0.0, time: int = 0, step: float | None = None
-    ):
-        self.centre, self.gap, self.weighted, self.time = centre, gap, weighted, time
-        self.step = centre if step is None else step
+    centre: float
+    gap: float = 0.0
+    weighted: float = 0.0
+    time: int = 0
 
     @classmethod
     def around(cls, step: float) -> "Averaging":
@@ -159,7 +146,7 @@ class Averaging:
         step = self.centre - np.sqrt(time) / 0.25 * gap
         share = time**-0.75
         weighted = share * step + (1 - share) * self.weighted
-        return Averaging(self.centre, gap, weighted, time, step), float(np.exp(step))
+        return Averaging(self.centre, gap, weighted, time), float(np.exp(step))
 
     @property
     def average(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
-from tractable.methods.drawing import ATTEMPTS
+from tractable.methods.drawing import ATTEMPTS, tried
 from tractable.methods.maximisation import beginnings
 from tractable.methods.method import Session
 from tractable.models.latent import LatentModel
@@ -45,21 +45,14 @@ class Way(NamedTuple):
     small: int  # steps in a row that say it ends
     quiet: int  # steps in a row within their noise
     upper: float  # nats, at the last step
-    ended: str  # as of ``End``; nothing while it goes on
+    ended: str  # "settled", "ceiling", "steps" or "interrupted"; nothing while it goes on
 
 
 class End(NamedTuple):
     """Where one climb of Monte-Carlo EM ended."""
 
-    theta: PyTree
-    draws: drawn.Draws  # given theta
-    gains: np.ndarray  # nats, of every step taken
-    errors: np.ndarray
-    sizes: np.ndarray  # S
-    rate: float  # acceptance, of the last draws
-    drawn: int  # a datum, altogether
-    upper: float  # nats, at the last step
-    ended: str  # "settled", "ceiling", "steps" or "interrupted"
+    way: Way
+    draws: drawn.Draws  # given its θ
 
 
 @functools.partial(jax.jit, static_argnames=("method", "model"))
@@ -87,37 +80,29 @@ def ones(rows: PyTree) -> jax.Array:
     return jnp.ones(jax.tree.leaves(rows)[0].shape[0])
 
 
-class _Drawing:
-    """The chains of one climb, on the host: where they are, what they drew, and how often they were asked."""
+class Drawing(NamedTuple):
+    """What one climb's draws of z have in common."""
 
-    def __init__(
-        self, method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, way: Way | None = None
-    ):
-        self.method, self.model, self.rows, self.key = method, model, rows, key
-        self.calls, self.total, self.rate = 0, 0, math.nan
-        self.chains, self.draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
-        if way is not None:
-            self.chains, self.calls, self.total, self.rate = way.chains, way.calls, way.drawn, way.rate
-            return
-        half = method.warmup // 2
-        if not method.sampler(model).exact:
-            self.advance(theta, half - half // 2, half // 2, drawn.SHAPE)
-            self.advance(theta, method.warmup - half, 0, drawn.STEP)
+    method: Any
+    model: LatentModel
+    rows: PyTree
+    key: jax.Array
 
-    def advance(self, theta: PyTree, count: int, burn: int, tune: int = 0) -> None:
-        self.calls += 1
-        self.chains, self.draws, info = _drawn(
-            self.method, self.model, jax.random.fold_in(self.key, self.calls), theta, self.chains, self.rows,
-            self.draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
+    def advance(
+        self, way: Way, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
+    ) -> tuple[Way, drawn.Draws]:
+        """So many more draws of every chain, given this θ."""
+        chains, draws, info = _drawn(
+            self.method, self.model, jax.random.fold_in(self.key, way.calls + 1), way.theta, way.chains, self.rows,
+            draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
         )  # fmt: skip
-        self.total += CHAINS * (count + burn)
-        self.rate = float(info.acceptance)
         _noticed(info)
+        total = way.drawn + CHAINS * (count + burn)
+        return way._replace(chains=chains, calls=way.calls + 1, drawn=total, rate=float(info.acceptance)), draws
 
-    def anew(self, theta: PyTree, length: int) -> None:
-        """Draws given another θ."""
-        self.draws = self.draws._replace(length=jnp.array(0))
-        self.advance(theta, length, self.method.burn)
+    def anew(self, way: Way, draws: drawn.Draws) -> tuple[Way, drawn.Draws]:
+        """Draws given another θ, in place of those there are."""
+        return self.advance(way, draws._replace(length=jnp.array(0)), way.length, self.method.burn)
 
 
 def climb(
@@ -126,61 +111,65 @@ def climb(
 ) -> tuple[Way, End]:  # fmt: skip
     """One start to its end, from where it stood if it was saved; ``keep(way)`` is called before every step."""
     z_level = NormalDist().inv_cdf(method.level)
-    drawing = _Drawing(method, model, rows, theta, key, way)
+    drawing = Drawing(method, model, rows, key)
+    chains, draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
     if way is None:
-        nothing = np.zeros(0)
-        way = Way(
-            theta, drawing.chains, 0, 0, math.nan, method.draws // CHAINS, nothing, nothing, nothing.astype(int),
-            nothing, 0, 0, math.nan, "",
-        )  # fmt: skip
-    theta, length, recent, ended = way.theta, way.length, way.recent, way.ended
-    gains, errors, sizes, small, quiet, upper = way.gains, way.errors, way.sizes, way.small, way.quiet, way.upper
-
-    def stands(ended: str = "") -> Way:
-        return Way(
-            theta, drawing.chains, drawing.calls, drawing.total, drawing.rate, length, gains, errors, sizes, recent,
-            small, quiet, upper, ended,
-        )  # fmt: skip
-
-    while not ended:
-        before = stands()
+        way = first(theta, chains, method.draws // CHAINS)
+        half = method.warmup // 2
+        if not method.sampler(model).exact:
+            way, draws = drawing.advance(way, draws, half - half // 2, half // 2, drawn.SHAPE)
+            way, draws = drawing.advance(way, draws, method.warmup - half, 0, drawn.STEP)
+    while not way.ended:
+        before = way
         keep(before)
-        drawing.anew(theta, length)
+        way, draws = drawing.anew(way, draws)
         while True:
-            found = _improved(method, model, theta, rows, drawing.draws)
+            found = _improved(method, model, way.theta, rows, draws)
             gain, error = float(found.gain), float(found.error)
             if not math.isfinite(gain + error):
                 raise RunError(
-                    f"Step {len(gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is the "
+                    f"Step {len(way.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is the "
                     "likelihood bounded, and finite wherever z may be drawn? A prior keeps θ where it is."
                 )
             upper, lower = gain + z_level * error, gain - z_level * error
-            grows = 2 * length * CHAINS <= method.most
+            grows = 2 * way.length * CHAINS <= method.most
             if upper < method.tolerance or lower > 0 or not grows or session.stop():
                 break
-            drawing.advance(theta, length, 0)
-            length, recent = 2 * length, np.zeros(0)
-        theta = found.theta
-        gains, errors, recent = np.append(gains, gain), np.append(errors, error), np.append(recent, gain)
-        sizes = np.append(sizes, length * CHAINS)
-        session.say("climbing", start * method.steps + len(gains), method.starts * method.steps)
-        small = small + 1 if upper < method.tolerance else 0
-        quiet = 0 if lower > 0 else quiet + 1
-        still = stalled(recent) and not small
-        if small == QUIET:
-            ended = "settled"
+            way, draws = drawing.advance(way, draws, way.length)
+            way = longer(way)
+        way = way._replace(
+            theta=found.theta, gains=np.append(way.gains, gain), errors=np.append(way.errors, error),
+            sizes=np.append(way.sizes, way.length * CHAINS), recent=np.append(way.recent, gain), upper=upper,
+            small=way.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else way.quiet + 1,
+        )  # fmt: skip
+        session.say("climbing", start * method.steps + len(way.gains), method.starts * method.steps)
+        still = stalled(way.recent) and not way.small
+        if way.small == QUIET:
+            way = way._replace(ended="settled")
         elif session.stop():
-            ended = "interrupted"
+            way = way._replace(ended="interrupted")
             keep(before, at_once=True)  # this step may have been cut short
-        elif not grows and not small and (quiet >= QUIET or still):
-            ended = "ceiling"
-        elif len(gains) == method.steps:
-            ended = "steps"
+        elif not grows and not way.small and (way.quiet >= QUIET or still):
+            way = way._replace(ended="ceiling")
+        elif len(way.gains) == method.steps:
+            way = way._replace(ended="steps")
         elif still and grows:
-            length, recent = 2 * length, np.zeros(0)
-    last = stands(ended)
-    drawing.anew(theta, length)
-    return last, End(theta, drawing.draws, gains, errors, sizes, drawing.rate, drawing.total, upper, ended)
+            way = longer(way)
+    return way, End(*drawing.anew(way, draws))
+
+
+def first(theta: PyTree, chains: PyTree, length: int) -> Way:
+    """Before the first step."""
+    nothing = np.zeros(0)
+    return Way(
+        theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
+        sizes=nothing.astype(int), recent=nothing, small=0, quiet=0, upper=math.nan, ended="",
+    )  # fmt: skip
+
+
+def longer(way: Way) -> Way:
+    """With twice as many draws at a step."""
+    return way._replace(length=2 * way.length, recent=np.zeros(0))
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
@@ -217,10 +206,8 @@ def ways(
     theta = jax.tree.map(lambda a: a[0], thetas)
     key = jax.eval_shape(lambda: jax.random.key(0))
     chains, _ = jax.eval_shape(functools.partial(_begun, method, model), key, theta, rows)
-    nothing = np.zeros(0)
-    one = Way(theta, chains, 0, 0, 0.0, 0, nothing, nothing, nothing, nothing, 0, 0, 0.0, "")
     count = 1 + max(int(name.partition("/")[0]) for name in leaves)
-    return restored([one] * count, leaves)
+    return restored([first(theta, chains, 0)] * count, leaves)
 
 
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
@@ -236,17 +223,9 @@ def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyT
 
 def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
     """A θ at which the densities of rows are finite."""
-    centre, width = jnp.zeros(model.space.size), 2.0
-    if model.prior_is_callable:
-        centre, width = model.space.ravel(model.unconstrain(model.example(jax.random.key(0)))), 1.0
     for attempt in range(ATTEMPTS):
         here = jax.random.fold_in(key, attempt)
-        if model.start is not None:
-            theta = model.start(here)
-        else:
-            shrunk = width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0
-            jitter = jax.random.uniform(here, centre.shape, minval=-1.0, maxval=1.0)
-            theta = model.constrain(model.space.unravel(centre + shrunk * jitter))
+        theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
         if bool(_fine(method, model, theta, jax.random.fold_in(here, 1), rows)):
             return theta
     raise ModelError(

@@ -129,12 +129,8 @@ class MonteCarloEM(Method):
             return lambda theta, rows, weights, draws: maximise(
                 drawn.drawn_statistics(statistics, rows, weights, draws)
             )
-        space = model.space
-        return drawn.drawn_m_step(
-            model.log_joint, self.log_prior(model),
-            lambda u: model.constrain(space.unravel(u)), lambda theta: space.ravel(model.unconstrain(theta)),
-            self.inner,
-        )  # fmt: skip
+        prior = self.log_prior(model)
+        return drawn.drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
 
     def learn(self, session: Session) -> Outcome:
         model, data = latent(session.model, self), session.data
@@ -166,14 +162,14 @@ class MonteCarloEM(Method):
 
             way, end = climb(self, model, rows, theta, keys[start], session, start, way, stands)
             ends.append(end)
-            if end.ended == "interrupted":
+            if end.way.ended == "interrupted":
                 break
             done.append(way)
             keep(lambda: done, at_once=True)
         climbed = time.perf_counter()
         point, info, found = concluded(self, model, data, rows, ends)
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(points.point(point, info, found), found, seconds, ends[-1].ended == "interrupted")
+        return Outcome(points.point(point, info, found), found, seconds, ends[-1].way.ended == "interrupted")
 
     def checks(self, posterior: Any) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

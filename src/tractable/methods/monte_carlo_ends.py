@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.checks.convergence import check_share
+from tractable.checks.maxima import agreement, curvature
 from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
+from tractable.methods.em_climb import padded
 from tractable.methods.maximisation import SAME
 from tractable.methods.method import Check
 from tractable.methods.monte_carlo_climb import End, ones
-from tractable.methods.points import INFORMATION
+from tractable.methods.search import INFORMATION
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import RunError
 
@@ -26,24 +28,22 @@ HIDDEN = 20  # effective draws a datum below which the Monte-Carlo error itself 
 
 def checks(method: Any, found: dict[str, Any], size: int) -> list[Check]:
     """What the report says of the climbs, their draws, and the maximum."""
-    return [*_of_climb(method, found), *_of_draws(found), *_of_maximum(method, found, size)]
-
-
-def _of_climb(method: Any, found: dict[str, Any]) -> list[Check]:
     settled = found["ended"] == "settled"
     # A step gains (1 − r) of what is left in the slowest direction.
     left = found["gain bound"] / (1 - found.get("hidden", 0.0))
     verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
+    said = f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
+    told = f"a datum at the end, of {method.draws} to begin with and {method.most} at most"
+    near = f"{max(SAME * size, HALF):.3g} nats"
+    ridge = 1e-2 if "condition" in found else math.inf  # draws make more of a ridge than rounding does
+    by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
-        Check(
-            "left to climb", left, verdict,
-            f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}",
-        ),
-        Check(
-            "draws", found["draws at the end"], "trust" if settled else "caution",
-            f"a datum at the end, of {method.draws} to begin with and {method.most} at most",
-        ),
-    ]  # fmt: skip
+        Check("left to climb", left, verdict, said),
+        Check("draws", found["draws at the end"], "trust" if settled else "caution", told),
+        *_of_draws(found),
+        *agreement(found, method.starts, near, found["agreement"]),
+        *curvature(found, ridge, by_draws),
+    ]
 
 
 def _of_draws(found: dict[str, Any]) -> list[Check]:
@@ -51,46 +51,17 @@ def _of_draws(found: dict[str, Any]) -> list[Check]:
     if "worst monte carlo error" in found:
         share = found["worst monte carlo error"]
         verdict = "trust" if share <= 0.2 else "caution" if share <= 1 else "reject"
-        out.append(
-            Check("Monte-Carlo error", share, verdict, "in standard errors, of the worst linear combination of θ")
-        )
+        told = "in standard errors, of the worst linear combination of θ"
+        out.append(Check("Monte-Carlo error", share, verdict, told))
+    rate = found["acceptance"]
     if found["exact draws"]:
-        out.append(Check("acceptance", found["acceptance"], "trust", "draws of z are independent"))
-    elif math.isfinite(found["acceptance"]):
-        out.append(
-            check_share("acceptance", found["acceptance"], 0.1, 0.98, "share of the E-step's proposals accepted")
-        )
+        out.append(Check("acceptance", rate, "trust", "draws of z are independent"))
+    elif math.isfinite(rate):
+        out.append(check_share("acceptance", rate, 0.1, 0.98, "share of the E-step's proposals accepted"))
     if "effective draws" in found:
-        few = found["effective draws"] < HIDDEN
-        out.append(
-            Check(
-                "effective draws", found["effective draws"], "caution" if few else "trust",
-                f"a datum at the end, for the score; below {HIDDEN} errors are guesses",
-            )
-        )  # fmt: skip
-    return out
-
-
-def _of_maximum(method: Any, found: dict[str, Any], size: int) -> list[Check]:
-    out = []
-    if method.starts > 1:
-        same = found["starts that agree"]
-        out.append(
-            Check(
-                "starts that agree", same, "trust" if same > 1 else "caution",
-                f"of {method.starts} within {max(SAME * size, HALF):.3g} nats of the best; the last is "
-                f"{found['agreement']:.3g} below",
-            )
-        )  # fmt: skip
-    if "eigenvalue" in found:
-        saddle = found.get("condition", 0.0) < -1e-2  # more than draws make of a ridge
-        verdict = "trust" if found["eigenvalue"] > 0 else "reject" if saddle else "caution"
-        out.append(
-            Check(
-                "curvature", found["eigenvalue"], verdict,
-                "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum",
-            )
-        )  # fmt: skip
+        effective = found["effective draws"]
+        told = f"a datum at the end, for the score; below {HIDDEN} errors are guesses"
+        out.append(Check("effective draws", effective, "caution" if effective < HIDDEN else "trust", told))
     return out
 
 
@@ -98,10 +69,8 @@ def _of_maximum(method: Any, found: dict[str, Any], size: int) -> list[Check]:
 def _information(
     method: Any, model: LatentModel, point: jax.Array, rows: PyTree, draws: drawn.Draws
 ) -> drawn.Information:
-    space, prior = model.space, method.log_prior(model)
-    return drawn.observed_information(
-        model.log_joint, prior, lambda u: model.constrain(space.unravel(u)), point, rows, ones(rows), draws
-    )
+    prior = method.log_prior(model)
+    return drawn.observed_information(model.log_joint, prior, model.params, point, rows, ones(rows), draws)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -122,17 +91,17 @@ def concluded(
     if not np.any(np.isfinite(values)):
         raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    end = ends[best]
+    end, ways = ends[best].way, [end.way for end in ends]
     info = {
-        "gain": _padded([e.gains for e in ends]),
-        "gain error": _padded([e.errors for e in ends]),
-        "draws": _padded([e.sizes for e in ends]),
+        "gain": padded([way.gains for way in ways]),
+        "gain error": padded([way.errors for way in ways]),
+        "draws": padded([way.sizes.astype(float) for way in ways]),
     }
     finite = values[np.isfinite(values)]
     found: dict[str, Any] = {
         "objective": float(values[best]) if summed else math.nan,
         "steps": len(end.gains),
-        "evaluations": int(sum(e.drawn for e in ends)),
+        "evaluations": int(sum(way.drawn for way in ways)),
         "draws at the end": int(end.sizes[-1]),
         "gain": float(end.gains[-1]),
         "gain error": float(end.errors[-1]),
@@ -143,9 +112,9 @@ def concluded(
         "agreement": float(values[best] - finite.min()),
         "starts that agree": int(np.sum(np.isfinite(values) & (values >= values[best] - max(SAME * data.size, HALF)))),
     }
-    point = model.space.ravel(model.unconstrain(end.theta))
+    point = model.position_of(end.theta)
     if point.size <= INFORMATION and data.size * end.sizes[-1] * point.size <= WORK:
-        found |= _errors(method, model, rows, point, end)
+        found |= _errors(method, model, rows, point, ends[best])
     return np.asarray(point), info, found
 
 
@@ -153,19 +122,13 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
     """What every climb reached, nats; up to a constant where z cannot be summed out."""
     prior = method.log_prior(model)
     if model.sums is not None:
-        values = np.array([float(_log_likelihood(model, end.theta, rows)) for end in ends])
+        values = np.array([float(_log_likelihood(model, end.way.theta, rows)) for end in ends])
     else:
-        first = ends[0]
-        values = np.array([float(_bridged(model, first.theta, e.theta, rows, first.draws, e.draws)) for e in ends])
+        first, draws = ends[0].way.theta, ends[0].draws
+        values = np.array([float(_bridged(model, first, e.way.theta, rows, draws, e.draws)) for e in ends])
     if prior is not None:
-        values = values + np.array([float(prior(end.theta)) for end in ends])
+        values = values + np.array([float(prior(end.way.theta)) for end in ends])
     return values
-
-
-def _padded(lists: list) -> np.ndarray:
-    """Traces of climbs, (start, step), NaN after an end."""
-    longest = max(map(len, lists))
-    return np.array([[*map(float, each), *[math.nan] * (longest - len(each))] for each in lists])
 
 
 def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end: End) -> dict[str, Any]:
@@ -185,8 +148,8 @@ def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end
     step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # of one M-step at the last S
     rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
     spread = np.zeros_like(step)
-    for size in end.sizes:  # draws of a step are forgotten at EM's own rate
-        spread = rate @ spread @ rate.T + step * end.sizes[-1] / size
+    for size in end.way.sizes:  # draws of a step are forgotten at EM's own rate
+        spread = rate @ spread @ rate.T + step * end.way.sizes[-1] / size
     root = np.linalg.cholesky(information)
     out["monte carlo error"] = np.sqrt(np.maximum(np.diag(slope @ spread @ slope.T), 0))
     out["worst monte carlo error"] = float(np.sqrt(max(0.0, np.linalg.eigvalsh(root.T @ spread @ root)[-1])))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
@@ -18,8 +19,8 @@ from tractable.methods import points
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent
-from tractable.methods.method import Check, Method, Outcome, Program, Session, plan_batches
-from tractable.methods.points import INFORMATION, standard_errors
+from tractable.methods.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
+from tractable.methods.search import INFORMATION, standard_errors
 from tractable.methods.stretches import stretched
 from tractable.models.latent import LatentModel
 from tractable.tools import schedules
@@ -55,7 +56,6 @@ class OnlineEM(Method):
 
     label: ClassVar[str] = "online-em"
     point: ClassVar[bool] = True
-    minibatch: ClassVar[bool] = True
     batch_size: Count = 100
     epochs: Count = 10
     step_exponent: Annotated[float, between(0.5, 1, closed=True)] = 0.6
@@ -64,9 +64,6 @@ class OnlineEM(Method):
     starts: Count = 1
     chunk: Count = CHUNK
     prior: bool = True
-
-    def plan(self, data: Data | None) -> Plan | None:
-        return plan_batches(self, data, self.batch_size)
 
     def log_prior(self, model: Any) -> Callable | None:
         """What is climbed beside the likelihood."""
@@ -100,8 +97,8 @@ class OnlineEM(Method):
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
-            theta = model.shifted(model.constrain(model.space.unravel(jnp.asarray(end))), offset)
-            point = np.asarray(model.space.ravel(model.unconstrain(theta)))
+            theta = model.shifted(model.params(jnp.asarray(end)), offset)
+            point = np.asarray(model.position_of(theta))
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, interrupted)
 
@@ -110,31 +107,14 @@ class OnlineEM(Method):
         gain = found["gain to come"] / size
         verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
         steady = found["settled"]
-        out = [
+        trend = "0 where the noisy objective of the last half shows no trend upward; more epochs= where it does"
+        return [
             Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
-            Check(
-                "trend", float(not steady), "trust" if steady else "caution",
-                "0 where the noisy objective of the last half shows no trend upward; more epochs= where it does",
-            ),
-        ]  # fmt: skip
-        if self.starts > 1:
-            same = found["starts that agree"]
-            out.append(
-                Check(
-                    "starts that agree", same, "trust" if same > 1 else "caution",
-                    f"of {self.starts} within {SAME:g} nats a datum of the best; the last is "
-                    f"{found['agreement'] / size:.3g} below",
-                )
-            )  # fmt: skip
-        if "eigenvalue" in found:
-            verdict = "trust" if found["eigenvalue"] > 0 else "caution"
-            out.append(
-                Check(
-                    "curvature", found["eigenvalue"], verdict,
-                    "smallest eigenvalue of the observed information; above 0 at a proper maximum",
-                )
-            )  # fmt: skip
-        return out + examined(posterior)
+            Check("trend", float(not steady), "trust" if steady else "caution", trend),
+            *agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size),
+            *curvature(found, ridge=math.inf),
+            *examined(posterior),
+        ]
 
 
 @dataclass(frozen=True)
@@ -168,16 +148,14 @@ class Following:
         )  # fmt: skip
 
     def observe(self, state: Any) -> jax.Array:
-        return self.model.space.ravel(self.model.unconstrain(state.position))
+        return self.model.position_of(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
         """What is averaged: the unconstrained position itself."""
         return position
 
     def describe(self, position: jax.Array) -> str:
-        bad = ~np.isfinite(np.asarray(position))
-        names = [name for name, is_bad in zip(self.model.space.names, bad, strict=True) if is_bad]
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return not_finite(self.model, position)
 
 
 def _offset(model: LatentModel, data: Data) -> jax.Array | None:
@@ -262,7 +240,7 @@ def _looked_back(
         return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
 
     dtype = jnp.result_type(float)
-    thetas = [model.constrain(model.space.unravel(jnp.asarray(end, dtype))) for end in ends]
+    thetas = [model.params(jnp.asarray(end, dtype)) for end in ends]
     seen = [looked(theta) for theta in thetas]
     values = np.array([value for value, _ in seen])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))

@@ -15,9 +15,9 @@ from tractable.checks.evidence import QUANTILE, Evidence, size_check
 from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
-from tractable.methods.drawing import Drawing
+from tractable.methods.drawing import Drawing, Warmed
 from tractable.methods.method import Program, Session
-from tractable.methods.points import maximum
+from tractable.methods.search import maximum
 from tractable.tools.errors import ModelError, RunError
 from tractable.tools.settings import Range, Share, at_least, is_number
 
@@ -47,7 +47,7 @@ class Rejection(Drawing):
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         def sample(key: jax.Array) -> jax.Array:
-            return model.space.ravel(model.unconstrain(model.sample_prior(key)))
+            return model.position_of(model.sample_prior(key))
 
         limit = int(min(2**30, 20 / self.least_acceptance))
         return rejection(sample, lambda p: _log_likelihood(model, rows, p), tuned["log_bound"], limit=limit)
@@ -56,9 +56,7 @@ class Rejection(Drawing):
         """Places to put the draws; none is a start."""
         return jnp.zeros((self.chains, session.model.space.size))
 
-    def warm_up(
-        self, session: Session, program: Program, keys: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, Any], int]:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
         model, data = session.model, session.data
         if model.prior_is_callable or model.likelihood is None or data is None:
             raise ModelError(
@@ -81,7 +79,7 @@ class Rejection(Drawing):
             )
         tuned = {"log_bound": jnp.asarray(bound, jnp.result_type(float))}
         found = {"log_bound": float(bound), "forecast acceptance": forecast}
-        return positions, tuned, found, 1
+        return Warmed(positions, tuned, found, 1)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(0.0, float(np.sum(belief.info["tries"], dtype=np.float64)))
@@ -123,7 +121,7 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
 @functools.partial(jax.jit, static_argnames="model")
 def _survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        position = model.space.ravel(model.unconstrain(model.sample_prior(key)))
+        position = model.position_of(model.sample_prior(key))
         return position, _log_likelihood(model, rows, position)
 
     return jax.lax.map(one, jax.random.split(key, SURVEY), batch_size=256)
@@ -136,11 +134,11 @@ def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.nd
 
 
 def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Array:
-    return jnp.sum(counted_log_likelihoods(model, model.constrain(model.space.unravel(position)), rows))
+    return jnp.sum(counted_log_likelihoods(model, model.params(position), rows))
 
 
 def _exceeded(model: Model, position: jax.Array, excess: float) -> str:
-    params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.constrain(model.space.unravel(position)))
+    params = jax.tree.map(lambda a: np.asarray(a).tolist(), model.params(position))
     return (
         f"The bound is no bound: at {params} the log likelihood exceeds log_bound by {excess:.4g}, so accepted draws "
         "would not follow the posterior. Raise log_bound by at least that, or leave it out to have it searched."

@@ -22,8 +22,8 @@ from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
-from tractable.methods.method import Check, Method, Optimiser, Outcome, Session, plan_batches
-from tractable.methods.points import laplace_root, maximum
+from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
+from tractable.methods.search import laplace_root, maximum
 from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
@@ -82,13 +82,6 @@ class Variational(Method):
         object.__setattr__(self, "tempering", tuple(float(t) for t in self.tempering))
         many = self.divergence == "forward" or (self.gradient == "score" and self.control == "leave-one-out")
         self.check(self.samples > 1 or not many, "samples", "a whole number ≥ 2")
-
-    @property
-    def minibatch(self) -> bool:
-        return self.batch_size is not None
-
-    def plan(self, data: Data | None) -> Plan | None:
-        return None if self.batch_size is None else plan_batches(self, data, self.batch_size)
 
     def family(self, size: int) -> Approximation:
         """q over ``size`` numbers."""
@@ -196,31 +189,20 @@ class Variational(Method):
     def checks(self, posterior: Any) -> list[Check]:
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
-        done = abs(gain) <= max(self.tolerance, SIGMAS * error)
-        out.append(
-            Check(
-                "bound's gain", gain, "trust" if done else "caution",
-                "nats that the last stage of the climb added; 0 once it has converged",
-            )
-        )  # fmt: skip
+        verdict = "trust" if abs(gain) <= max(self.tolerance, SIGMAS * error) else "caution"
+        told = "nats that the last stage of the climb added; 0 once it has converged"
+        out.append(Check("bound's gain", gain, verdict, told))
         if posterior.belief.log_weights is not None:
             out.append(khat_check(weigh(posterior.belief.log_weights)))
         else:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
         if self.starts > 1:
-            agree = found["agreement"] <= 1.0
-            out.append(
-                Check(
-                    "starts", found["agreement"], "trust" if agree else "caution", "nats between best and worst start"
-                )
-            )
-        if math.isfinite(found.get("signal at start", math.nan)):
-            out.append(
-                Check(
-                    "gradient signal", found["signal at start"], "trust",
-                    "‖E g‖² over the noise of one step's gradient, where the climb began",
-                )
-            )  # fmt: skip
+            verdict = "trust" if found["agreement"] <= 1.0 else "caution"
+            out.append(Check("starts", found["agreement"], verdict, "nats between best and worst start"))
+        signal = found.get("signal at start", math.nan)
+        if math.isfinite(signal):
+            told = "‖E g‖² over the noise of one step's gradient, where the climb began"
+            out.append(Check("gradient signal", signal, "trust", told))
         return out
 
 

@@ -1,0 +1,32 @@
+"""Whether a climb ended at a maximum: what every method that climbs from several starts looks at."""
+
+from typing import Any
+
+from tractable.beliefs.check import Check
+
+
+def curvature(
+    found: dict[str, Any],
+    ridge: float,
+    sentence: str = "smallest eigenvalue of the observed information; above 0 at a proper maximum",
+) -> list[Check]:
+    """The least eigenvalue of the information, where it was computed.
+
+    Args:
+        ridge: a negative one of less than this share of the largest is taken for a flat ridge, and not for a saddle:
+            rounding, or draws, cannot tell them apart.
+    """
+    if "eigenvalue" not in found:
+        return []
+    least = found["eigenvalue"]
+    verdict = "trust" if least > 0 else "caution" if found.get("condition", -1.0) > -ridge else "reject"
+    return [Check("curvature", least, verdict, sentence)]
+
+
+def agreement(found: dict[str, Any], starts: int, near: str, below: float) -> list[Check]:
+    """How many of several starts ended within ``near`` of the best, and how far ``below`` it the last did."""
+    if starts == 1:
+        return []
+    same = found["starts that agree"]
+    sentence = f"of {starts} within {near} of the best; the last is {below:.3g} below"
+    return [Check("starts that agree", float(same), "trust" if same > 1 else "caution", sentence)]
