@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 PyTree = Any
 HALVINGS = 60  # of the interval in which the next β lies
@@ -88,7 +89,7 @@ def annealed(
     return Annealed(log_weight, position, info)
 
 
-def next_beta(log_ratios: Any, beta: float, share: float = 0.5) -> float:
+def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
     """The largest β' ≤ 1 at which weights e^{(β' − β) r} of draws of f_β keep a share of their effective number.
 
         (Σ w)² / (S Σ w²) ≥ share
@@ -133,7 +134,7 @@ def sigmoidal(count: int, steepness: float = 4.0) -> jax.Array:
 # What weights say.
 
 
-def log_mean(log_weights: Any) -> float:
+def log_mean(log_weights: ArrayLike) -> float:
     """log (1/S) Σ w, (S,) → (); −∞ where every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)
     top = log_weights.max()
@@ -142,19 +143,19 @@ def log_mean(log_weights: Any) -> float:
     return float(top + np.log(np.mean(np.exp(log_weights - top))))
 
 
-def relative_error(log_weights: Any) -> float:
+def relative_error(log_weights: ArrayLike) -> float:
     """sd(w) / (w̄ √S), the standard error of log w̄ by the delta method."""
     share = shares(log_weights)
     return float(math.sqrt(len(share)) * share.std(ddof=1)) if np.all(np.isfinite(share)) else math.inf
 
 
-def effective(log_weights: Any) -> float:
+def effective(log_weights: ArrayLike) -> float:
     """(Σ w)² / Σ w², the effective number of weights."""
     share = shares(log_weights)
     return float(1 / np.sum(share**2)) if np.all(np.isfinite(share)) else 0.0
 
 
-def shares(log_weights: Any) -> np.ndarray:
+def shares(log_weights: ArrayLike) -> np.ndarray:
     """w / Σ w, (S,); NaN where every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)
     if not np.isfinite(log_weights.max()):
@@ -163,7 +164,7 @@ def shares(log_weights: Any) -> np.ndarray:
     return weights / weights.sum()
 
 
-def stochastic_bound(log_weights: Any, share: float = 0.995) -> float:
+def stochastic_bound(log_weights: ArrayLike, share: float = 0.995) -> float:
     """A number below log E[w] with that probability, but for Student's approximation of the mean of blocks.
 
     The mean over 16 blocks of each one's log mean weight is at most log E[w] in expectation, whatever w's law; less

@@ -176,7 +176,9 @@ def online_em(
     return Kernel(init, _nothing, step)
 
 
-def accumulate(e_step: Callable, theta: PyTree, rows: PyTree, weights: Any = None, chunk: int = 4096) -> Expected:
+def accumulate(
+    e_step: Callable, theta: PyTree, rows: PyTree, weights: jax.Array | np.ndarray | None = None, chunk: int = 4096
+) -> Expected:
     """One whole E-step, ``chunk`` rows at a time: equal to it to rounding, in memory O(chunk) beside the data.
 
     Sums are compensated (Kahan), so that in float32 thousands of chunks lose no more digits than one.
@@ -222,8 +224,8 @@ def chunked(e_step: Callable, chunk: int = 4096) -> Callable:
 
 
 def expected(
-    e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16, weights: Any = None,
-    lay: Callable | None = None,
+    e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
+    weights: jax.Array | np.ndarray | None = None, lay: Callable | None = None,
 ) -> Expected:  # fmt: skip
     """One whole E-step over rows on file or in the host's memory; sums are kept there in float64.
 
@@ -326,7 +328,7 @@ def observed(batch: Batch) -> PyTree:
     return rows[0] if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is None else rows
 
 
-def _nothing(key: jax.Array, count: int, state: Any, batch: Batch | None = None) -> jax.Array:
+def _nothing(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
     """EM draws nothing; the block still has its leading axis."""
     del key, state, batch
     return jnp.zeros((count, 0))

@@ -142,7 +142,7 @@ def gradient_m_step(
     constrain: Callable,
     unconstrain: Callable,
     steps: int = 10,
-    optimizer: Any = "lbfgs",
+    optimizer: str | optax.GradientTransformation = "lbfgs",
 ) -> Callable:
     """``CompleteData -> theta``, an M-step for ``em``, which begins anew every time.
 

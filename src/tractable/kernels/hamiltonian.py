@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Kernel
+from tractable.core import Batch, Kernel
 
 PyTree = Any
 
@@ -38,7 +38,7 @@ def hmc(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.A
 
     kernel = blackjax.hmc.build_kernel()
 
-    def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
+    def move(key: jax.Array, state: PyTree) -> tuple[Any, Info]:
         state, info = kernel(key, state, log_density, step_size, inverse_mass, leapfrogs)
         zero = jnp.zeros_like(info.energy)
         divergent = info.is_divergent.astype(zero.dtype)
@@ -60,7 +60,7 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
 
     kernel = blackjax.nuts.build_kernel()
 
-    def move(key: jax.Array, state: Any) -> tuple[Any, Info]:
+    def move(key: jax.Array, state: PyTree) -> tuple[Any, Info]:
         state, info = kernel(key, state, log_density, step_size, inverse_mass, max_depth)
         kind = info.energy.dtype
         return state, Info(
@@ -79,11 +79,11 @@ def _kernel(start: Callable, move: Callable, log_density: Callable) -> Kernel:
         del key
         return start(position, log_density)
 
-    def draw(key: jax.Array, count: int, state: Any, batch: Any = None) -> jax.Array:
+    def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
         del state, batch
         return jax.random.split(key, count)  # a trajectory's length is not known beforehand
 
-    def step(key: jax.Array, state: Any, batch: Any = None) -> tuple[Any, Info]:
+    def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
         del batch
         return move(key, state)
 

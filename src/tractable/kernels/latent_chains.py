@@ -103,8 +103,8 @@ def room(setting: Setting, theta: PyTree, rows: PyTree, most: int) -> Draws:
 
 
 def draw(
-    setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any,
-    tune: Any,
+    setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
+    burn: jax.Array | int, tune: jax.Array | int,
 ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
     """``count`` more draws of every chain, as ``Sampler`` says."""
     space, places, dtype = setting.space(theta, rows), (rows, now.scale), now.position.dtype
@@ -146,7 +146,7 @@ def draw(
     return after, Draws(run.z, length), unbounded(rate, rows)
 
 
-def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: Any, rate: jax.Array) -> jax.Array:
+def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: jax.Array, rate: jax.Array) -> jax.Array:
     """log ε after a Robbins–Monro step towards the aim; a kernel of the caller's own has no ε."""
     if callable(setting.kernel):
         return log_step
@@ -154,7 +154,7 @@ def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: Any
     return log_step + time**-FORGETTING * (rate - aim)
 
 
-def proportions(run: Run, count: Any) -> jax.Array:
+def proportions(run: Run, count: jax.Array | int) -> jax.Array:
     """sds of z over ``count`` steps, their geometric mean 1, for ε has the size: (n, k).
 
     Over the chains of a datum: within one, a direction in which steps are yet too short would seem narrow.
@@ -166,5 +166,5 @@ def proportions(run: Run, count: Any) -> jax.Array:
     return jnp.exp(logs - jnp.mean(logs))
 
 
-def _acceptance(info: Any) -> Any:
+def _acceptance(info: PyTree) -> Any:
     return getattr(info, "acceptance", jnp.nan)

@@ -123,7 +123,14 @@ def _exact(fresh: Callable) -> Sampler:
         return empty(jax.eval_shape(fresh, jax.random.key(0), theta, rows)[0], most)
 
     def draw(
-        key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: Any, burn: Any, tune: Any
+        key: jax.Array,
+        theta: PyTree,
+        now: Chains,
+        rows: PyTree,
+        draws: Draws,
+        count: jax.Array | int,
+        burn: jax.Array | int,
+        tune: jax.Array | int,
     ) -> tuple[Chains, Draws, DrawInfo]:
         del burn
 
@@ -149,7 +156,7 @@ def each(function: Callable) -> Callable:
 def summed(function: Callable, draws: Draws) -> PyTree:
     """Σ_l function(z_l) over the draws there are."""
 
-    def at(index: Any) -> PyTree:
+    def at(index: jax.Array | int) -> PyTree:
         return function(jax.tree.map(lambda a: a[index], draws.z))
 
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(at, jnp.array(0)))
@@ -162,7 +169,7 @@ def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
 
 
-def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: Any) -> PyTree:
+def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: jax.Array | int) -> PyTree:
     """The buffer with values at an index, where they are kept."""
 
     def write(a: jax.Array, v: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Kernel
+from tractable.core import Batch, Kernel
 from tractable.tools import tree
 from tractable.tools.noise import log_uniform
 
@@ -79,7 +79,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         del key
         return point(position)
 
-    def draw(key: jax.Array, count: int, state: Point, batch: Any = None) -> tuple[PyTree, jax.Array]:
+    def draw(key: jax.Array, count: int, state: Point, batch: Batch | None = None) -> tuple[PyTree, jax.Array]:
         del batch
         key_move, key_accept = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
@@ -88,7 +88,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
             log_uniform(key_accept, (count,), dtype),
         )
 
-    def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Any = None) -> tuple[Point, Info]:
+    def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Batch | None = None) -> tuple[Point, Info]:
         del batch
         movement, log_u = noise
         there = point(proposal.move(movement, state))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Kernel
+from tractable.core import Batch, Kernel
 from tractable.tools import tree
 
 PyTree = Any
@@ -50,11 +50,11 @@ def rejection(
         del key
         return State(position, position, jnp.full((), -jnp.inf, jnp.result_type(float)))
 
-    def draw(key: jax.Array, count: int, state: State, batch: Any = None) -> jax.Array:
+    def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
         del state, batch
         return jax.random.split(key, count)  # how many numbers a draw takes is not known beforehand
 
-    def step(key: jax.Array, state: State, batch: Any = None) -> tuple[State, Info]:
+    def step(key: jax.Array, state: State, batch: Batch | None = None) -> tuple[State, Info]:
         del batch
 
         def attempt(carry: tuple) -> tuple:

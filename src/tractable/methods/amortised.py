@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
@@ -33,7 +34,7 @@ LEARNT = ("theta", "phi")  # and not what estimators keep beside them
 class Amortising(Program):
     """A kernel whose position is {θ, φ, …}; nothing of it is kept on the way."""
 
-    def observe(self, state: Any) -> jax.Array:
+    def observe(self, state: PyTree) -> jax.Array:
         return jnp.zeros(0)
 
     def values(self, position: jax.Array) -> jax.Array:
@@ -81,7 +82,7 @@ class Amortised(Method):
             )
         return model
 
-    def initial(self, ladder: Ladder, key: jax.Array, rows: Any) -> dict[str, PyTree]:
+    def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
         """Where the climb begins."""
         return ladder.initial(key, rows)
 
@@ -90,7 +91,7 @@ class Amortised(Method):
         if self.optimizer != "adam":
             return self.optimizer
 
-        def rate(t: Any) -> Any:
+        def rate(t: ArrayLike) -> jax.Array:
             return self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2
 
         return optax.adam(rate)
@@ -140,7 +141,7 @@ class Amortised(Method):
         return judged(posterior.found, posterior.model.depth)
 
 
-def signal_at_end(program: Amortising, plan: Plan, data: Data, state: Any, key: jax.Array) -> float:
+def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:
     """The gradient's signal, of θ and φ, where a climb ended; of data on file, on a first batch."""
     if not data.resident:
         data = data.take(slice(0, plan.width))
@@ -149,7 +150,7 @@ def signal_at_end(program: Amortising, plan: Plan, data: Data, state: Any, key: 
 
 
 @functools.partial(jax.jit, static_argnames=("program", "plan"))
-def _signal(program: Amortising, plan: Plan, rows: PyTree, state: Any, key: jax.Array) -> jax.Array:
+def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)

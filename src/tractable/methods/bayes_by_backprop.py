@@ -124,5 +124,5 @@ class BayesByBackprop(Variational):
         return self.epochs * (1 if plan is None else plan.count)
 
 
-def _one(a: Any) -> jax.ShapeDtypeStruct:
+def _one(a: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(a.shape[1:], a.dtype)

@@ -38,7 +38,7 @@ BATCHES = 5  # of a trace's half, whose means tell its error
 class Climb(Program):
     """A kernel whose position is φ, not parameters."""
 
-    def observe(self, state: Any) -> jax.Array:
+    def observe(self, state: PyTree) -> jax.Array:
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state.position)])
 
     def values(self, position: jax.Array) -> jax.Array:
@@ -278,7 +278,7 @@ class Seen(NamedTuple):
         plan, rows = self.within()
         return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
 
-    def gain(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
         """What ``after`` (start, p) gains on ``before``, at the start that gains most surely; and its error."""
         values = self.values(tuned, unravel(np.concatenate([before, after])))
         gains = values[self.starts :] - values[: self.starts]
@@ -286,7 +286,7 @@ class Seen(NamedTuple):
         worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
         return float(gains[worst].mean()), float(errors[worst])
 
-    def gains(self, tuned: PyTree, unravel: Any, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
+    def gains(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
         """Whether it gains more than the tolerance and than chance."""
         gain, error = self.gain(tuned, unravel, before, after)
         return gain > max(tolerance, SIGMAS * error)

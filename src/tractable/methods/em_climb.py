@@ -137,7 +137,14 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
 
 @functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
 def segment(
-    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: Any, now: Climbing, last: jax.Array
+    method: Any,
+    model: Any,
+    spread: RowsOver | None,
+    size: int,
+    rows: PyTree,
+    mask: jax.Array | None,
+    now: Climbing,
+    last: jax.Array,
 ) -> tuple[Climbing, jax.Array]:
     """Steps until ``last``, or until every climb has settled; and their objectives, (start, SEGMENT)."""
     kernel = em(_e_step(method, model, spread), method.halves(model)[1], method.log_prior(model))
@@ -177,7 +184,7 @@ def segment(
 
 @functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
 def _objectives(
-    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: Any, thetas: PyTree
+    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
     """What is climbed, at every θ, (start,)."""
     e_step, prior = _e_step(method, model, spread), method.log_prior(model)
@@ -245,7 +252,7 @@ def padded(traces: list[np.ndarray]) -> np.ndarray:
 def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
     """Climbs with those at ``taken`` from a second attempt."""
 
-    def pick(old: Any, new: Any) -> Any:
+    def pick(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
     return Reached(

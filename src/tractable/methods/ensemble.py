@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.belief import Draws
+from tractable.data.rows import Data, Plan
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
@@ -56,7 +57,7 @@ class DeepEnsemble(Method):
     def minibatch(self) -> bool:
         return self.member.minibatch
 
-    def plan(self, data: Any) -> Any:
+    def plan(self, data: Data | None) -> Plan | None:
         return self.member.plan(data)
 
     def settings(self) -> dict[str, Any]:

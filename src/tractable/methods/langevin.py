@@ -27,6 +27,7 @@ from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Share, at_least, between
 
 PyTree = Any
+Step = float | jax.Array | Callable  # ε, or a schedule of it
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 RETRIES = 4  # of a first burn-in that diverged
 LARGE = 10_000  # parameters from which positions are pytrees inside the loop
@@ -127,7 +128,7 @@ class SGLD(Drawing):
         }
         return self._make(log_posterior(model, flat=flat), step, tuned, settings)
 
-    def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
+    def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
@@ -353,7 +354,7 @@ class SGHMC(SGLD):
     def friction(self) -> float:
         return self.momentum_decay
 
-    def _make(self, posterior: Callable, step: Any, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
+    def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sghmc(posterior, step, self.momentum_decay, **settings)
 
 

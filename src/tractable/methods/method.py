@@ -43,7 +43,7 @@ class Program(NamedTuple):
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.method.kernel(self.model, rows, tuned)
 
-    def observe(self, state: Any) -> jax.Array:
+    def observe(self, state: PyTree) -> jax.Array:
         """The flat position of a state; large ones are pytrees in a kernel."""
         return state.position if isinstance(state.position, jax.Array) else self.model.space.ravel(state.position)
 

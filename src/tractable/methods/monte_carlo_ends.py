@@ -79,7 +79,9 @@ def _log_likelihood(model: LatentModel, theta: PyTree, rows: PyTree) -> jax.Arra
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _bridged(model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: Any, other: Any) -> jax.Array:
+def _bridged(
+    model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: drawn.Draws, other: drawn.Draws
+) -> jax.Array:
     return jnp.sum(drawn.bridged(model.log_joint, first, second, rows, one, other))
 
 

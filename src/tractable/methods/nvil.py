@@ -56,7 +56,7 @@ class NVIL(Amortised):
         check(ladder, self.switches, self.samples)
         return ladder
 
-    def initial(self, ladder: Ladder, key: jax.Array, rows: Any) -> dict[str, PyTree]:
+    def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
         ladder_key, baseline_key = jax.random.split(key)
         params = super().initial(ladder, ladder_key, rows)
         if self.baseline is None:

@@ -147,7 +147,7 @@ class Following:
             example=example, log_prior=prior,
         )  # fmt: skip
 
-    def observe(self, state: Any) -> jax.Array:
+    def observe(self, state: PyTree) -> jax.Array:
         return self.model.position_of(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:

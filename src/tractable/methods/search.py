@@ -253,7 +253,7 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     example = model.space.unravel(jnp.zeros(model.space.size))
 
     def spread(pick: str):
-        def leaf(d: Any, like: jax.Array) -> jax.Array:
+        def leaf(d: PyTree, like: jax.Array) -> jax.Array:
             inner: Any = d
             while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
                 inner = inner.base_dist

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tractable.core import Model
+from tractable.data.rows import Data
 from tractable.methods.signal import interruptible
 from tractable.tools.progress import progress_of
 
@@ -38,7 +39,7 @@ class Session(NamedTuple):
     """What ``infer`` hands a method: the problem, the key, and the host's hooks."""
 
     model: Model
-    data: Any  # Data, or None
+    data: Any  # Data, or None, which most methods refuse
     key: jax.Array
     stop: Callable[[], bool]
     say: Callable[[str, int, int], None]  # (phase, done, of)
@@ -84,7 +85,7 @@ class Session(NamedTuple):
 @contextlib.contextmanager
 def sitting(
     model: Model,
-    data: Any,
+    data: Data | None,
     seed: int | None,
     progress: bool | Callable | None,
     shard: Callable = lambda tree: tree,

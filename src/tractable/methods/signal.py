@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
 
 
 @contextlib.contextmanager
@@ -17,7 +17,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     previous = {number: signal.getsignal(number) for number in numbers}
 
-    def ask(number: int, frame: Any) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
         interruptible.signal = number

@@ -50,7 +50,7 @@ def stretched(
         at = restored(Stretch(0, jax.eval_shape(begin), {}, moments), session.resume)
     keep, interrupted = session.keeper(at.groups, cuts[-1]), False
 
-    def on_segment(_: Any, info: dict, states: PyTree, done: int, moments: loop.Moments | None) -> None:
+    def on_segment(_: np.ndarray | None, info: dict, states: PyTree, done: int, moments: loop.Moments | None) -> None:
         nonlocal at
         at = Stretch(done, states, joined(at.info, info), moments)
         keep(lambda: at, done)

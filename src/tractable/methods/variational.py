@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,7 +19,7 @@ from tractable.beliefs.approximations import Approximation
 from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.core import Kernel, Model, log_posterior, whole
-from tractable.data.rows import Data, Plan
+from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
@@ -94,7 +95,7 @@ class Variational(Method):
         if self.batch_size is None:
             batch = None if rows is None else whole(rows)
 
-            def joint(z: jax.Array, _: Any) -> jax.Array:
+            def joint(z: jax.Array, _: Batch | None) -> jax.Array:
                 return target(z, batch)
 
         if self.divergence == "forward":
@@ -253,7 +254,7 @@ class LowRank(Variational):
         return approximations.low_rank(size, min(self.rank, size))
 
 
-def scaled(rate: jax.Array, scale: Any) -> optax.GradientTransformation:
+def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
     """Updates times −rate and, number by number, ``scale(params)``."""
 
     def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:

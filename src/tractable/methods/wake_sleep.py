@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tractable.core import Objective
 from tractable.methods.amortised import Amortised
 from tractable.methods.climbing import settled
@@ -65,6 +67,6 @@ class ReweightedWakeSleep(WakeSleep):
         return reweighted_wake_sleep(ladder, samples=self.samples, wake_phi=self.wake_phi, sleep_phi=self.sleep_phi)
 
 
-def fell(trace: Any) -> bool:
+def fell(trace: np.ndarray) -> bool:
     """Whether the last half of a noisy trace (start, step) shows a trend downward; no of one too short to tell."""
     return settled(trace) and not settled(-trace)
