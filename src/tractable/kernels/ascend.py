@@ -34,11 +34,9 @@ def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Ker
     """The kernel that climbs ``objective``, noise and batch drawn afresh at every step."""
 
     def init(key: jax.Array, position: PyTree) -> State:
-        del key
         return State(position, optimizer.init(position), objective.remember(position))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
-        del batch
         return objective.draw(key, count, state.position)
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:

@@ -103,11 +103,9 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
-        del key
         return State(position, jnp.array(0), jnp.zeros((), _dtype(position)))
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
-        del noise
         found = e_step(state.position, _needed(batch))
         objective = _objective(found.log_likelihood, log_prior, state.position)
         gain = jnp.where(state.time > 0, objective - state.objective, 0).astype(objective.dtype)
@@ -154,12 +152,10 @@ def online_em(
         raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
 
     def init(key: jax.Array, position: PyTree) -> OnlineState:
-        del key
         shapes = jax.eval_shape(e_step, position, example).statistics
         return OnlineState(position, jnp.array(0), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
 
     def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
-        del noise
         batch = _needed(batch)
         found = e_step(state.position, batch)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
@@ -330,7 +326,6 @@ def observed(batch: Batch) -> PyTree:
 
 def _nothing(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
     """EM draws nothing; the block still has its leading axis."""
-    del key, state, batch
     return jnp.zeros((count, 0))
 
 

@@ -76,15 +76,12 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
 
 def _kernel(start: Callable, move: Callable, log_density: Callable) -> Kernel:
     def init(key: jax.Array, position: PyTree) -> Any:
-        del key
         return start(position, log_density)
 
     def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
-        del state, batch
         return jax.random.split(key, count)  # a trajectory's length is not known beforehand
 
     def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
-        del batch
         return move(key, state)
 
     return Kernel(init, draw, step)

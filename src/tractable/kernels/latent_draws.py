@@ -115,7 +115,6 @@ def _exact(fresh: Callable) -> Sampler:
     """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` makes one of every chain."""
 
     def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
-        del key, rows
         zero = jnp.zeros((), dtype_of(theta))
         return Chains((), zero, jnp.ones(0, zero.dtype), zero)
 
@@ -132,7 +131,6 @@ def _exact(fresh: Callable) -> Sampler:
         burn: jax.Array | int,
         tune: jax.Array | int,
     ) -> tuple[Chains, Draws, DrawInfo]:
-        del burn
 
         def step(t: jax.Array, carry: tuple) -> tuple:
             z, info = carry

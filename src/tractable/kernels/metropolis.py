@@ -76,11 +76,9 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         return Point(position, terms, gradient)
 
     def init(key: jax.Array, position: PyTree) -> Point:
-        del key
         return point(position)
 
     def draw(key: jax.Array, count: int, state: Point, batch: Batch | None = None) -> tuple[PyTree, jax.Array]:
-        del batch
         key_move, key_accept = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
         return (
@@ -89,7 +87,6 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         )
 
     def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Batch | None = None) -> tuple[Point, Info]:
-        del batch
         movement, log_u = noise
         there = point(proposal.move(movement, state))
         ratio = log_accept_ratio(proposal, movement, state, there)

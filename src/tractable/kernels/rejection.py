@@ -47,15 +47,12 @@ def rejection(
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
-        del key
         return State(position, position, jnp.full((), -jnp.inf, jnp.result_type(float)))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
-        del state, batch
         return jax.random.split(key, count)  # how many numbers a draw takes is not known beforehand
 
     def step(key: jax.Array, state: State, batch: Batch | None = None) -> tuple[State, Info]:
-        del batch
 
         def attempt(carry: tuple) -> tuple:
             trial, tries, _, state = carry

@@ -65,11 +65,9 @@ def sgld(
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
 
     def init(key: jax.Array, position: PyTree) -> State:
-        del key
         return State(position, jnp.array(0), preconditioner.init(position))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
-        del batch
         return tree.normal_like(key, state.position, count)
 
     def step(noise: PyTree, state: State, batch: Batch) -> tuple[State, Info]:
