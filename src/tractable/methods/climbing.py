@@ -88,7 +88,7 @@ class Problem(NamedTuple):
     plan: Plan | None
     shape: loop.Shape
     keys: jax.Array
-    seen: "Seen"
+    bound: "Bound"
     tuned: dict[str, jax.Array]
     like: PyTree  # one φ
     keep: Callable = lambda standing, done=0, at_once=False: None  # saves where it stands
@@ -128,14 +128,14 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     model, data, plan = session.model, session.data, method.plan(session.data)
     program = Climb(model, method, plan is not None and not data.resident)
     rows = None if data is None or plan is not None else data.arrays()
-    seen = Seen(program, plan, data, rows, run_key, method.starts)
+    bound = Bound(program, plan, data, rows, run_key, method.starts)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
     shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
-    problem = Problem(method, session, program, plan, method.shape(model, plan, shapes), keys, seen, tuned, like)
-    first = seen.within()[1]
+    problem = Problem(method, session, program, plan, method.shape(model, plan, shapes), keys, bound, tuned, like)
+    first = bound.within()[1]
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
         states = jax.eval_shape(lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes)
@@ -145,7 +145,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
     tuned["sd"] = sds[0]
-    signal = seen.signal(tuned, jax.tree.map(lambda a: a[0], positions))
+    signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
     states = loop.begin(program, tuned, first, keys, positions)
     return problem, _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal)
 
@@ -200,7 +200,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
         parts = (at.groups - at.begun) // half
         if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
             after = np.asarray(at.moments.mean)
-            if not problem.seen.gains(problem.tuned, problem.tree, at.before, after, method.tolerance):
+            if not problem.bound.gains(problem.tuned, problem.tree, at.before, after, method.tolerance):
                 break
         if at.groups < room:
             at = at._replace(before=np.asarray(at.moments.mean), moments=_no_moments(problem))
@@ -220,13 +220,13 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
     """The next stage's beginning, after what this one gained on the one before."""
     tolerance = problem.method.tolerance
     if at.previous.size:
-        gain, error = problem.seen.gain(problem.tuned, problem.tree, at.previous, averaged)
+        gain, error = problem.bound.gain(problem.tuned, problem.tree, at.previous, averaged)
         chance = max(tolerance, SIGMAS * error)
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
         if gain < -chance:  # it drifted off: back, with smaller steps
             averaged = at.previous
             positions = problem.tree(averaged)
-            rows = problem.seen.within()[1]
+            rows = problem.bound.within()[1]
             at = at._replace(states=loop.begin(problem.program, problem.tuned, rows, problem.keys, positions))
     nothing = np.zeros((len(averaged), 0))
     return at._replace(
@@ -239,7 +239,7 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
 def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
     """The best start's φ, and how it was come by."""
     pair = problem.tree(averaged)
-    values = problem.seen.values(problem.tuned, pair)
+    values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi = jax.tree.map(lambda a: a[best], pair)
     found = {
@@ -249,12 +249,12 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
         "steps": at.groups * problem.shape.group,
         "agreement": float(values[best].mean() - values.mean(1).min()),
         "signal at start": at.signal,
-        "signal": problem.seen.signal(problem.tuned, phi),
+        "signal": problem.bound.signal(problem.tuned, phi),
     }
     return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], interrupted)
 
 
-class Seen(NamedTuple):
+class Bound(NamedTuple):
     """Looks at the bound beside the climb, on noise and batches of its own."""
 
     program: Climb

@@ -38,7 +38,7 @@ class Chains(NamedTuple):
     surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces of draws past those asked for: a run ends with a whole block
 
 
-class Warmed(NamedTuple):
+class WarmUp(NamedTuple):
     """What a warm-up came to."""
 
     positions: jax.Array  # (chain, d)
@@ -64,9 +64,9 @@ class Drawing(Method):
     warmup: Annotated[int, at_least(0)] = 1000
     thin: Count = 1
 
-    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         """What the main run begins with; here nothing is tuned."""
-        return Warmed(positions, {}, {}, int(self.thin))
+        return WarmUp(positions, {}, {}, int(self.thin))
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
         """Looks at every segment; raises what cannot go on."""

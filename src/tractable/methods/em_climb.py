@@ -249,7 +249,7 @@ def padded(traces: list[np.ndarray]) -> np.ndarray:
     return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
 
 
-def mended(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
+def replaced(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
     """Climbs with those at ``taken`` from a second attempt."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:

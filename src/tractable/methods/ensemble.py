@@ -89,8 +89,8 @@ class DeepEnsemble(Method):
 
     def checks(self, posterior: Any) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
-        told = "solutions, not draws of a posterior: judge by predictions held out"
-        out = [Check("members", float(posterior.chains), "caution", told)]
+        sentence = "solutions, not draws of a posterior: judge by predictions held out"
+        out = [Check("members", float(posterior.chains), "caution", sentence)]
         if len(values) and np.all(np.isfinite(values)):
             spread = float(np.ptp(values))
             out.append(Check("spread of objectives", spread, "trust", "nats between best and worst member"))

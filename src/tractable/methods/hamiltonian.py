@@ -11,7 +11,7 @@ import numpy as np
 from tractable.checks.convergence import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
 from tractable.kernels import hamiltonian
-from tractable.methods.drawing import Drawing, Warmed
+from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Share
@@ -43,11 +43,11 @@ class NUTS(Drawing):
         density = log_density(model, rows, flat=True)
         return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
 
-    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         size, dtype = session.model.space.size, jnp.result_type(float)
         if not self.warmup:
             mass = jnp.eye(size, dtype=dtype) if self.dense else jnp.ones(size, dtype)
-            return Warmed(positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin)
+            return WarmUp(positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin)
         rows = None if session.data is None else session.data.arrays()
         session.say("warm-up", 0, self.warmup)
         positions, steps, masses = _warm_up(session.model, self, rows, keys, positions)
@@ -58,7 +58,7 @@ class NUTS(Drawing):
                 f"Warm-up ended at a step size of {float(tuned['step_size'])}: the log density or its gradient is "
                 "not finite where the chains went. Look for parameters whose prior is far wider than the data allow."
             )
-        return Warmed(positions, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
+        return WarmUp(positions, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
 
     def checks(self, posterior: Any) -> list[Check]:
         info = posterior.info
@@ -66,13 +66,13 @@ class NUTS(Drawing):
         divergent = float(np.sum(info["divergent"]) * posterior.thin)
         share = divergent / max(info["divergent"].size * posterior.thin, 1)
         verdict = "trust" if divergent == 0 else "caution" if share < 0.01 else "reject"
-        told = "trajectories that left the density's true shape; reparametrise (non-centred), or raise target"
-        out.append(Check("divergences", divergent, verdict, told))
+        sentence = "trajectories that left the density's true shape; reparametrise (non-centred), or raise target"
+        out.append(Check("divergences", divergent, verdict, sentence))
         energies = info["energy"]
         if energies.shape[1] > 1 and np.all(energies.var(1) > 0):
             bfmi = float(np.min(np.square(np.diff(energies, axis=1)).mean(1) / energies.var(1)))
-            told = "how well momentum explores the energies, least over chains; below 0.3 tails are missed"
-            out.append(Check("E-BFMI", bfmi, "trust" if bfmi >= 0.3 else "caution", told))
+            sentence = "how well momentum explores the energies, least over chains; below 0.3 tails are missed"
+            out.append(Check("E-BFMI", bfmi, "trust" if bfmi >= 0.3 else "caution", sentence))
         saturated = float(np.mean(info["saturated"]))
         if saturated > 0:
             verdict = "caution" if saturated > 0.01 else "trust"

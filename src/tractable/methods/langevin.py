@@ -19,7 +19,7 @@ from tractable.data.rows import Data, Plan, whole
 from tractable.kernels import gradients, preconditioners
 from tractable.kernels.sghmc import sghmc
 from tractable.kernels.sgld import sgld
-from tractable.methods.drawing import Drawing, Warmed
+from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Program, Session, plan_batches
 from tractable.methods.search import modes
 from tractable.tools import schedules
@@ -131,7 +131,7 @@ class SGLD(Drawing):
     def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
 
-    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         """Climb to modes and measure H; step out by its normal approximation, measure H and V there, choose P and ε;
         burn in; measure where the chains went and choose ε again.
 
@@ -175,7 +175,7 @@ class SGLD(Drawing):
                     found["step_size"] = min(found["step_size"], held)
                 tuned |= self._tuned(measured, found["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
-        return Warmed(positions, tuned, found, thin)
+        return WarmUp(positions, tuned, found, thin)
 
     def _measured(self, session: Session, positions: jax.Array, tuned: dict[str, Any]) -> bias.Measured:
         session.say("measuring", 0, 1)

@@ -19,7 +19,7 @@ from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
 from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, mended
+from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, replaced
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel, latent_model
@@ -139,7 +139,7 @@ class EM(Method):
                 bad = ~sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
-            reached = again if reached is None else mended(reached, again, bad & sound(model, again, data.total))
+            reached = again if reached is None else replaced(reached, again, bad & sound(model, again, data.total))
             if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
@@ -173,8 +173,8 @@ class EM(Method):
             verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
             stood = found["M-steps without gain"]
             refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
-            told = f"nats a datum that one M-step by L-BFGS adds to where the optimiser's ended{refused}"
-            out.append(Check("L-BFGS adds", left, verdict, told))
+            sentence = f"nats a datum that one M-step by L-BFGS adds to where the optimiser's ended{refused}"
+            out.append(Check("L-BFGS adds", left, verdict, sentence))
         to_come = found["to come"] / size
         limit = self.tolerance * abs(found["objective"]) / size
         # Extrapolated from few gains it is a guess, which a factor of ten allows for.
@@ -182,13 +182,15 @@ class EM(Method):
         out.append(Check("gain to come", to_come, verdict, "nats a datum, extrapolated from the last gains"))
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
-        told = "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)"
-        out.append(Check("largest fall", fall, "trust" if fine else "caution", told))
+        sentence = (
+            "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)"
+        )
+        out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
         own, least = examined(posterior), found.get("eigenvalue", math.nan)
-        told = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
-        told += "" if least > 0 else ": there are no standard errors"
+        sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
+        sentence += "" if least > 0 else ": there are no standard errors"
         out += agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size)
-        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, told)
+        out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
         if least > 0:
             condition = 1 / found["condition"]
             verdict = "trust" if condition < WELL else "caution"

@@ -15,7 +15,7 @@ from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.kernels.random_walk import random_walk
-from tractable.methods.drawing import Drawing, Warmed
+from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.methods.search import laplace_root, modes
 from tractable.tools.settings import Share
@@ -44,7 +44,7 @@ class Metropolis(Drawing):
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
         return log_density(model, rows, flat=True, terms=many and jnp.result_type(float) == jnp.float32)
 
-    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         """Dual averaging of log ε towards the acceptance rate, by blocks, with three looks at the covariance.
 
         Acceptance and covariance are pooled over chains; the kernel itself never adapts, so warm-up and main run
@@ -95,7 +95,7 @@ class Metropolis(Drawing):
             if session.stop():
                 break
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
-        return Warmed(states.position, tuned, found, self.thin)
+        return WarmUp(states.position, tuned, found, self.thin)
 
     def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
         """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
@@ -121,8 +121,8 @@ class Metropolis(Drawing):
         bad = float(np.mean(posterior.info["not_a_number"]))
         out = [*chain_checks(posterior), check_share("acceptance", rate, 0.05, 0.99, "share of proposals accepted")]
         if bad > 0:
-            told = "share where the log density was NaN; refused as impossible"
-            out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", told))
+            sentence = "share where the log density was NaN; refused as impossible"
+            out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", sentence))
         return out
 
 

@@ -33,13 +33,13 @@ def checks(method: Any, found: dict[str, Any], size: int) -> list[Check]:
     left = found["gain bound"] / (1 - found.get("hidden", 0.0))
     verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
     said = f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
-    told = f"a datum at the end, of {method.draws} to begin with and {method.most} at most"
+    sentence = f"a datum at the end, of {method.draws} to begin with and {method.most} at most"
     near = f"{max(SAME * size, HALF):.3g} nats"
     ridge = 1e-2 if "condition" in found else math.inf  # draws make more of a ridge than rounding does
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
         Check("left to climb", left, verdict, said),
-        Check("draws", found["draws at the end"], "trust" if settled else "caution", told),
+        Check("draws", found["draws at the end"], "trust" if settled else "caution", sentence),
         *_of_draws(found),
         *agreement(found, method.starts, near, found["agreement"]),
         *curvature(found, ridge, by_draws),
@@ -51,8 +51,8 @@ def _of_draws(found: dict[str, Any]) -> list[Check]:
     if "worst monte carlo error" in found:
         share = found["worst monte carlo error"]
         verdict = "trust" if share <= 0.2 else "caution" if share <= 1 else "reject"
-        told = "in standard errors, of the worst linear combination of θ"
-        out.append(Check("Monte-Carlo error", share, verdict, told))
+        sentence = "in standard errors, of the worst linear combination of θ"
+        out.append(Check("Monte-Carlo error", share, verdict, sentence))
     rate = found["acceptance"]
     if found["exact draws"]:
         out.append(Check("acceptance", rate, "trust", "draws of z are independent"))
@@ -60,8 +60,8 @@ def _of_draws(found: dict[str, Any]) -> list[Check]:
         out.append(check_share("acceptance", rate, 0.1, 0.98, "share of the E-step's proposals accepted"))
     if "effective draws" in found:
         effective = found["effective draws"]
-        told = f"a datum at the end, for the score; below {HIDDEN} errors are guesses"
-        out.append(Check("effective draws", effective, "caution" if effective < HIDDEN else "trust", told))
+        sentence = f"a datum at the end, for the score; below {HIDDEN} errors are guesses"
+        out.append(Check("effective draws", effective, "caution" if effective < HIDDEN else "trust", sentence))
     return out
 
 

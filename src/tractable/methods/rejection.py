@@ -15,7 +15,7 @@ from tractable.checks.evidence import QUANTILE, Evidence, size_check
 from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
-from tractable.methods.drawing import Drawing, Warmed
+from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Program, Session
 from tractable.methods.search import maximum
 from tractable.tools.errors import ModelError, RunError
@@ -56,7 +56,7 @@ class Rejection(Drawing):
         """Places to put the draws; none is a start."""
         return jnp.zeros((self.chains, session.model.space.size))
 
-    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> Warmed:
+    def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         model, data = session.model, session.data
         if model.prior_is_callable or model.likelihood is None or data is None:
             raise ModelError(
@@ -79,7 +79,7 @@ class Rejection(Drawing):
             )
         tuned = {"log_bound": jnp.asarray(bound, jnp.result_type(float))}
         found = {"log_bound": float(bound), "forecast acceptance": forecast}
-        return Warmed(positions, tuned, found, 1)
+        return WarmUp(positions, tuned, found, 1)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(0.0, float(np.sum(belief.info["tries"], dtype=np.float64)))

@@ -191,8 +191,8 @@ class Variational(Method):
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
         verdict = "trust" if abs(gain) <= max(self.tolerance, SIGMAS * error) else "caution"
-        told = "nats that the last stage of the climb added; 0 once it has converged"
-        out.append(Check("bound's gain", gain, verdict, told))
+        sentence = "nats that the last stage of the climb added; 0 once it has converged"
+        out.append(Check("bound's gain", gain, verdict, sentence))
         if posterior.belief.log_weights is not None:
             out.append(khat_check(weigh(posterior.belief.log_weights)))
         else:
@@ -202,8 +202,8 @@ class Variational(Method):
             out.append(Check("starts", found["agreement"], verdict, "nats between best and worst start"))
         signal = found.get("signal at start", math.nan)
         if math.isfinite(signal):
-            told = "‖E g‖² over the noise of one step's gradient, where the climb began"
-            out.append(Check("gradient signal", signal, "trust", told))
+            sentence = "‖E g‖² over the noise of one step's gradient, where the climb began"
+            out.append(Check("gradient signal", signal, "trust", sentence))
         return out
 
 

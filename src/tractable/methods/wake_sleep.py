@@ -36,9 +36,9 @@ class WakeSleep(Amortised):
 
     def checks(self, posterior: Any) -> list[Check]:
         down = posterior.found["fell"]
-        told = "1 where the noisy bound of the last half falls: θ and φ climb no one objective, so it may; lower "
-        told += "learning_rate="
-        return [*super().checks(posterior), Check("fall", float(down), "caution" if down else "trust", told)]
+        sentence = "1 where the noisy bound of the last half falls: θ and φ climb no one objective, so it may; lower "
+        sentence += "learning_rate="
+        return [*super().checks(posterior), Check("fall", float(down), "caution" if down else "trust", sentence)]
 
 
 @dataclass(frozen=True, kw_only=True)
