@@ -1,6 +1,6 @@
-"""What a command line is to learn: the options that say it, the kinds of model, and a task of one kind."""
+"""What a command line is to learn: the kinds of model, and a task of one kind."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.cli import folders
+from tractable.cli.readers import Arguments, Option
 from tractable.core import Data, Model
 from tractable.data.encoder import Encoder
 from tractable.infer import infer
@@ -19,62 +20,6 @@ from tractable.select import Selection
 from tractable.tools.errors import DataError, SettingsError
 
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
-
-
-Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
-
-
-class Option(NamedTuple):
-    """An option of a kind of model."""
-
-    read: Callable[[Any], Any] = lambda value: value  # from what was typed or saved to what JSON holds, or a sentence
-    usual: Any = None  # where nothing is said
-
-
-def share(value: float) -> float:
-    """--held-out."""
-    if not 0 <= value < 1:
-        raise DataError(f"--held-out expects a share of the rows in [0, 1); got {value:g}.")
-    return value
-
-
-def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any], Any]:
-    """Reads one of some names; ``words`` begin the sentence about another, ``remedy`` ends it."""
-    names = tuple(names)
-
-    def read(value: str) -> str:
-        if value not in names:
-            expected = ", ".join(names) if names[2:] else " or ".join(names)
-            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}")
-        return value
-
-    return read
-
-
-def sizes(option: str, such: str) -> Callable[[Any], list[int]]:
-    """Reads whole numbers with commas between, such as ``such``.
-
-    >>> sizes("latent", "20 or 100,50")("100, 50")
-    [100, 50]
-    """
-
-    def read(value: str | Sequence[int]) -> list[int]:
-        if not isinstance(value, str):
-            return list(value)
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-            raise SettingsError(
-                f"--{option} expects whole numbers of 1 or more, with commas between them, such as {such}; got "
-                f"{value!r}."
-            )
-        return list(map(int, parts))
-
-    return read
-
-
-def refusals(name: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Sentences about options that are not the kind's."""
-    return {option: f"--{option} is not for --model {name}: {why}" for option, why in reasons.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +37,15 @@ class Task:
     encoder: Encoder | None = None  # from rows of the file to those of the model; None of an example
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
 
+    @classmethod
+    def of_file(
+        cls, kind: "Kind", path: Path, words: str, choices: Arguments, about: Arguments, encoder: Encoder, **parts: Any
+    ) -> "Task":
+        """Of rows of a file; ``about`` is what JSON holds of it beside the choices, ``parts`` are the other fields."""
+        name = path.name.split(".")[0] or "table"
+        spec = {"table": str(path.resolve()), "model": kind.name, **choices, **about, "encoder": encoder.to_dict()}
+        return cls(kind, name, f"{name} ({words})", choices, spec, encoder=encoder, **parts)
+
     @property
     def encoded_by(self) -> Encoder:
         """The encoder of a task of a file's rows."""
@@ -104,8 +58,12 @@ class Result(NamedTuple):
     """What a fit came to."""
 
     posterior: Posterior
-    seconds: dict[str, float]  # wall time by phase
     selection: Selection | None = None  # where the model was chosen among several
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time by phase."""
+        return {"fits": float(self.selection.table["seconds"].sum())} if self.selection else self.posterior.seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +121,11 @@ def held_back(count: int, share: float) -> np.ndarray:
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
     return chosen
+
+
+def parted(rows: Data, back: np.ndarray) -> dict[str, Data | None]:
+    """A task's rows to fit and, where there are any, those held out."""
+    return {"data": rows.take(~back), "held_out": rows.take(back) if back.any() else None}
 
 
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:

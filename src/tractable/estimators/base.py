@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -285,7 +284,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
     classes_: np.ndarray
     _measured = False
 
-    def partial_fit(self, X: object, y: object, classes: ArrayLike | None = None, sample_weight: object = None) -> Any:
+    def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Any:
         """Learn from more rows: the posterior of earlier ones becomes the prior, as a regressor's does.
 
         Args:
@@ -295,20 +294,21 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None), classes)
 
     def _fit(
-        self, x: object, y: object, sample_weight: object, before: Posterior | None, classes: ArrayLike | None = None
+        self, x: object, y: object, sample_weight: object, before: Posterior | None, classes: object = None
     ) -> Any:
         x, y, weight = self._validated(x, y, sample_weight, before is None)
         check_classification_targets(y)
+        listed = None if classes is None else np.unique(np.asarray(classes))
         if before is None:
             # Rows that count nothing are not there, and neither is a class that only they have.
-            self.classes_ = np.unique(y[weight > 0] if classes is None else np.asarray(classes))
+            self.classes_ = np.unique(y[weight > 0]) if listed is None else listed
             if len(self.classes_) < 2:
                 raise DataError(
                     f"y has one class, {self.classes_[0]!r}: a classifier needs rows of two classes at least, "
                     "counted where sample_weight > 0."
                 )
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise DataError(f"classes was {self.classes_} in the first call and is {np.unique(classes)} now.")
+        elif listed is not None and not np.array_equal(listed, self.classes_):
+            raise DataError(f"classes was {self.classes_} in the first call and is {listed} now.")
         unknown = np.setdiff1d(y[weight > 0], self.classes_)
         if len(unknown):
             raise DataError(f"y has classes that classes= of the first call lacks: {unknown}; it has {self.classes_}.")

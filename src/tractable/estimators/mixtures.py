@@ -206,11 +206,11 @@ def precision_roots(covariances: np.ndarray, covariance_type: str) -> tuple[np.n
     return roots, roots @ np.swapaxes(roots, -1, -2)
 
 
-def shaped(name: str, value: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
+def shaped(name: str, value: object, shape: tuple[int, ...]) -> np.ndarray | None:
     """A setting as finite numbers of a shape; None stays None."""
     if value is None:
         return None
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value).astype(np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise SettingsError(f"{name} is of finite numbers, shape {shape}; got shape {array.shape}.")
     return array
