@@ -67,7 +67,6 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
-    """A built-in example."""
     if choices["shifted"] is not None:
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
@@ -127,18 +126,15 @@ def inputs(encoder: Encoder, path: Path) -> np.ndarray:
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
-    """The rows of a table as Data."""
     x, y = encode(encoder, frame)
     return Data(y, x)
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    """The posterior of a model that is known."""
     return Result(posterior_of(task, method, seed, folder, progress))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
     write_page(folder, result.posterior, title=title, **held)
@@ -194,8 +190,7 @@ GLM = Kind(
         "hidden": "--hidden is for --model mlp; glm has no hidden layers.",
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",
     },
-    read, learn, page, tables, lambda folder, spec, about: (), predict,
-    side_by_side="map,mala,nuts,sgld", calibrates=True,
+    read, learn, page, tables, predict, side_by_side="map,mala,nuts,sgld", calibrates=True,
 )  # fmt: skip
 MLP = dataclasses.replace(
     GLM, name="mlp", method="bbb", options=OPTIONS | NETWORK, refusals={"example": OWN_MODEL},

@@ -59,7 +59,6 @@ def of_binary_rows(value: str) -> str:
 
 
 def options_of(name: str, family: Option) -> dict[str, Option]:
-    """Those of both kinds."""
     return {
         "held_out": Option(share, 0.2),
         "missing": Option(one_of(("raise", "drop"), f"--missing of a {name} is", f" {IMPUTE}"), "raise"),
@@ -183,7 +182,6 @@ def scored(posterior: Posterior, rows: Data) -> None:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     write_page(folder, result.posterior, title=title, shape=support.picture(task.spec["shape"]))
 
@@ -213,7 +211,6 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    """Layers and bounds."""
     model: Any = task.model
     yield to_terminal(layers(model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
@@ -237,8 +234,8 @@ VAE = Kind(
     options_of("vae", Option(one_of(support.FAMILIES, "--family of a vae's rows is")))
     | {"hidden": Option(sizes("hidden", "20 or 100,50"))},
     refusals("vae", NOT_OF_LADDERS),
-    read, learn, page, tables, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,
-    row_noun="rows of codes and bounds", methods=METHODS, adapt=adapt, noun="vae", folder="vae",
+    read, learn, page, tables, predict, lambda folder, spec, about: [bounds_table(about["found"], spec)],
+    row_noun="rows of codes and bounds", methods=METHODS, adapt=adapt, folder="vae",
 )  # fmt: skip
 BELIEF = dataclasses.replace(
     VAE, name="belief-network", method="nvil", options=options_of("belief-network", Option(of_binary_rows)),
@@ -246,5 +243,5 @@ BELIEF = dataclasses.replace(
         "belief-network",
         NOT_OF_LADDERS | {"hidden": "it has no deterministic layers; --latent lists its layers of hidden units."},
     ),
-    noun="belief-network", folder="belief-network",
+    folder="belief-network",
 )  # fmt: skip

@@ -139,7 +139,6 @@ def without_gaps(source: Source, missing: str) -> Source:
 
 
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
-    """The mixture of standardised rows."""
     return (mixture.with_missing if gaps else mixture.gaussian_mixture)(components, features, covariance)
 
 
@@ -199,7 +198,6 @@ def components(posterior: Posterior, task: Task) -> Components:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report of the mixture chosen."""
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
     _, share = densities(model, posterior.mean(), rows, task.encoded_by)
@@ -227,7 +225,6 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    """Every K, and the components chosen."""
     found = cast(Selection, result.selection)
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(found.table, found.best)]))
     shown = pages.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
@@ -235,15 +232,12 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    """Every K that a run tried."""
     tried = pd.read_csv(folder / "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 
 
 MIXTURE = Kind(
-    NAME, "em", OPTIONS,
-    refusals(NAME, NOT_OF_MIXTURES),
-    read, learn, page, tables, saved_tables, predict,
+    NAME, "em", OPTIONS, refusals(NAME, NOT_OF_MIXTURES), read, learn, page, tables, predict, saved_tables,
     methods=("em",), resumable=False, noun="mixture", folder=NAME, learner="mixtures of normals",
 )  # fmt: skip

@@ -63,7 +63,7 @@ class Result(NamedTuple):
     @property
     def seconds(self) -> dict[str, float]:
         """Wall time by phase."""
-        return {"fits": float(self.selection.table["seconds"].sum())} if self.selection else self.posterior.seconds
+        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())} if self.selection else self.posterior.seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +78,8 @@ class Kind:
     learn: Callable[[Task, Method, int, Path, bool | None], Result]  # seed, folder, progress; then in the folder too
     page: Callable[[Path, Task, Result], Any]  # writes the report into a folder
     tables: Callable[[Task, Result], Iterable[Any]]  # what a terminal shows of a fit before the verdict,
-    saved_tables: Callable[[Path, Arguments, Arguments], Iterable[Any]]  # of one in a folder, of its spec and posterior
     predict: Callable[[Path, Arguments, Path, "Request"], pd.DataFrame]  # (folder, spec, new, …): a row for each
+    saved_tables: Callable[[Path, Arguments, Arguments], Iterable[Any]] = lambda folder, spec, about: ()  # of a folder
     row_noun: str = "predictions"  # what those rows are
     methods: tuple[str, ...] = ()  # names of those that learn it; empty for any but the
     unsuitable: Mapping[str, str] = field(default_factory=dict)  # with sentences about why they cannot
@@ -88,7 +88,7 @@ class Kind:
     has_reference: bool = True  # moments of its parameters mean something, and are held against those of a reference
     resumable: bool = True  # a run that was stopped can be gone on with
     calibrates: bool = False  # its predictions have intervals, which other rows can calibrate
-    noun: str = ""  # it, in a sentence
+    noun: str = ""  # it, in a sentence; its name by default
     folder: str = ""  # how the run's folder ends; the method's name by default
     learner: str = ""  # what is said to learn; the method's name by default
 

@@ -108,10 +108,8 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         check_is_fitted(self, "posterior_")
         codes = np.asarray(check_array(X, dtype=FLOATS))
         if codes.shape[1] != self._n_features_out:
-            raise DataError(
-                f"inverse_transform expects codes of shape (n, {self._n_features_out}), as transform makes them; got "
-                f"shape {codes.shape}."
-            )
+            wanted = f"shape (n, {self._n_features_out}), as transform makes them"
+            raise DataError(f"inverse_transform expects codes of {wanted}; got shape {codes.shape}.")
         ladder, params = network_of(self.posterior_, "inverse_transform")
         mean = self._mapped(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
         return self._from_units(mean).astype(codes.dtype)
@@ -225,10 +223,7 @@ class VariationalAutoencoder(LadderTransformer):
         return latent_gaussian(self.n_features_in_, self.latent, hidden=self.hidden, family=self.family, noise=noise)
 
     def _method(self) -> Method:
-        common: dict[str, Any] = {
-            "epochs": self.epochs, "batch_size": self.batch_size, "samples": self.samples,
-            "learning_rate": self.learning_rate,
-        }  # fmt: skip
+        common = {name: getattr(self, name) for name in ("epochs", "batch_size", "samples", "learning_rate")}
         if self.objective == "elbo":
             return AutoEncoding(**common, warmup=self.warmup, free_bits=self.free_bits)
         if self.warmup or self.free_bits:
@@ -292,9 +287,7 @@ class BeliefNetwork(LadderTransformer):
                 "method is 'nvil', 'vimco', 'wake-sleep', 'reweighted-wake-sleep', or such a method with settings of "
                 f"its own; got {self.method!r}."
             )
-        if isinstance(self.method, str):
-            return kind(epochs=self.epochs, batch_size=self.batch_size)
-        return self.method
+        return kind(epochs=self.epochs, batch_size=self.batch_size) if isinstance(self.method, str) else self.method
 
     def _support(self) -> Support:
         return BINARY if self.binarise is None else SUPPORTS["normal"]
