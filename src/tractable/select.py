@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,14 @@ from tractable.methods.signal import interruptible
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
-from tractable.tools.progress import progress_of
+from tractable.tools.progress import Say, progress_of
 from tractable.tools.settings import is_whole
 from tractable.tools.words import counted
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+PyTree = Any
 CLOSE = 2.0  # of BIC, a difference that says next to nothing (Kass & Raftery 1995)
 
 
@@ -43,14 +47,14 @@ CRITERIA = {
 
 
 class Candidate(NamedTuple):
-    """A model of K components, fitted."""
+    """A model of K components, fitted; NaN is what was not asked for, or not found."""
 
     components: int
     posterior: Posterior | None  # None where the fit failed
     log_likelihood: float  # nats, of the rows fitted
     parameters: int  # free numbers
-    held_out: float  # nats a row; NaN without held-out rows
-    evidence: float  # nats, of the rows fitted; NaN where it was not asked for
+    held_out: float  # nats a row
+    evidence: float  # nats, of the rows fitted
     seconds: float
     verdict: str
     why: str  # the checks that are not trusted, or why the fit failed; empty where all is well
@@ -58,23 +62,14 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What ``select`` found.
+    """What ``select`` found."""
 
-    Attributes:
-        table: a row for each K that was tried; ``select`` says what the columns are.
-        candidates: the fits, in the same order.
-        best: the row that is chosen.
-        by: the name of the criterion.
-        remarks: sentences about the choice: fits that failed or were rejected, an optimum at the edge, near ties.
-        interrupted: the run was stopped, and further K were not tried.
-    """
-
-    table: Any  # a pandas DataFrame
-    candidates: list[Candidate]
-    best: int
-    by: str
-    remarks: list[str]
-    interrupted: bool = False
+    table: "pd.DataFrame"  # a row for each K that was tried; ``select`` says what the columns are
+    candidates: list[Candidate]  # the fits, in the same order
+    best: int  # the row that is chosen
+    by: str  # the name of the criterion
+    remarks: list[str]  # about the choice: fits that failed or were rejected, an optimum at the edge, near ties
+    interrupted: bool = False  # the run was stopped, and further K were not tried
 
     @property
     def components(self) -> int:
@@ -97,12 +92,12 @@ class Selection:
 
 def select(
     model_of: Callable[[int], LatentModel],
-    data: Any,
+    data: PyTree,
     candidates: Iterable[int],
     method: Method | None = None,
     *,
     by: str = "bic",
-    held_out: Any = None,
+    held_out: PyTree = None,
     bound_of: Callable[[int], Model] | None = None,
     seed: int = 0,
     progress: bool | Callable | None = None,
@@ -151,8 +146,10 @@ def select(
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TractableWarning)
-                bound = bound_of if by == "evidence" else None
-                one = _candidate(model_of(components), data, components, method, rest, bound, seed, say)
+                one = _candidate(model_of(components), data, components, method, rest, seed, say)
+                if by == "evidence" and bound_of is not None and one.posterior is not None:
+                    bound = bounded(bound_of(components), data, components, method, seed, say)
+                    one = one._replace(evidence=bound)
             warned[components] = [w for w in caught if issubclass(w.category, TractableWarning)]
             fits.append(one)
             stopped = stop() or (one.posterior is not None and one.posterior.interrupted)
@@ -168,7 +165,7 @@ def select(
     return Selection(table, fits, best, by, remarks(fits, table, best, by, len(tried), stopped), stopped)
 
 
-def _check(method: Any, tried: list, by: str, held_out: Any, bound_of: Any) -> None:
+def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Callable | None) -> None:
     if not getattr(method, "point", False):
         got = getattr(method, "label", None) or repr(method)
         raise SettingsError(f"select compares maxima, and expects a method that finds one, such as EM(); got {got}.")
@@ -183,20 +180,13 @@ def _check(method: Any, tried: list, by: str, held_out: Any, bound_of: Any) -> N
 
 
 def _candidate(
-    model: LatentModel,
-    data: Data,
-    components: int,
-    method: Method,
-    held_out: Data | None,
-    bound_of: Callable[[int], Model] | None,
-    seed: int,
-    say: Callable[[str, int, int], None],
+    model: LatentModel, data: Data, components: int, method: Method, held_out: Data | None, seed: int, say: Say
 ) -> Candidate:
     """One fit, and how well it does."""
     began, nothing = time.perf_counter(), math.nan
     free = model.space.size if model.parameters is None else model.parameters
     # Standard errors are found for the chosen fit alone.
-    quick: Any = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
+    quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
     try:
         posterior = infer(model, data, quick, seed=seed, progress=say)
     except TractableError as error:
@@ -205,8 +195,7 @@ def _candidate(
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
-    bound = nothing if bound_of is None else bounded(bound_of(components), data, components, method, seed, say)
-    return Candidate(components, posterior, total, free, kept, bound, spent, report.verdict, _doubts(report))
+    return Candidate(components, posterior, total, free, kept, nothing, spent, report.verdict, _doubts(report))
 
 
 def bounded(
@@ -238,8 +227,8 @@ def _doubts(report: Report) -> str:
     return "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust")
 
 
-def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> Any:
-    """A row for each K, a DataFrame."""
+def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> "pd.DataFrame":
+    """A row for each K."""
     import pandas as pd  # here, for those who need it: it takes a while
 
     lines = [
@@ -255,7 +244,7 @@ def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> Any:
     return pd.DataFrame(lines)
 
 
-def chosen(table: Any, by: str) -> int:
+def chosen(table: "pd.DataFrame", by: str) -> int:
     """The row with the best criterion of those not rejected, of equal ones the first; of the rejected where all are."""
     score = CRITERIA[by].sign * table[CRITERIA[by].column].to_numpy(np.float64)
     score = np.where(np.isfinite(score), score, -np.inf)
@@ -263,11 +252,12 @@ def chosen(table: Any, by: str) -> int:
     return int(np.argmax(np.where(sound, score, -np.inf) if sound.any() else score))
 
 
-def remarks(candidates: Sequence[Candidate], table: Any, best: int, by: str, asked: int, stopped: bool) -> list[str]:
+def remarks(
+    candidates: Sequence[Candidate], table: "pd.DataFrame", best: int, by: str, asked: int, stopped: bool
+) -> list[str]:
     """What there is to say about the choice; ``asked`` numbers of components were to be tried."""
-    _, sign, name = CRITERIA[by]
-    column, out = CRITERIA[by].column, []
-    score = sign * table[column].to_numpy(np.float64)
+    column, sign, name = CRITERIA[by]
+    score, out = sign * table[column].to_numpy(np.float64), []
     verdicts, tried = list(table["verdict"]), list(table["components"])
     if verdicts[best] == "reject":
         out.append("Every mixture is rejected by its checks; the best of them is shown, and is not to be used.")

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -51,6 +51,7 @@ def examples() -> None:
 
 @command
 def fit(
+    context: typer.Context,
     table: o.FitTable = None,
     example: o.Example = None,
     target: o.Target = None,
@@ -89,35 +90,20 @@ def fit(
     from tractable.cli.fit import fit as run
     from tractable.cli.how import How
 
-    given = {
-        "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
-        "hidden": hidden, "prior": prior, "components": components, "covariance": covariance, "choose": choose,
-        "latent": latent, "array": array, "redraw": redraw or None, "missing": o.missing_of(missing, drop_missing),
-        "shifted": shifted,
-    }  # fmt: skip
+    given = context.params | {"missing": o.missing_of(missing, drop_missing)}
     run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet))
 
 
 @command
 def compare(
+    context: typer.Context,
     table: o.Table = None,
     example: o.Example = None,
     target: o.Target = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help="Names with commas between them.  \\[default: map,mala,nuts,sgld; of a network map,bbb,ensemble]",
-            show_default=False,
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="[METHOD.]FIELD=VALUE", help="A field of one method, or of all which have it."),
-    ] = None,
+    methods: o.MethodNames = None,
+    set_: o.EveryAssignment = None,
     seed: o.Seed = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A folder.  \\[default: runs/NAME-compare]", show_default=False)
-    ] = None,
+    out: o.CompareOut = None,
     held_out: o.HeldOut = 0.2,
     family: o.Family = None,
     model: o.Kind = "glm",
@@ -141,10 +127,7 @@ def compare(
     kind = kinds.named(model)
     if kind.side_by_side is None:
         raise kinds.unknown(model)
-    given = {
-        "table": table, "example": example, "target": target, "held_out": held_out, "family": family,
-        "hidden": hidden, "prior": prior, "missing": o.missing_of(missing, drop_missing),
-    }  # fmt: skip
+    given = context.params | {"missing": o.missing_of(missing, drop_missing)}
     kinds.check_options(kind, given)
     comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet)
 
@@ -160,29 +143,11 @@ def report(run: o.Folder) -> None:
 @command
 def predict(
     run: o.Folder,
-    new: Annotated[
-        Path,
-        typer.Argument(
-            help="A .csv or .parquet file with the inputs' columns; or an .npz, where the run was of one.",
-            metavar="NEW",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="A .parquet or .csv file to write.")] = Path("predictions.parquet"),
-    level: Annotated[float, typer.Option(help="Of the predictive intervals.")] = 0.9,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Rows with the target that took no part in the fit: intervals of a number then hold the share --level "
-            "of rows like these, whatever the model (split conformal).",
-            show_default=False,
-        ),
-    ] = None,
-    array: Annotated[
-        str | None,
-        typer.Option(
-            help="Which array of an .npz.  \\[default: the only one, x_test, or the one fitted]", show_default=False
-        ),
-    ] = None,
+    new: o.NewRows,
+    out: o.PredictOut = Path("predictions.parquet"),
+    level: o.Level = 0.9,
+    calibrate: o.Calibrate = None,
+    array: o.NewArray = None,
 ) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 

@@ -4,26 +4,16 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tractable.cli.readers import Arguments, Option, one_of, share, sizes
 from tractable.cli.show import ROWS
-from tractable.cli.task import (
-    Kind,
-    Option,
-    Request,
-    Result,
-    Task,
-    one_of,
-    posterior_of,
-    share,
-    sizes,
-    split,
-)
+from tractable.cli.task import Kind, Request, Result, Task, posterior_of, split
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
 from tractable.data.files import read_table
@@ -38,6 +28,7 @@ from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import counted
 
 
 def weights_prior(value: str | float) -> str | float:
@@ -61,7 +52,7 @@ NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Opti
 OWN_MODEL = "--model, --hidden, --prior and --shifted are for a table; an example has a model of its own."
 
 
-def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
+def read(kind: Kind, arguments: Arguments) -> Task:
     """A built-in example, or a table with the kind's model; inputs are standardised by the rows fitted."""
     choices = kind.ask(arguments)
     if choices["shifted"] is not None and choices["held_out"] == 0:
@@ -75,12 +66,12 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
     return of_table(kind, Path(str(table)), arguments.get("target"), choices)
 
 
-def of_example(kind: Kind, name: str, choices: Mapping[str, Any]) -> Task:
-    """A built-in example."""
+def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
     if choices["shifted"] is not None:
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
-    return Task(kind, name, label(name, data, model), choices, {"example": name}, data, held_out, model)
+    label = f"{name} ({size_of(data, model)})"
+    return Task(kind, name, label, choices, {"example": name}, data, held_out, model)
 
 
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
@@ -101,18 +92,19 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     held_out = as_rows(encoder, rest) if len(rest) else None
     data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted))
     choices = choices | {"family": family}
-    spec = {"table": str(path.resolve()), "target": target, "model": kind.name, **choices, "encoder": encoder.to_dict()}
-    name, model = path.name.split(".")[0] or "table", model_of(encoder, choices)
-    return Task(kind, name, label(name, data, model), choices, spec, data, held_out, model, encoder, elsewhere)
+    model, about = model_of(encoder, choices), {"target": target}
+    return Task.of_file(
+        kind, path, size_of(data, model), choices, about, encoder,
+        data=data, held_out=held_out, model=model, shifted=elsewhere,
+    )  # fmt: skip
 
 
-def label(name: str, data: Data, model: Model) -> str:
+def size_of(data: Data, model: Model) -> str:
     """What is learnt from, in words."""
-    count = len(model.names)
-    return f"{name} ({data.size:,} rows, {count} parameter{'s' * (count > 1)})"
+    return f"{data.size:,} rows, {counted(len(model.names), 'parameter')}"
 
 
-def model_of(encoder: Encoder, choices: Mapping[str, Any]) -> Model:
+def model_of(encoder: Encoder, choices: Arguments) -> Model:
     """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
     family, features = encoder.target.family, len(encoder.features)
     classes = len(encoder.target.classes) if family == "categorical" else None
@@ -122,7 +114,7 @@ def model_of(encoder: Encoder, choices: Mapping[str, Any]) -> Model:
     return network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
 
 
-def model_in(spec: Mapping[str, Any]) -> tuple[Model, Encoder]:
+def model_in(spec: Arguments) -> tuple[Model, Encoder]:
     """The model and the encoder of a run that was fitted to a table, without reading the table."""
     encoder = Encoder.from_dict(spec["encoder"])
     return model_of(encoder, spec), encoder
@@ -134,19 +126,15 @@ def inputs(encoder: Encoder, path: Path) -> np.ndarray:
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
-    """The rows of a table as Data."""
     x, y = encode(encoder, frame)
     return Data(y, x)
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    """The posterior of a model that is known."""
-    posterior = posterior_of(task, method, seed, folder, progress)
-    return Result(posterior, posterior.seconds)
+    return Result(posterior_of(task, method, seed, folder, progress))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
     write_page(folder, result.posterior, title=title, **held)
@@ -163,7 +151,7 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
         yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
+def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
     """The target of each row of a table, by a run that explained it."""
     if "example" in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
@@ -202,8 +190,7 @@ GLM = Kind(
         "hidden": "--hidden is for --model mlp; glm has no hidden layers.",
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",
     },
-    read, learn, page, tables, lambda folder, spec, about: (), predict,
-    side_by_side="map,mala,nuts,sgld", calibrates=True,
+    read, learn, page, tables, predict, side_by_side="map,mala,nuts,sgld", calibrates=True,
 )  # fmt: skip
 MLP = dataclasses.replace(
     GLM, name="mlp", method="bbb", options=OPTIONS | NETWORK, refusals={"example": OWN_MODEL},

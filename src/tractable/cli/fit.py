@@ -1,15 +1,15 @@
 """What the commands do, whatever kind of model it is."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import typer
 
+from tractable.beliefs.check import Check
 from tractable.cli import kinds, show
 from tractable.cli.folders import fresh, left_only_with_results, posterior_in, read_run, write_run
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
+from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, say
 from tractable.cli.task import Request, Result, Task
 from tractable.pages.comparison import results_table
@@ -17,13 +17,8 @@ from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 
 
-def fit(model: str, arguments: Mapping[str, Any], how: How) -> None:
-    """A fit in its folder, its page and its tables.
-
-    Args:
-        model: a name of ``kinds.KINDS``.
-        arguments: options by name, as they were typed; None where nothing was.
-    """
+def fit(model: str, arguments: Arguments, how: How) -> None:
+    """A fit of a kind of model, in its folder, with its page and its tables."""
     kind = kinds.named(model)
     kinds.check_options(kind, {"resume": how.resume})
     saved = run_gone_on_with(how, kind.resumable)
@@ -63,8 +58,7 @@ def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
         console = show.console()
         for each in task.kind.tables(task, result):
             console.print(each)
-        checks = [c._asdict() | {"value": float(c.value)} for c in report.checks]
-        console.print(show.verdict(report.verdict, checks))
+        console.print(show.verdict(report.verdict, report.checks))
         console.print(f"{show.seconds(result.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
     end(selection.interrupted if selection else result.posterior.interrupted, report.verdict)
 
@@ -79,7 +73,7 @@ def report(folder: Path) -> None:
     elif about is not None:
         for each in kinds.named(entries["problem"]["model"]).saved_tables(folder, entries["problem"], about):
             console.print(each)
-        console.print(show.verdict(about["verdict"], about["checks"]))
+        console.print(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
         console.print(f"{show.seconds(about['seconds'])}.")
     else:
         raise CheckpointError(
@@ -99,7 +93,7 @@ def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
         takers = [each.name for each in kinds.KINDS.values() if "array" in each.options]
         raise DataError(f"--array is of an .npz, which runs of {' and '.join(takers)} take; got {new}.")
     if request.calibrate is not None and not kind.calibrates:
-        raise DataError(f"--calibrate is for intervals of a number; a {kind.noun} gives none.")
+        raise DataError(f"--calibrate is for intervals of a number; a {kind.noun or kind.name} gives none.")
     found = kind.predict(folder, spec, new, request)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".csv":

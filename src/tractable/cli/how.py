@@ -1,11 +1,11 @@
 """How a fit was asked to go, whatever it is of: by which method, from which seed, into which folder."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tractable.cli.folders import holds_a_run, read_run
+from tractable.cli.readers import Arguments
 from tractable.cli.settings import assignment, made, method_of, read
 from tractable.methods import Method
 from tractable.tools.errors import CheckpointError, SettingsError
@@ -47,12 +47,10 @@ def run_gone_on_with(how: How, resumable: bool) -> dict[str, Any]:
     return {}
 
 
-def method_and_seed(how: How, saved: Mapping[str, Any], default: str) -> tuple[Method, int]:
+def method_and_seed(how: How, saved: Arguments, default: str) -> tuple[Method, int]:
     """Those asked for; else those of the run to go on with; else ``default`` and 0."""
     if saved and how.method is None and how.config is None and not how.assignments:
-        kept = saved["method"]
-        nothing = {name: None for name, value in kept.items() if value is None}  # in JSON told from what was left out
-        method, seed = made({name: value for name, value in kept.items() if value is not None} | nothing), saved["seed"]
+        method, seed = made(saved["method"]), saved["seed"]
     else:
         named = how.method or saved.get("method", {}).get("method")
         method, seed = method_of(named, how.config, how.assignments, default)

@@ -1,10 +1,9 @@
 """The five kinds of model that a command line fits, and which options are whose."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tractable.cli import explained, ladders, mixtures
+from tractable.cli.readers import Arguments
 from tractable.cli.task import Kind
 from tractable.tools.errors import CheckpointError, SettingsError
 
@@ -28,7 +27,7 @@ def unknown(name: str) -> SettingsError:
     )
 
 
-def check_options(kind: Kind, arguments: Mapping[str, Any]) -> None:
+def check_options(kind: Kind, arguments: Arguments) -> None:
     """A sentence about the first option that was given and that the kind does not take."""
     said = [option for option, value in arguments.items() if value not in (None, False)]
     for option in said:
@@ -39,7 +38,7 @@ def check_options(kind: Kind, arguments: Mapping[str, Any]) -> None:
             raise SettingsError(f"--{option} is for --model {' and '.join(owners)}; got --model {kind.name}.")
 
 
-def kind_gone_on_with(folder: Path | None, saved: Mapping[str, Any], name: str) -> Kind:
+def kind_gone_on_with(folder: Path | None, saved: Arguments, name: str) -> Kind:
     """The kind of a saved run that is to be gone on with; ``name`` is what was typed, or the default."""
     if "method" not in saved:
         raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")

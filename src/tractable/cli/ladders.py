@@ -1,7 +1,7 @@
 """Causes behind rows of a file: variational autoencoders and belief networks, their codes and their bounds."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,8 @@ from rich.console import Group
 
 from tractable.checks.ladders import held_out_check
 from tractable.checks.report import with_check
-from tractable.cli.task import (
-    Kind,
-    Option,
-    Request,
-    Result,
-    Task,
-    held_back,
-    one_of,
-    posterior_of,
-    refusals,
-    share,
-    sizes,
-)
+from tractable.cli.readers import Arguments, Option, one_of, refusals, share, sizes
+from tractable.cli.task import Kind, Request, Result, Task, held_back, parted, posterior_of
 from tractable.core import Data
 from tractable.data import support
 from tractable.data.columns import Column
@@ -52,10 +41,7 @@ DRAWS = 100  # of h a row, of bounds
 WRITTEN = 50  # units whose codes are written; of more the first layer's alone
 GAPS = "Use --missing drop, which leaves such rows out, or mend them: no model is fitted to rows with gaps. "
 IMPUTE = "Once a model is fitted, posterior.impute(x) in Python fills in what new rows lack."
-EXAMPLES = {
-    "vae": "20, the numbers behind a row",
-    "belief-network": "200,200, the units of its hidden layers",
-}
+EXAMPLES = {"vae": "20, the numbers behind a row", "belief-network": "200,200, the units of its hidden layers"}
 UNITS = {"vae": ("z", "z{}_"), "belief-network": ("h{}_", "h{}_")}  # columns of one layer's codes, of several
 NOT_OF_LADDERS = {
     "target": "it explains no column, it finds what is behind whole rows; leave --target out.",
@@ -73,7 +59,6 @@ def of_binary_rows(value: str) -> str:
 
 
 def options_of(name: str, family: Option) -> dict[str, Option]:
-    """Those of both kinds."""
     return {
         "held_out": Option(share, 0.2),
         "missing": Option(one_of(("raise", "drop"), f"--missing of a {name} is", f" {IMPUTE}"), "raise"),
@@ -84,12 +69,8 @@ def options_of(name: str, family: Option) -> dict[str, Option]:
     }
 
 
-def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
-    """Rows of a file, and the ladder that is asked for; how they are taken is told by warnings.
-
-    Raises:
-        DataError: no rows of numbers, gaps that nothing was said of, numbers that the family does not have.
-    """
+def read(kind: Kind, arguments: Arguments) -> Task:
+    """Rows of a file, and the ladder that is asked for; how they are taken is told by warnings."""
     if arguments.get("table") is None:
         raise DataError(f"--model {kind.name} expects a file: tractable fit FILE --model {kind.name} --latent 20.")
     path, choices = Path(arguments["table"]), kind.ask(arguments)
@@ -112,22 +93,14 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
     if not binary and choices["hidden"] is None:
         choices["hidden"] = FEW if len(encoder.columns) < NARROW else MANY
     levels = support.levels_of(source) if family == "categorical" else 0
-    shape = {"shape": list(source.shape), "levels": levels}
-    spec = {"table": str(path.resolve()), "model": kind.name, **choices, **shape, "encoder": encoder.to_dict()}
-    rows, model = rows_of(spec, encoder, source), model_of(spec, encoder)
-    name, d = path.name.split(".")[0] or "rows", len(encoder.columns)
-    label = f"{name} ({counted(int(np.sum(~back)), 'row')} of {counted(d, 'number')}; {model})"
-    return Task(
-        kind, name, label, choices, spec, Data(rows[~back]), Data(rows[back]) if back.any() else None, model, encoder
-    )
+    about = {"shape": list(source.shape), "levels": levels}
+    rows, model = rows_of(choices | about, encoder, source), model_of(choices | about, encoder)
+    words = f"{counted(int(np.sum(~back)), 'row')} of {counted(len(encoder.columns), 'number')}; {model}"
+    return Task.of_file(kind, path, words, choices, about, encoder, model=model, **parted(Data(rows), back))
 
 
 def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """Columns by the mean and sd of the rows ``kept``, where these are normal, else by a divisor of all numbers.
-
-    Args:
-        divisor: 0 of normal rows. Of a table columns that are alike in all rows kept are then left out.
-    """
+    """Columns by a divisor of all numbers; where it is 0 by the mean and sd of the rows ``kept``, if these differ."""
     names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
@@ -141,12 +114,8 @@ def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encode
     return encoder, source
 
 
-def rows_of(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.ndarray:
-    """(n, d) rows of the model.
-
-    Raises:
-        DataError: rows of another width, or numbers that the family does not have.
-    """
+def rows_of(spec: Arguments, encoder: Encoder, source: Source) -> np.ndarray:
+    """(n, d) rows of the model, or a sentence about their width or their numbers."""
     width, family = source.values.shape[1], spec["family"]
     if width != len(encoder.columns):
         raise DataError(
@@ -157,12 +126,12 @@ def rows_of(spec: Mapping[str, Any], encoder: Encoder, source: Source) -> np.nda
     return rows.astype(np.int32 if family == "categorical" else jnp.result_type(float))
 
 
-def log_scale(spec: Mapping[str, Any], encoder: Encoder) -> float:
+def log_scale(spec: Arguments, encoder: Encoder) -> float:
     """By how much log densities are lower in the file's units; those of pixels are of numbers in [0, 1]."""
     return float(np.log(encoder.scale[1]).sum()) if spec["family"] == "normal" else 0.0
 
 
-def units(spec: Mapping[str, Any], encoder: Encoder) -> str:
+def units(spec: Arguments, encoder: Encoder) -> str:
     """What densities are of."""
     if spec["family"] in ("bernoulli", "categorical", "poisson"):
         return "log probabilities of rows"
@@ -170,7 +139,7 @@ def units(spec: Mapping[str, Any], encoder: Encoder) -> str:
     return "log densities of pixels in [0, 1]" if divided else "log densities in the file's units"
 
 
-def model_of(spec: Mapping[str, Any], encoder: Encoder) -> Ladder:
+def model_of(spec: Arguments, encoder: Encoder) -> Ladder:
     """The ladder of encoded rows: of binary units, or with widths of deterministic layers between, of normal ones."""
     latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
     if spec.get("hidden") is None:
@@ -198,15 +167,11 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     if task.held_out is not None and "held-out bound" not in posterior.found:
         scored(posterior, task.held_out)
         posterior.write(folder)
-    return Result(posterior, posterior.seconds)
+    return Result(posterior)
 
 
 def scored(posterior: Posterior, rows: Data) -> None:
-    """Hold rows that were kept back against those learnt from: a check of the report, and a bound among what it found.
-
-    Args:
-        rows: the first thousand are looked at.
-    """
+    """Hold rows that were kept back against those learnt from: a check of the report, and a bound."""
     kept = Data(rows.y[:SCORED])
     if posterior.data is None or kept.fingerprint == posterior.data.fingerprint:  # rows that are all alike
         return
@@ -217,12 +182,11 @@ def scored(posterior: Posterior, rows: Data) -> None:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     write_page(folder, result.posterior, title=title, shape=support.picture(task.spec["shape"]))
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
+def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
     """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
     encoder = Encoder.from_dict(spec["encoder"])
     first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
@@ -230,18 +194,13 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> 
     source.refuse_gaps(IMPUTE)
     rows, lower = rows_of(spec, encoder, source), log_scale(spec, encoder)
     posterior = load(run, model_of(spec, encoder))
-    evidence: Any = posterior.log_evidence
-    found = evidence(Data(rows), samples=DRAWS)
+    found: Any = posterior.log_evidence(Data(rows), samples=DRAWS)
     bounds = {"elbo": found.elbo - lower, "log_evidence": found.log_evidence - lower}
     return pd.DataFrame(code_columns(spec["model"], posterior.encode(rows)) | bounds)
 
 
 def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
-    """Mean and sd of every unit, layer by layer; of more than 50 units those of the first layer.
-
-    A vae's one layer has the columns z0_mean, z0_sd, z1_mean, …, its several z1_0_mean, …, the layer first; a belief
-    network's have h1_0_mean, ….
-    """
+    """Mean and sd of every unit, layer by layer, such as z0_mean, z1_0_mean, h1_0_mean; of many the first layer's."""
     layers = len(codes.mean) if sum(mean.shape[1] for mean in codes.mean) <= WRITTEN else 1
     columns: dict[str, np.ndarray] = {}
     for i, (mean, sd) in enumerate(zip(codes.mean[:layers], codes.sd[:layers], strict=True)):
@@ -252,13 +211,12 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    """Layers and bounds."""
     model: Any = task.model
     yield to_terminal(layers(model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
 
 
-def bounds_table(found: Mapping[str, Any], spec: Mapping[str, Any]) -> Group:
+def bounds_table(found: Arguments, spec: Arguments) -> Group:
     """Lower bounds of log p(x), on a terminal."""
     encoder = Encoder.from_dict(spec["encoder"])
     named = {
@@ -276,8 +234,8 @@ VAE = Kind(
     options_of("vae", Option(one_of(support.FAMILIES, "--family of a vae's rows is")))
     | {"hidden": Option(sizes("hidden", "20 or 100,50"))},
     refusals("vae", NOT_OF_LADDERS),
-    read, learn, page, tables, lambda folder, spec, about: [bounds_table(about["found"], spec)], predict,
-    row_noun="rows of codes and bounds", methods=METHODS, adapt=adapt, noun="vae", folder="vae",
+    read, learn, page, tables, predict, lambda folder, spec, about: [bounds_table(about["found"], spec)],
+    row_noun="rows of codes and bounds", methods=METHODS, adapt=adapt, folder="vae",
 )  # fmt: skip
 BELIEF = dataclasses.replace(
     VAE, name="belief-network", method="nvil", options=options_of("belief-network", Option(of_binary_rows)),
@@ -285,5 +243,5 @@ BELIEF = dataclasses.replace(
         "belief-network",
         NOT_OF_LADDERS | {"hidden": "it has no deterministic layers; --latent lists its layers of hidden units."},
     ),
-    noun="belief-network", folder="belief-network",
+    folder="belief-network",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from tractable.cli.readers import Arguments, Option, one_of, refusals, share
 from tractable.cli.show import COLUMNS, ROWS
-from tractable.cli.task import Kind, Option, Request, Result, Task, held_back, one_of, refusals, share
+from tractable.cli.task import Kind, Request, Result, Task, held_back, parted
 from tractable.core import Data
 from tractable.data.columns import gap
 from tractable.data.encoder import Encoder, fit_numbers
@@ -78,12 +79,8 @@ NOT_OF_MIXTURES = {
 }
 
 
-def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
-    """The numbers of a table; what is left out is told by warnings.
-
-    Raises:
-        DataError: no numbers, gaps that nothing was said of, more components than rows.
-    """
+def read(kind: Kind, arguments: Arguments) -> Task:
+    """The numbers of a table; what is left out is told by warnings."""
     if arguments.get("table") is None:
         raise DataError(f"--model {NAME} expects a table: tractable fit TABLE --model {NAME}.")
     path, choices = Path(arguments["table"]), kind.ask(arguments)
@@ -107,12 +104,9 @@ def read(kind: Kind, arguments: Mapping[str, Any]) -> Task:
             f"fewer{', or set --held-out 0' if back.any() else ''}."
         )
     rows = encoder.standardise(source.of(differs).values)
-    gaps = "keep" if np.isnan(rows).any() else "raise"
-    data, held_out = Data(rows[~back], missing=gaps), Data(rows[back], missing=gaps) if back.any() else None
-    name = path.name.split(".")[0] or "table"
-    label = f"{name} ({n:,} rows of {counted(int(differs.sum()), 'number')})"
-    spec = {"table": str(path.resolve()), "model": NAME, **choices, "encoder": encoder.to_dict(), "chosen": None}
-    return Task(kind, name, label, choices, spec, data, held_out, encoder=encoder)
+    data = Data(rows, missing="keep" if np.isnan(rows).any() else "raise")
+    words = f"{n:,} rows of {counted(int(differs.sum()), 'number')}"
+    return Task.of_file(kind, path, words, choices, {"chosen": None}, encoder, **parted(data, back))
 
 
 def numbers_of(path: Path) -> Source:
@@ -145,7 +139,6 @@ def without_gaps(source: Source, missing: str) -> Source:
 
 
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
-    """The mixture of standardised rows."""
     return (mixture.with_missing if gaps else mixture.gaussian_mixture)(components, features, covariance)
 
 
@@ -169,8 +162,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     components(found.posterior, task).frame(len(rows)).to_csv(folder / "components.csv", index=False)
     table.to_csv(folder / "criterion.csv", index=False)
     task.spec["chosen"] = found.components
-    seconds = {"fits": float(table["seconds"].sum())}
-    return Result(found.posterior, seconds, dataclasses.replace(found, table=table))
+    return Result(found.posterior, dataclasses.replace(found, table=table))
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -206,7 +198,6 @@ def components(posterior: Posterior, task: Task) -> Components:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
-    """The report of the mixture chosen."""
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
     _, share = densities(model, posterior.mean(), rows, task.encoded_by)
@@ -218,7 +209,7 @@ def page(folder: Path, task: Task, result: Result) -> None:
     write_page(folder, posterior, title=title, facts=pages.facts(found, rows), exhibits=exhibits)
 
 
-def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> pd.DataFrame:
+def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
     """For each row of a table its log density, its likeliest component and the probability of each."""
     encoder = Encoder.from_dict(spec["encoder"])
     source = of_table(read_table(new), new, encoder.names)
@@ -234,23 +225,19 @@ def predict(run: Path, spec: Mapping[str, Any], new: Path, request: Request) -> 
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    """Every K, and the components chosen."""
     found = cast(Selection, result.selection)
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(found.table, found.best)]))
     shown = pages.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
     yield to_terminal(shown, ROWS, COLUMNS)
 
 
-def saved_tables(folder: Path, spec: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Any]:
-    """Every K that a run tried."""
+def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
     tried = pd.read_csv(folder / "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 
 
 MIXTURE = Kind(
-    NAME, "em", OPTIONS,
-    refusals(NAME, NOT_OF_MIXTURES),
-    read, learn, page, tables, saved_tables, predict,
+    NAME, "em", OPTIONS, refusals(NAME, NOT_OF_MIXTURES), read, learn, page, tables, predict, saved_tables,
     methods=("em",), resumable=False, noun="mixture", folder=NAME, learner="mixtures of normals",
 )  # fmt: skip

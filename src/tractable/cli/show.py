@@ -1,6 +1,6 @@
 """Where results go on a terminal, and what ends them: the verdict and the time."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
 
@@ -19,9 +19,9 @@ def console(*, stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
 
 
-def verdict(word: str, found: list[dict[str, Any]]) -> RenderableType:
+def verdict(word: str, found: Sequence[Check]) -> RenderableType:
     """A verdict, and the checks which made it."""
-    return to_terminal(Exhibit("Verdict", [checks([Check(**each) for each in found])], verdict=word))
+    return to_terminal(Exhibit("Verdict", [checks(found)], verdict=word))
 
 
 def seconds(phases: dict[str, float]) -> str:

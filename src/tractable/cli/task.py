@@ -1,6 +1,6 @@
-"""What a command line is to learn: the options that say it, the kinds of model, and a task of one kind."""
+"""What a command line is to learn: the kinds of model, and a task of one kind."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.cli import folders
+from tractable.cli.readers import Arguments, Option
 from tractable.core import Data, Model
 from tractable.data.encoder import Encoder
 from tractable.infer import infer
@@ -21,90 +22,29 @@ from tractable.tools.errors import DataError, SettingsError
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 
 
-class Option(NamedTuple):
-    """An option of a kind of model.
-
-    ``read`` makes its value, which JSON can hold, from the text typed or from the value itself; it raises a sentence
-    where that cannot be.
-    """
-
-    read: Callable[[Any], Any] = lambda value: value
-    usual: Any = None  # where nothing is said
-
-
-def share(value: float) -> float:
-    """--held-out."""
-    if not 0 <= value < 1:
-        raise DataError(f"--held-out expects a share of the rows in [0, 1); got {value:g}.")
-    return value
-
-
-def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any], Any]:
-    """Reads one of some names; ``words`` begin the sentence about another, ``remedy`` ends it."""
-    names = tuple(names)
-
-    def read(value: str) -> str:
-        if value not in names:
-            expected = ", ".join(names) if names[2:] else " or ".join(names)
-            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}")
-        return value
-
-    return read
-
-
-def sizes(option: str, such: str) -> Callable[[Any], list[int]]:
-    """Reads whole numbers with commas between, such as ``such``.
-
-    >>> sizes("latent", "20 or 100,50")("100, 50")
-    [100, 50]
-    """
-
-    def read(value: str | Sequence[int]) -> list[int]:
-        if not isinstance(value, str):
-            return list(value)
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-            raise SettingsError(
-                f"--{option} expects whole numbers of 1 or more, with commas between them, such as {such}; got "
-                f"{value!r}."
-            )
-        return list(map(int, parts))
-
-    return read
-
-
-def refusals(name: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Sentences about options that are not the kind's."""
-    return {option: f"--{option} is not for --model {name}: {why}" for option, why in reasons.items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A model to learn from rows of a file, or a built-in example.
-
-    Attributes:
-        kind: of the model.
-        name: short, for the run's folder.
-        label: what is learnt from, in words.
-        choices: values of the kind's options.
-        spec: what JSON can hold; the task is read again from it, and rows to predict are encoded by it.
-        data: rows to fit.
-        held_out: rows that no method takes part of; None where there are none.
-        model: None where it is chosen among several.
-        encoder: from rows of the file to those of the model; None of an example.
-        shifted: inputs of rows from elsewhere, which predictions should be less sure of.
-    """
+    """A model to learn from rows of a file, or a built-in example."""
 
     kind: "Kind"
-    name: str
-    label: str
-    choices: Mapping[str, Any]
-    spec: dict[str, Any]
-    data: Data
-    held_out: Data | None
-    model: Model | None = None
-    encoder: Encoder | None = None
-    shifted: np.ndarray | None = None
+    name: str  # short, for the run's folder
+    label: str  # what is learnt from, in words
+    choices: Arguments  # values of the kind's options
+    spec: dict[str, Any]  # what JSON can hold; the task is read again from it, and rows to predict are encoded by it
+    data: Data  # rows to fit
+    held_out: Data | None  # rows that no method takes part of
+    model: Model | None = None  # None where it is chosen among several
+    encoder: Encoder | None = None  # from rows of the file to those of the model; None of an example
+    shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
+
+    @classmethod
+    def of_file(
+        cls, kind: "Kind", path: Path, words: str, choices: Arguments, about: Arguments, encoder: Encoder, **parts: Any
+    ) -> "Task":
+        """Of rows of a file; ``about`` is what JSON holds of it beside the choices, ``parts`` are the other fields."""
+        name = path.name.split(".")[0] or "table"
+        spec = {"table": str(path.resolve()), "model": kind.name, **choices, **about, "encoder": encoder.to_dict()}
+        return cls(kind, name, f"{name} ({words})", choices, spec, encoder=encoder, **parts)
 
     @property
     def encoded_by(self) -> Encoder:
@@ -118,62 +58,41 @@ class Result(NamedTuple):
     """What a fit came to."""
 
     posterior: Posterior
-    seconds: dict[str, float]  # wall time by phase
     selection: Selection | None = None  # where the model was chosen among several
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time by phase."""
+        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())} if self.selection else self.posterior.seconds
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of model, as ``--model`` names it.
-
-    Attributes:
-        name: as typed.
-        method: the name of what learns it where nothing is said.
-        options: those that it takes.
-        refusals: sentences about options that it does not take.
-        read: ``(kind, arguments) -> Task`` from what was typed, or from a saved spec.
-        learn: ``(task, method, seed, folder, progress) -> Result``, which is then in the folder too.
-        page: ``(folder, task, result)`` writes the report.
-        tables: ``(task, result)`` gives what a terminal shows of a fit before the verdict;
-        saved_tables: ``(folder, spec, about)`` what it shows of the fit in a folder.
-        predict: ``(folder, spec, new, Request) -> a table``, a row for each new row.
-        row_noun: what those rows are.
-        methods: names of those that learn it; empty for any but the ``unsuitable``,
-        unsuitable: sentences about those that cannot.
-        adapt: ``(task, method, sized) -> Method``, adapted to the task or refused; ``sized`` where the batch's size
-            was given.
-        side_by_side: names of methods that compare puts side by side; None where it takes no such models.
-        has_reference: moments of its parameters mean something, and methods are held against those of a reference.
-        resumable: a run that was stopped can be gone on with.
-        calibrates: its predictions have intervals, which other rows can calibrate.
-        noun: it, in a sentence.
-        folder: how the run's folder ends; the method's name by default.
-        learner: what is said to learn; the method's name by default.
-    """
+    """A kind of model, as ``--model`` names it."""
 
     name: str
-    method: str
-    options: Mapping[str, Option]
-    refusals: Mapping[str, str]
-    read: Callable[["Kind", Mapping[str, Any]], Task]
-    learn: Callable[[Task, Method, int, Path, bool | None], Result]
-    page: Callable[[Path, Task, Result], Any]
-    tables: Callable[[Task, Result], Iterable[Any]]
-    saved_tables: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Iterable[Any]]
-    predict: Callable[[Path, Mapping[str, Any], Path, "Request"], pd.DataFrame]
-    row_noun: str = "predictions"
-    methods: tuple[str, ...] = ()
-    unsuitable: Mapping[str, str] = field(default_factory=dict)
-    adapt: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method
-    side_by_side: str | None = None
-    has_reference: bool = True
-    resumable: bool = True
-    calibrates: bool = False
-    noun: str = ""
-    folder: str = ""
-    learner: str = ""
+    method: str  # what learns it where nothing is said
+    options: Mapping[str, Option]  # those that it takes
+    refusals: Mapping[str, str]  # sentences about options that it does not take
+    read: Callable[["Kind", Arguments], Task]  # from what was typed, or from a saved spec
+    learn: Callable[[Task, Method, int, Path, bool | None], Result]  # seed, folder, progress; then in the folder too
+    page: Callable[[Path, Task, Result], Any]  # writes the report into a folder
+    tables: Callable[[Task, Result], Iterable[Any]]  # what a terminal shows of a fit before the verdict,
+    predict: Callable[[Path, Arguments, Path, "Request"], pd.DataFrame]  # (folder, spec, new, …): a row for each
+    saved_tables: Callable[[Path, Arguments, Arguments], Iterable[Any]] = lambda folder, spec, about: ()  # of a folder
+    row_noun: str = "predictions"  # what those rows are
+    methods: tuple[str, ...] = ()  # names of those that learn it; empty for any but the
+    unsuitable: Mapping[str, str] = field(default_factory=dict)  # with sentences about why they cannot
+    adapt: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method  # ``sized``: its batches were given
+    side_by_side: str | None = None  # methods that compare puts side by side; None where it takes no such models
+    has_reference: bool = True  # moments of its parameters mean something, and are held against those of a reference
+    resumable: bool = True  # a run that was stopped can be gone on with
+    calibrates: bool = False  # its predictions have intervals, which other rows can calibrate
+    noun: str = ""  # it, in a sentence; its name by default
+    folder: str = ""  # how the run's folder ends; the method's name by default
+    learner: str = ""  # what is said to learn; the method's name by default
 
-    def ask(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, arguments: Arguments) -> dict[str, Any]:
         """The kind's options from what was typed or saved; what is None or absent is the usual."""
         said = {name: arguments.get(name) for name in self.options}
         said = {name: self.options[name].usual if value is None else value for name, value in said.items()}
@@ -202,6 +121,11 @@ def held_back(count: int, share: float) -> np.ndarray:
     chosen = np.zeros(count, bool)
     chosen[np.random.default_rng(SPLIT_SEED).permutation(count)[: min(round(share * count), count - 2)]] = True
     return chosen
+
+
+def parted(rows: Data, back: np.ndarray) -> dict[str, Data | None]:
+    """A task's rows to fit and, where there are any, those held out."""
+    return {"data": rows.take(~back), "held_out": rows.take(back) if back.any() else None}
 
 
 def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,7 +1,8 @@
 """What the estimators have in common: from a table to a posterior and back to the user's units."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,30 +16,36 @@ from tractable.checks.calibration import split_conformal
 from tractable.checks.report import Report
 from tractable.core import Data, Model
 from tractable.estimators import rows as tables
-from tractable.estimators.rows import Rows, Scaling
+from tractable.estimators.rows import Scaling
 from tractable.estimators.updating import moments, updated
 from tractable.infer import infer
 from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import Range, is_number, is_whole, range_of
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
 UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
 
+# What settings may be, in the words of the errors.
+Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
+Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
+Level = Annotated[float, Range("of intervals, a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
+HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_number(value) and 0 <= value < 1)]
+RandomState = int | np.random.RandomState | None
+
 
 class Bayesian(BaseEstimator):
-    """The base of the estimators; ``_model`` is all that a subclass must say."""
+    """The base of the estimators: dataclasses whose fields are the settings. Subclasses say the model."""
 
-    method: Any
-    random_state: Any
+    __no_type_check__ = True  # a type checker at run time would refuse settings before their sentences could
+    _model: Callable[[], Model]  # of standardised inputs
+    _streams: ClassVar[int] = 1  # of randomness: of the fit
+    random_state: RandomState
     n_features_in_: int
     posterior_: Posterior
     _scaling: Scaling
-
-    def _model(self) -> Model:
-        """The model of standardised inputs."""
-        raise NotImplementedError
 
     @property
     def report_(self) -> Report:
@@ -46,45 +53,28 @@ class Bayesian(BaseEstimator):
         check_is_fitted(self, "posterior_")
         return self.posterior_.report()
 
-    def _learn(self, rows: Rows, before: Posterior | None = None) -> None:
-        """Set ``posterior_``; with the posterior of earlier rows its moments are the prior."""
-        model = self._model()
-        prior = model if before is None else updated(model, *moments(before))
-        count = tables.length(len(rows.y))
-        # Row counts are padded to one of few, so that few programs are compiled; added rows weigh nothing.
-        y, weights = tables.padded(self._targets(rows.y), count), tables.padded(rows.weight, count, 0.0)
-        data = Data(y, given=self._inputs(rows.x, count), weights=weights)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        fitted = infer(prior, data, self._method(count), seed=seed, progress=False)
-        # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
-        self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+    def _check_settings(self) -> None:
+        """A sentence about the first setting that is out of the range that its field states."""
+        settings: Any = self
+        for field in dataclasses.fields(settings):
+            allowed, value = range_of(field.type), getattr(self, field.name)
+            if allowed and not allowed.holds(value):
+                raise SettingsError(f"{field.name} is {allowed.expected}; got {value!r}.")
 
-    def _method(self, count: int) -> Method:
-        if not isinstance(self.method, str | Method):
-            raise SettingsError(f"method is a name such as 'nuts', or a method such as NUTS(); got {self.method!r}.")
-        method: Any = named(self.method)() if isinstance(self.method, str) else self.method
-        # A search over tables of several sizes should not fail at the smallest.
-        if isinstance(getattr(method, "batch_size", None), int) and method.batch_size > count:
-            method = dataclasses.replace(method, batch_size=count)
-        return method
+    def _inferred(self, model: Model, data: Data, method: Method) -> Posterior:
+        return infer(model, data, method, seed=self._seeds()[0], progress=False)
 
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        """What the model explains: y in the model's units, or classes 0, 1, …"""
-        return self._scaling.targets(y).astype(jnp.result_type(float))
+    def _seeds(self) -> list[int]:
+        return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=self._streams).tolist()
 
-    def _inputs(self, x: np.ndarray, count: int) -> np.ndarray:
-        return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
+    def _checked(self, x: object, *, reset: bool = False, **options: Any) -> np.ndarray:
+        """A table as finite numbers (n, d), float64 by default; its columns those fitted, or with ``reset`` any."""
+        if not reset:
+            check_is_fitted(self, "posterior_")
+        table: Any = x
+        return np.asarray(validate_data(self, table, reset=reset, **{"dtype": np.float64, **options}))
 
-    def _checked(self, x: Any) -> np.ndarray:
-        check_is_fitted(self, "posterior_")
-        return np.asarray(validate_data(self, x, reset=False, dtype=np.float64))
-
-    def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
-        """The predictive distribution at checked rows, standardised."""
-        told = self.posterior_.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
-        return jax.tree.map(lambda a: a[: len(x)], told)
-
-    def _weights(self, sample_weight: Any, x: np.ndarray) -> np.ndarray:
+    def _weights(self, sample_weight: object, x: np.ndarray) -> np.ndarray:
         weight = np.asarray(_check_sample_weight(sample_weight, x, dtype=np.float64))
         if np.any(weight < 0):
             raise DataError(f"sample_weight says how often a row counts: expected numbers ≥ 0; got {weight.min():g}.")
@@ -108,19 +98,30 @@ class Bayesian(BaseEstimator):
             self.posterior_ = Posterior(self._model(), None, **kept)
 
 
-class BayesianRegressor(RegressorMixin, Bayesian):
-    """Numbers: fit, predictive means and sds, intervals."""
+class Scored:
+    """Of estimators whose ``score_samples`` tells log densities, (n,)."""
 
-    level: Any
-    calibration: Any
-    scores_: np.ndarray | None
+    score_samples: Callable[..., np.ndarray]
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def score(self, X: object, y: object = None) -> float:
+        """The mean of ``score_samples``, nats a row."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+
+class Explaining(Bayesian):
+    """Estimators of p(y | x), with settings ``method`` and ``random_state``."""
+
+    method: Learner
+    _measured: ClassVar[bool]  # whether y is numbers, which are standardised
+    _fit: Callable[..., Any]  # (X, y, sample_weight, the posterior of earlier rows or None) -> the estimator
+
+    def fit(self, X: object, y: object, sample_weight: object = None) -> Any:
         """Learn from a table.
 
         Args:
             X: (n, D), an array or a frame of numbers.
-            y: (n,).
+            y: (n,) numbers; or labels, of two classes at least.
             sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). Zero is as if the row were not
                 there, a whole number as if it were there so often, exactly and for every method.
 
@@ -132,7 +133,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):
         """
         return self._fit(X, y, sample_weight, None)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Any:
         """Learn from more rows: the posterior of earlier ones becomes the prior.
 
             p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior, on the reals
@@ -147,38 +148,70 @@ class BayesianRegressor(RegressorMixin, Bayesian):
         """
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None))
 
-    def _fit(self, x: Any, y: Any, sample_weight: Any, before: Posterior | None) -> Any:
-        x, y = validate_data(self, x, y, reset=before is None, dtype=np.float64, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        weight = self._weights(sample_weight, x)
-        if not (isinstance(self.level, int | float) and 0 < self.level < 1):
-            raise SettingsError(f"level is of intervals, a number in (0, 1); got {self.level!r}.")
-        held = self._held_out(weight)
-        rows = tables.distinct(x, y, np.where(held, 0.0, weight))
+    def _validated(
+        self, x: object, y: object, sample_weight: object, first: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """x, y and weights, checked."""
+        self._check_settings()
+        table: Any = (x, y)
+        table = validate_data(self, *table, reset=first, dtype=np.float64, y_numeric=self._measured)
+        found, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._measured else None)
+        return found, targets, self._weights(sample_weight, found)
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
+        """Set ``posterior_``; with the posterior of earlier rows its moments are the prior."""
+        rows = tables.distinct(x, y, weight)
         if before is None:
-            self._scaling = tables.scaling(rows, True)
-        self._learn(rows, before)
-        self.scores_ = None
-        if np.any(held):
-            self.scores_ = self._scores(x[held], y[held])
+            self._scaling = tables.scaling(rows, self._measured)
+        model = self._model()
+        prior = model if before is None else updated(model, *moments(before))
+        count = tables.length(len(rows.y))
+        targets = self._scaling.targets(rows.y).astype(jnp.result_type(float)) if self._measured else rows.y.astype(int)
+        # Row counts are padded to one of few, so that few programs are compiled; added rows weigh nothing.
+        targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
+        data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
+        method: Any = named(self.method)() if isinstance(self.method, str) else self.method
+        fitted = self._inferred(prior, data, lowered(method, count))
+        # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
+        self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+
+    def _inputs(self, x: np.ndarray, count: int) -> np.ndarray:
+        return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
+
+    def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
+        """The predictive distribution at checked rows, standardised."""
+        told = self.posterior_.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
+        return jax.tree.map(lambda a: a[: len(x)], told)
+
+
+class BayesianRegressor(RegressorMixin, Explaining):
+    """Numbers: fit, predictive means and sds, intervals."""
+
+    level: Level
+    calibration: HeldOut
+    scores_: np.ndarray | None
+    _measured = True
+
+    def _fit(self, x: object, y: object, sample_weight: object, before: Posterior | None) -> Any:
+        x, y, weight = self._validated(x, y, sample_weight, before is None)
+        held = self._held_out(weight)
+        self._learn(x, y, np.where(held, 0.0, weight), before)
+        self.scores_ = self._scores(x[held], y[held]) if np.any(held) else None
         return self
 
     def _held_out(self, weight: np.ndarray) -> np.ndarray:
         """(n,) which rows calibrate and are not learnt from."""
-        if not (isinstance(self.calibration, int | float) and 0 <= self.calibration < 1):
-            raise SettingsError(f"calibration is a share of rows, in [0, 1); got {self.calibration!r}.")
         held, candidates = np.zeros(len(weight), bool), np.flatnonzero(weight)
         if not self.calibration:
             return held
         chosen = check_random_state(self.random_state).permutation(candidates)
         held[chosen[: int(np.ceil(self.calibration * len(candidates)))]] = True
         if held.sum() == len(candidates):
-            raise DataError(
-                f"calibration={self.calibration} of n_samples = {len(candidates)} leaves no row to learn from."
-            )
+            rows = f"n_samples = {len(candidates)}"
+            raise DataError(f"calibration={self.calibration} of {rows} leaves no row to learn from.")
         return held
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: object, return_std: bool = False) -> Any:
         """The predictive mean, in y's units.
 
         Args:
@@ -199,7 +232,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):
         told = self._told(x, self.level) if told is None else told
         return self._scaling.middle + self._scaling.spread * told.mean
 
-    def predict_interval(self, X: Any, level: float | None = None) -> np.ndarray:
+    def predict_interval(self, X: object, level: float | None = None) -> np.ndarray:
         """Intervals that hold a new y with probability ``level``.
 
         Uncalibrated, the equal-tailed interval of the predictive distribution: as good as the model and the method.
@@ -225,7 +258,7 @@ class BayesianRegressor(RegressorMixin, Bayesian):
             lower, upper = told.mean - half, told.mean + half
         return self._scaling.middle + self._scaling.spread * np.column_stack([lower, upper])
 
-    def calibrate(self, X: Any, y: Any) -> Any:
+    def calibrate(self, X: object, y: object) -> Any:
         """Measure the errors |y − mean|/sd of rows that took no part in the fit; ``predict_interval`` then uses them.
 
         Args:
@@ -236,8 +269,8 @@ class BayesianRegressor(RegressorMixin, Bayesian):
             The estimator.
         """
         check_is_fitted(self, "posterior_")
-        x, y = validate_data(self, X, y, reset=False, dtype=np.float64, y_numeric=True)
-        self.scores_ = self._scores(np.asarray(x), np.asarray(y, np.float64))
+        x, y, _ = self._validated(X, y, None, first=False)
+        self.scores_ = self._scores(x, y)
         return self
 
     def _scores(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -245,37 +278,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):
         return np.sort(np.abs(self._scaling.targets(y) - told.mean) / told.sd)
 
 
-class BayesianClassifier(ClassifierMixin, Bayesian):
+class BayesianClassifier(ClassifierMixin, Explaining):
     """Classes: fit, averaged probabilities, the likeliest class."""
 
     classes_: np.ndarray
+    _measured = False
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Learn from a table.
-
-        Args:
-            X: (n, D), an array or a frame of numbers.
-            y: (n,) labels, of two classes at least.
-            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). Zero is as if the row were not
-                there, a whole number as if it were there so often, exactly and for every method.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            ValueError: NaN, shapes that do not fit, a single class, settings out of range; in a sentence.
-        """
-        return self._fit(X, y, sample_weight, None, None)
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Learn from more rows: the posterior of earlier ones becomes the prior.
-
-            p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior, on the reals
-
-        Assumed-density filtering: correlations are forgotten at every call, and where a posterior has several modes
-        (the symmetries of a network, explored by NUTS or an ensemble) so is all but their middle and width. Each number
-        takes one sd with it, so that forgetting makes later fits cautious where parameters are correlated. Many
-        rows in few calls lose least. The scaling stays that of the first rows; every call compiles anew.
+    def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Any:
+        """Learn from more rows: the posterior of earlier ones becomes the prior, as a regressor's does.
 
         Args:
             classes: all that will ever come, in the first call; by default those of its y.
@@ -283,44 +293,48 @@ class BayesianClassifier(ClassifierMixin, Bayesian):
         """
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None), classes)
 
-    def _fit(self, x: Any, y: Any, sample_weight: Any, before: Posterior | None, classes: Any) -> Any:
-        x, y = validate_data(self, x, y, reset=before is None, dtype=np.float64)
+    def _fit(
+        self, x: object, y: object, sample_weight: object, before: Posterior | None, classes: object = None
+    ) -> Any:
+        x, y, weight = self._validated(x, y, sample_weight, before is None)
         check_classification_targets(y)
-        weight, y = self._weights(sample_weight, x), np.asarray(y)
+        listed = None if classes is None else np.unique(np.asarray(classes))
         if before is None:
             # Rows that count nothing are not there, and neither is a class that only they have.
-            self.classes_ = np.unique(y[weight > 0] if classes is None else np.asarray(classes))
+            self.classes_ = np.unique(y[weight > 0]) if listed is None else listed
             if len(self.classes_) < 2:
                 raise DataError(
                     f"y has one class, {self.classes_[0]!r}: a classifier needs rows of two classes at least, "
                     "counted where sample_weight > 0."
                 )
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise DataError(f"classes was {self.classes_} in the first call and is {np.unique(classes)} now.")
+        elif listed is not None and not np.array_equal(listed, self.classes_):
+            raise DataError(f"classes was {self.classes_} in the first call and is {listed} now.")
         unknown = np.setdiff1d(y[weight > 0], self.classes_)
         if len(unknown):
             raise DataError(f"y has classes that classes= of the first call lacks: {unknown}; it has {self.classes_}.")
         codes = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
-        rows = tables.distinct(x, codes.astype(np.float64), weight)
-        if before is None:
-            self._scaling = tables.scaling(rows, False)
-        self._learn(rows, before)
+        self._learn(x, codes.astype(np.float64), weight, before)
         return self
 
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        return y.astype(int)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         """Probabilities averaged over the posterior, (n, C), in the order of ``classes_``."""
         p = np.asarray(self._told(self._checked(X)).probabilities, np.float64)
         return p / p.sum(1, keepdims=True)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: object) -> np.ndarray:
         """Their logarithms, (n, C), in nats."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         """The likeliest class, (n,); of equally likely ones the first."""
-        likeliest = self.predict_proba(X).argmax(1)
-        return self.classes_[likeliest]
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def lowered(method: Method, count: int) -> Method:
+    """The method with batches of as many rows as there are, at most.
+
+    A search over tables of several sizes should not fail at the smallest.
+    """
+    size = getattr(method, "batch_size", None)
+    return dataclasses.replace(method, batch_size=count) if isinstance(size, int) and size > count else method

@@ -4,27 +4,28 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian
+from tractable.estimators.base import Bayesian, Count, RandomState
 from tractable.estimators.density import judged
-from tractable.estimators.density_rows import as_doubles, as_floats, compiled, in_few_lengths, merged, middle
 from tractable.estimators.frames import Frame, framing, inwards, log_size, outwards, spread, spun
-from tractable.estimators.mixture_priors import PROCESSES, Prior, beforehand, check_settings, shares_of, students
-from tractable.estimators.mixtures import COVARIANCES, precision_roots
-from tractable.infer import infer
+from tractable.estimators.mixture_priors import Prior, shares_of, students, varied
+from tractable.estimators.mixtures import COVARIANCES, Clusters, Covariance, Lift, precision_roots, shaped
+from tractable.estimators.rows import as_doubles, as_floats, compiled, in_few_lengths, merged, middle
 from tractable.methods.coordinate_ascent import CoordinateAscent
 from tractable.models.conjugate_variational import Conjugate
 from tractable.models.linear_mixture import clustered
@@ -32,13 +33,19 @@ from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.models.variational import ConjugateModel, bayesian_gaussian_mixture
 from tractable.models.variational_mixture import MixturePosterior
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, TractableWarning
-from tractable.tools.settings import expect_whole
+from tractable.tools.errors import DataError, SettingsError, TractableWarning
+from tractable.tools.settings import Range, expect_whole, is_number
 
+Process = Annotated[
+    Literal["dirichlet_process", "dirichlet_distribution"], "one of dirichlet_process, dirichlet_distribution"
+]
+Positive = Annotated[float, Range("a number above 0 and finite", lambda value: is_number(value, 0))]
+Tolerance = Annotated[float, Range("a share of the bound, above 0 and finite", lambda value: is_number(value, 0))]
 BLOCK = 1 << 12  # rows that are told of at a time
 
 
-class BayesianGaussianMixture(DensityMixin, Bayesian):
+@dataclass(eq=False, repr=False)
+class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     """A mixture of normals by variational Bayes: what is believed of weights, means and precisions after the rows.
 
         π ~ Dirichlet(α₀, …, α₀), or pieces of a stick, v_k ~ Beta(1, α₀);   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
@@ -55,13 +62,12 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
 
     Args:
         n_components: K ≥ 1, at most.
-        covariance_type: "full", "tied" (one for all), "diag" or "spherical".
+        covariance_type, max_iter, warm_start: as for ``GaussianMixture``.
         tol: > 0; a climb ends when what is still to come, by extrapolation, is below this share of the bound
             (of rows in the prior's units, so that theirs do not matter).
         reg_covar: ≥ 0, in the units of x²: added to the variances of the default covariance_prior, which keeps it
             positive where a column is constant. scikit-learn adds it to every row's square instead, which no prior does
             and which breaks the bound.
-        max_iter: steps at most, ≥ 1.
         n_init: starts, ≥ 1, by k-means++; the one of the largest bound is kept.
         weight_concentration_prior_type: "dirichlet_process" or "dirichlet_distribution".
         weight_concentration_prior: α₀ > 0; 1/K by default.
@@ -71,14 +77,12 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         covariance_prior: C₀, positive definite, in the units of x²: full and tied (d, d), diag (d,), spherical a
             number; the rows' covariance, Σ w (x − x̄)(x − x̄)ᵀ / (Σ w − 1), its diagonal, or the mean of that.
         random_state: int, RandomState or None, of starts, draws and samples.
-        warm_start: begin where the last fit ended.
         draws: independent draws of θ from q that ``posterior_`` holds, ≥ 1.
 
     Attributes:
         weights_: (K,) E[π]; of a process made to sum to 1, as scikit-learn's, though a share is left for components
             not used. means_: (K, d) E[μ].
-        covariances_, precisions_: E[Λ]⁻¹ and E[Λ]: full (K, d, d), tied (d, d), diag (K, d), spherical (K,).
-        precisions_cholesky_: likewise, U of precision = U Uᵀ; roots where diagonal.
+        covariances_, precisions_, precisions_cholesky_: E[Λ]⁻¹, E[Λ] and its root, shaped as there.
         weight_concentration_: (K,); of a process two of them, of v_k ~ Beta. mean_precision_: (K,).
             degrees_of_freedom_: (K,); tied a number.
         weight_concentration_prior_, mean_precision_prior_, mean_prior_, degrees_of_freedom_prior_,
@@ -88,8 +92,7 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         lower_bound_: the bound on log p(rows), a row, nats. scikit-learn's drops constants, and compares with none.
         converged_, n_iter_: of the best start.
         posterior_: draws of θ, ``Gaussians``; a process has one component more, which stands for all not used.
-        report_: how far to trust it.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        report_, n_features_in_, feature_names_in_: as there.
 
     >>> X = np.random.default_rng(0).normal(size=(60, 1)) + np.repeat([0.0, 8.0], [40, 20])[:, None]
     >>> mixture = BayesianGaussianMixture(4, random_state=0, draws=50).fit(X)
@@ -97,78 +100,34 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
     [0.0, 0.0, 0.3, 0.7]
     """
 
-    weights_: np.ndarray
-    means_: np.ndarray
-    covariances_: np.ndarray
-    precisions_: np.ndarray
-    precisions_cholesky_: np.ndarray
-    weight_concentration_: Any
-    mean_precision_: np.ndarray
-    degrees_of_freedom_: Any
-    standard_errors_: Gaussians
-    lower_bound_: float
-    converged_: bool
-    n_iter_: int
-    _centre: np.ndarray
-
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: Any = "full",
-        tol: Any = 1e-6,
-        reg_covar: Any = 1e-6,
-        max_iter: Any = 1000,
-        n_init: Any = 4,
-        weight_concentration_prior_type: Any = "dirichlet_process",
-        weight_concentration_prior: Any = None,
-        mean_precision_prior: Any = None,
-        mean_prior: Any = None,
-        degrees_of_freedom_prior: Any = None,
-        covariance_prior: Any = None,
-        random_state: Any = None,
-        warm_start: Any = False,
-        draws: Any = 1000,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.weight_concentration_prior_type = weight_concentration_prior_type
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.mean_prior = mean_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.covariance_prior = covariance_prior
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.draws = draws
+    n_components: Count = 1
+    _: KW_ONLY
+    covariance_type: Covariance = "full"
+    tol: Tolerance = 1e-6
+    reg_covar: Lift = 1e-6
+    max_iter: Count = 1000
+    n_init: Count = 4
+    weight_concentration_prior_type: Process = "dirichlet_process"
+    weight_concentration_prior: Positive | None = None
+    mean_precision_prior: Positive | None = None
+    mean_prior: ArrayLike | None = None
+    degrees_of_freedom_prior: float | None = None
+    covariance_prior: ArrayLike | None = None
+    random_state: RandomState = None
+    warm_start: bool = False
+    draws: Count = 1000
 
     # What users call.
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Learn from a table.
-
-        Args:
-            X: (n, d), an array or a frame of numbers.
-            y: ignored.
-            sample_weight: (n,), ≥ 0, how often each row counts, in the prior's defaults too. Zero is as if the row were
-                not there. Of up to 65,536 rows a whole number is as if it were there so often, to the last digit.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            ValueError: no rows, fewer distinct rows than components, NaN, settings out of range; in a sentence.
+    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
+        """Learn from a table in memory, as ``GaussianMixture`` does; weights count in the prior's defaults too.
 
         Warns:
             ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar holds a column up.
         """
         del y
-        check_settings(self)
-        x = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
+        self._check_settings()
+        x = self._checked(X, reset=True, ensure_min_samples=2)
         x, weight = merged(x, self._weights(sample_weight, x))
         if len(x) < self.n_components:
             raise DataError(
@@ -178,47 +137,29 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         centre = middle([(x, weight)], x.shape[1])
         prior, held = self._beforehand(x, weight, centre)
         frame = framing(centre, prior.covariance)
-        model = self._modelled(prior, centre)
-        white = self._white(prior, frame)
-        found = infer(
+        model, white = self._modelled(prior, centre), self._white(prior, frame)
+        found = self._inferred(
             white.with_steps(first=self._beginning(white, frame, float(weight.sum()))),
             in_few_lengths(inwards(frame, x), weight),
             CoordinateAscent(
-                starts=1 if self.n_components == 1 else int(self.n_init),
-                steps=int(self.max_iter),
-                tolerance=float(self.tol),
-                draws=int(self.draws),
+                starts=1 if self.n_components == 1 else int(self.n_init), steps=int(self.max_iter),
+                tolerance=float(self.tol), draws=int(self.draws),
             ),
-            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
-            progress=False,
-        )
+        )  # fmt: skip
         self._conclude(found, model, prior, frame, float(weight.sum()), held)
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """``fit`` and then ``predict``."""
-        return self.fit(X, y, sample_weight).predict(X)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest component, (n,)."""
-        return self.predict_proba(X).argmax(1)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         """q(z = k) of every row, (n, K): softmax of E log π_k N(x; μ_k, Λ_k⁻¹)."""
         return self._mapped("responsibilities", X)[0]
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: object) -> np.ndarray:
         """log ∫ p(x | θ) q(θ) dθ of every row, (n,), nats: a mixture of Student t's.
 
         scikit-learn tells exp E log p(x, k | θ) summed over k instead, which is less, and no density.
         """
         told, frame = self._mapped("predictive_log_prob", X)
         return told - log_size(frame)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The mean of ``score_samples``."""
-        del y
-        return float(np.mean(self.score_samples(X)))
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows from the predictive density, each of a θ of its own from q: (n, d), and their components, (n,).
@@ -243,11 +184,27 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
 
     # How it is done.
 
-    _beforehand = beforehand
+    def _beforehand(self, x: np.ndarray, weight: np.ndarray, centre: np.ndarray) -> tuple[Prior, int]:
+        """The prior that the settings say, and in how many directions of its default reg_covar is all, or most."""
+        d, matrix = len(centre), self.covariance_type in ("full", "tied")
+        mean, freedom = shaped("mean_prior", self.mean_prior, (d,)), self.degrees_of_freedom_prior
+        freedom, least = d if freedom is None else freedom, d - 1 if matrix else 0
+        if not is_number(freedom, least):
+            raise SettingsError(f"degrees_of_freedom_prior is above {least} and finite, or None; got {freedom!r}.")
+        shape = (d, d) if matrix else (d,) if self.covariance_type == "diag" else ()
+        covariance, held = shaped("covariance_prior", self.covariance_prior, shape), 0
+        if covariance is None:
+            covariance, held = varied(x - centre, weight, self.covariance_type, float(self.reg_covar))
+        elif matrix and not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
+            raise SettingsError("covariance_prior needs to be symmetric and positive definite.")
+        alpha = 1 / self.n_components if self.weight_concentration_prior is None else self.weight_concentration_prior
+        beta = 1 if self.mean_precision_prior is None else self.mean_precision_prior
+        mean = centre if mean is None else mean
+        return Prior(float(alpha), mean, float(beta), float(freedom), covariance), held
 
     @property
     def _process(self) -> bool:
-        return PROCESSES[self.weight_concentration_prior_type]
+        return self.weight_concentration_prior_type == "dirichlet_process"
 
     def _model(self) -> ConjugateModel:
         """The model of rows x in the user's units."""
@@ -256,8 +213,8 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
     def _modelled(self, prior: Prior, centre: np.ndarray) -> ConjugateModel:
         return bayesian_gaussian_mixture(
             int(self.n_components), len(centre), COVARIANCES[self.covariance_type], process=self._process,
-            weight_concentration=prior.concentration, mean_prior=prior.mean, mean_precision=prior.mean_precision,
-            degrees_of_freedom=prior.freedom, covariance_prior=prior.covariance, centre=centre,
+            weight_concentration=prior.weight_concentration, mean_prior=prior.mean, mean_precision=prior.mean_precision,
+            degrees_of_freedom=prior.degrees_of_freedom, covariance_prior=prior.covariance, centre=centre,
         )  # fmt: skip
 
     def _white(self, prior: Prior, frame: Frame) -> ConjugateModel:
@@ -325,9 +282,8 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         """Attributes from λ and the prior."""
         self.precisions_cholesky_, self.precisions_ = precision_roots(q.covariances, self.covariance_type)
         self._centre = centre
-        self.weight_concentration_prior_, self.mean_precision_prior_ = prior.concentration, prior.mean_precision
-        self.mean_prior_, self.degrees_of_freedom_prior_ = prior.mean, prior.freedom
-        self.covariance_prior_ = prior.covariance
+        for name, value in prior._asdict().items():
+            setattr(self, f"{name}_prior_", value)
         self.weight_concentration_ = tuple(q.concentration) if self._process else q.concentration
         self.means_, self.mean_precision_, self.degrees_of_freedom_ = q.means, q.mean_precision, q.degrees_of_freedom
         self.covariances_ = q.covariances
@@ -351,17 +307,12 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
         return np.asarray(flat(as_floats(jax.tree.map(lambda a: a[0], draws))))[None]
 
     def _prior(self) -> Prior:
-        return Prior(
-            self.weight_concentration_prior_, self.mean_prior_, self.mean_precision_prior_,
-            self.degrees_of_freedom_prior_, self.covariance_prior_,
-        )  # fmt: skip
+        return Prior(*(getattr(self, f"{name}_prior_") for name in Prior._fields))
 
     def _q(self) -> MixturePosterior:
         """λ in the user's units."""
-        return MixturePosterior(
-            np.asarray(self.weight_concentration_), self.means_, self.mean_precision_,
-            np.asarray(self.degrees_of_freedom_), self.covariances_,
-        )  # fmt: skip
+        concentration, freedom = np.asarray(self.weight_concentration_), np.asarray(self.degrees_of_freedom_)
+        return MixturePosterior(concentration, self.means_, self.mean_precision_, freedom, self.covariances_)
 
     def _within(self, frame: Frame) -> MixturePosterior:
         """λ in a frame."""
@@ -371,18 +322,14 @@ class BayesianGaussianMixture(DensityMixin, Bayesian):
     def _students(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         return students(self._q(), self._prior(), self.covariance_type, self._process)
 
-    def _mapped(self, step: str, X: Any) -> tuple[np.ndarray, Frame]:
+    def _mapped(self, step: str, X: object) -> tuple[np.ndarray, Frame]:
         """A closed form of the model at λ, a block of rows at a time: (n, ...) in float64; and the frame it is of."""
-        x = self._checked(X)
-        prior = self._prior()
+        x, prior = self._checked(X), self._prior()
         frame = framing(self._centre, prior.covariance)
         apply, dtype = compiled(self._white(prior, frame).conjugate, step), jnp.result_type(float)
-        q, out = as_floats(self._within(frame)), []
-        for start in range(0, len(x), BLOCK):
-            part = inwards(frame, x[start : start + BLOCK]).astype(dtype)
-            found = apply(q, jnp.asarray(tables.padded(part, tables.length(len(part)))))
-            out.append(np.asarray(found, np.float64)[: len(part)])
-        return np.concatenate(out), frame
+        q = as_floats(self._within(frame))
+        parts = ((inwards(frame, part).astype(dtype),) for (part,) in tables.some_at_a_time(BLOCK, x))
+        return tables.mapped(lambda rows: apply(q, rows), parts), frame
 
 
 @functools.lru_cache(maxsize=128)

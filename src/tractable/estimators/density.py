@@ -5,15 +5,14 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
@@ -22,29 +21,22 @@ from tractable.core import Batch
 from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian
-from tractable.estimators.density_rows import (
-    as_doubles,
-    as_floats,
-    compiled,
-    finite,
-    in_few_lengths,
-    merged,
-    middle,
-    moved,
-)  # fmt: skip
-from tractable.infer import infer
+from tractable.estimators.base import Bayesian, Count, Scored
+from tractable.estimators.rows import as_doubles, as_floats, compiled, finite, in_few_lengths, merged, middle
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
 from tractable.methods.points import point
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
-from tractable.tools.settings import expect_whole, is_number
+from tractable.tools.errors import DataError, ModelError, TractableWarning
+from tractable.tools.settings import Range, expect_whole, is_number
 
 PyTree = Any
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
 FORGETTING = 0.6  # κ of partial_fit, in (½, 1]
+Tolerance = Annotated[
+    float, Range("a share of the log likelihood, above 0 and finite", lambda value: is_number(value, 0))
+]  # fmt: skip
 
 
 class Running(NamedTuple):
@@ -55,78 +47,55 @@ class Running(NamedTuple):
     size: float
 
 
-class Density(DensityMixin, Bayesian):
+class Density(Scored, DensityMixin, Bayesian):
     """What estimators of p(x) = ∫ p(x, z | θ) dz have in common; subclasses say the model and name its numbers."""
 
-    tol: Any
-    max_iter: Any
-    n_init: Any
-    random_state: Any
-    chunk_size: Any
-    missing: Any = "raise"
+    tol: Tolerance
+    max_iter: Count
+    n_init: Count
+    chunk_size: Count
+    missing: str = "raise"
+    _model: Callable[..., LatentModel]  # (centre=None): of rows x, means in the user's coordinates whatever the centre
+    _attributes: Any  # θ of the names of those that hold it
+    _statistics: Callable[[PyTree], PyTree]  # of one row on average, about the centre, whose M-step is θ
+    _check_rows: Callable[[int], None]  # a sentence where there are too few that differ
     _informed: bool = True  # whether the observed information tells standard errors
-    n_features_in_: int
-    posterior_: Posterior
-    standard_errors_: Any
-    converged_: bool
-    n_iter_: int
-    lower_bound_: float
     _centre: np.ndarray
     _running: Running
 
-    # What a subclass says.
-
-    def _model(self, centre: np.ndarray | None = None) -> LatentModel:
-        """The model of rows x; means in the user's coordinates whatever the centre."""
-        raise NotImplementedError
-
-    def _check_settings(self) -> None:
-        """Settings that need no rows to be judged."""
-        for name in ("n_init", "max_iter", "chunk_size"):
-            expect_whole(name, getattr(self, name))
-        if not is_number(self.tol, 0):
-            raise SettingsError(f"tol is a share of the log likelihood, above 0 and finite; got {self.tol!r}.")
+    # What a subclass may say otherwise.
 
     def _theta(self) -> PyTree:
         """θ of the attributes, about ``_centre``, in float64."""
-        raise NotImplementedError
+        theta = self._attributes._make(np.asarray(getattr(self, name)) for name in self._attributes)
+        return self._model().shifted(theta, -self._centre)
 
     def _tell(self, theta: PyTree) -> None:
         """Attributes from θ about ``_centre``."""
-        raise NotImplementedError
-
-    def _statistics(self, theta: PyTree) -> PyTree:
-        """Statistics of one row on average whose M-step is θ, about the centre."""
-        raise NotImplementedError
+        for name, value in zip(self._attributes, self._model().shifted(theta, self._centre), strict=True):
+            setattr(self, name, value)
 
     def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
         """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
         del origin
-        begin: Any = model.steps.begin
-        return begin, int(self.n_init)
+        return model.steps.begin, int(self.n_init)  # pyright: ignore[reportReturnType]
 
     def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
         """Where several θ are one density, the one that is told; statistics are turned with it."""
         return theta, statistics
 
-    def _errors(self, found: Posterior, theta: PyTree, total: float) -> PyTree:
-        """Standard errors shaped like θ, or None where there are none."""
+    def _judged(self, found: Posterior, theta: PyTree, total: float) -> tuple[PyTree, list[Check]]:
+        """Standard errors shaped like θ, or None where there are none; and what the report says."""
         del theta, total
-        errors = as_doubles(found.sd())
-        return errors if finite(errors) else None
-
-    def _checks(self, found: Posterior, theta: PyTree, total: float) -> list[Check]:
-        """What the report says."""
-        del theta, total
-        checks = list(found.report().checks)
+        errors, checks = as_doubles(found.sd()), list(found.report().checks)
         if "eigenvalue" not in found.found:
             why = "there are so many numbers, or rows, that they would take long, or rows lie on file"
             checks.append(Check("standard errors", math.nan, "trust", f"not made: {why}"))
-        return checks
+        return errors if finite(errors) else None, checks
 
     # What users call.
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
         """Learn from a table.
 
         Args:
@@ -155,7 +124,7 @@ class Density(DensityMixin, Bayesian):
                 self._fit_memory(framed(table, names), sample_weight)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
         """Learn from one batch more, by online EM: running statistics, and θ that follows them.
 
             S ← (1 − γ) S + γ Σ wᵢ E[T(xᵢ, z)] / Σ wᵢ,    γ = (w / (W + w))^0.6,    θ ← M-step of S
@@ -172,17 +141,15 @@ class Density(DensityMixin, Bayesian):
         self._check_settings()
         x = self._validated(X, reset=False)
         x, weight = merged(x, self._weights(sample_weight, x))
-        model, running = self._model(), self._running
-        total, dtype = weight.sum(), jnp.result_type(float)
-        count = tables.length(len(x))
+        model, running, total = self._model(), self._running, weight.sum()
+        count, dtype = tables.length(len(x)), jnp.result_type(float)
         batch = Batch(
             jnp.asarray(tables.padded((x - self._centre).astype(dtype), count)),
             jnp.asarray(tables.padded((weight / total).astype(dtype), count, 0.0)),
             jnp.asarray(running.size, dtype),
         )
-        state = OnlineState(
-            as_floats(self._theta()), jnp.asarray(running.seen / total, dtype), as_floats(running.statistics)
-        )
+        seen = jnp.asarray(running.seen / total, dtype)
+        state = OnlineState(as_floats(self._theta()), seen, as_floats(running.statistics))
         state, info = online_step(model)(state, batch)
         theta, statistics = as_doubles(state.position), as_doubles(state.statistics)
         if not finite(theta):
@@ -191,56 +158,52 @@ class Density(DensityMixin, Bayesian):
                 "component without rows, or the floor of its variance 0?"
             )
         theta, statistics = self._turned(theta, statistics)
-        self._running = Running(statistics, running.seen + total, running.size)
+        self._running = running = Running(statistics, running.seen + total, running.size)
         self.converged_, self.n_iter_ = False, self.n_iter_ + 1
         self.lower_bound_ = float(info.objective) / running.size
         checks = [
             Check("steps", self.n_iter_, "caution", "batches came one by one: no gain says that θ has settled"),
-            *self._examine(theta, self._running.seen),
+            *model.examine(theta, max(1, round(running.seen))),
         ]
-        posterior = Posterior(
-            model, None, EM(), None, Belief(), judged=judged(checks, f"online EM on {len(model.names)} numbers")
-        )
-        self._conclude(theta, None, posterior, self._centre)
+        report = judged(checks, f"online EM on {len(model.names)} numbers")
+        self._conclude(theta, None, Posterior(model, None, EM(), None, Belief(), judged=report), self._centre)
         return self
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: object) -> np.ndarray:
         """log p(x | θ) of every row, (n,), nats."""
         return self._mapped("log_prob", X)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """The mean of ``score_samples``."""
-        del y
-        return float(np.mean(self.score_samples(X)))
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Rows drawn from the model, (n, d), and the z they came from: components (n,), or factors (n, q).
 
-    def _sampled(self, n_samples: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and their causes."""
+        By ``random_state``.
+        """
         check_is_fitted(self, "posterior_")
         expect_whole("n_samples", n_samples)
-        x, z = self._model().sample(jax.random.key(self._seed()), as_floats(self._theta()), int(n_samples))
-        return np.asarray(x, np.float64) + self._centre, np.asarray(z)
+        x, z = self._model().sample(jax.random.key(self._seeds()[0]), as_floats(self._theta()), int(n_samples))
+        z = np.asarray(z)
+        return np.asarray(x, np.float64) + self._centre, z.astype(int) if z.dtype.kind == "i" else z
 
     # How it is done.
 
-    def _fit_memory(self, x: Any, sample_weight: Any) -> None:
-        x = self._validated(x, reset=True, least=2)
+    def _fit_memory(self, table: object, sample_weight: object) -> None:
+        x = self._validated(table, reset=True, least=2)
         x, weight = merged(x, self._weights(sample_weight, x))
         self._check_rows(len(x))
         centre = middle([(x, weight)], self.n_features_in_)
-        self._climb(
-            self._model(), in_few_lengths(x - centre, weight, self._gaps()), centre, centre, float(weight.sum())
-        )
+        data = in_few_lengths(x - centre, weight, self._gaps)
+        self._climb(self._model(), data, centre, centre, float(weight.sum()))
 
-    def _fit_file(self, x: np.ndarray, names: list[str] | None, sample_weight: Any) -> None:
+    def _fit_file(self, x: np.ndarray, names: list[str] | None, sample_weight: object) -> None:
         if x.ndim != 2 or x.dtype.kind not in "fiub":
             raise DataError(f"Expected rows of numbers on file, shape (n, d); got {x.dtype} of shape {x.shape}.")
         some = np.nan_to_num(np.asarray(x[:2], np.float64))
-        validate_data(self, framed(some, names), reset=True, ensure_min_samples=2)
+        self._checked(framed(some, names), reset=True, ensure_min_samples=2)
         weight = np.broadcast_to(np.ones(1), len(x))  # n numbers in the memory of one
         if sample_weight is not None:
             weight = self._weights(sample_weight, x)
         self._check_rows(int(np.count_nonzero(weight)))
-        data = Data(x, weights=None if sample_weight is None else weight, missing=self._gaps(), resident=False)
+        data = Data(x, weights=None if sample_weight is None else weight, missing=self._gaps, resident=False)
         # Mapped rows stay where they are: what the model takes off is made beforehand, in a pass of its own.
         centre = middle(blocks(x, weight, self.chunk_size), self.n_features_in_).astype(np.float32).astype(np.float64)
         self._climb(self._model(centre), data, np.zeros_like(centre), centre, float(weight.sum()))
@@ -254,11 +217,11 @@ class Density(DensityMixin, Bayesian):
             errors=self._informed,
         )  # fmt: skip
         found = self._inferred(model, data, method)
-        self._settle(found, moved(base, as_doubles(found.mean()), origin - centre), centre, total)
+        self._settle(found, base.shifted(as_doubles(found.mean()), origin - centre), centre, total)
 
     def _settle(self, found: Posterior, theta: PyTree, centre: np.ndarray, total: float) -> None:
         """What ``fit`` concludes from a climb, and what it warns of."""
-        errors, checks = self._errors(found, theta, total), self._checks(found, theta, total)
+        errors, checks = self._judged(found, theta, total)
         steps, objective, to_come = (found.found[name] for name in ("steps", "objective", "to come"))
         self.n_iter_, self.lower_bound_ = max(1, int(steps)), float(objective) / total
         # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
@@ -280,17 +243,13 @@ class Density(DensityMixin, Bayesian):
                 stacklevel=5,
             )
         for check in checks:
-            if check.name == "curvature":
-                continue  # of a ridge, which no row is lost to
-            if check.verdict == "reject" or "floor" in check.name:
+            # A curvature is of a ridge, which no row is lost to.
+            if check.name != "curvature" and (check.verdict == "reject" or "floor" in check.name):
                 warnings.warn(
                     f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more.",
                     TractableWarning,
                     stacklevel=5,
                 )
-
-    def _inferred(self, model: LatentModel, data: Data, method: EM) -> Posterior:
-        return infer(model, data, method, seed=self._seed(), progress=False)
 
     def _conclude(self, theta: PyTree, errors: PyTree, posterior: Posterior, centre: np.ndarray) -> None:
         """Attributes, what partial_fit goes on from, and the posterior in the user's coordinates."""
@@ -298,51 +257,38 @@ class Density(DensityMixin, Bayesian):
         self._tell(theta)
         if self._running.statistics is None:
             size = self._running.size
-            self._running = self._running._replace(
-                statistics=jax.tree.map(lambda leaf: size * np.asarray(leaf), self._statistics(theta))
-            )
+            statistics = jax.tree.map(lambda leaf: size * np.asarray(leaf), self._statistics(theta))
+            self._running = self._running._replace(statistics=statistics)
         base = self._model()
-        there = as_floats(moved(base, theta, centre))
+        there = as_floats(base.shifted(theta, centre))
         position = np.asarray(base.space.ravel(base.unconstrain(there)))
         belief = point(position, posterior.info, posterior.found)
         self.posterior_ = dataclasses.replace(posterior, model=base, data=None, belief=belief)
 
-    def _examine(self, theta: PyTree, size: float) -> list[Check]:
-        """What the model says of a maximum that explains ``size`` rows."""
-        return self._model().examine(theta, max(1, round(size)))
+    def _validated(self, x: object, reset: bool, least: int = 1) -> np.ndarray:
+        gaps = "allow-nan" if self.missing == "exact" else True
+        return self._checked(x, reset=reset, ensure_all_finite=gaps, ensure_min_samples=least)
 
-    def _validated(self, x: Any, reset: bool, least: int = 1) -> np.ndarray:
-        finite: Any = "allow-nan" if self.missing == "exact" else True
-        table = validate_data(
-            self, x, reset=reset, dtype=np.float64, ensure_all_finite=finite, ensure_min_samples=least
-        )
-        return np.asarray(table)
-
+    @property
     def _gaps(self) -> str:
         return "keep" if self.missing == "exact" else "raise"
 
-    def _check_rows(self, count: int) -> None:
-        """A sentence where there are too few that differ."""
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-
-    def _mapped(self, step: str, X: Any) -> np.ndarray:
+    def _mapped(self, step: str, X: object) -> np.ndarray:
         """A step of the model at θ, ``chunk_size`` rows at a time: (n, ...) in float64."""
         check_is_fitted(self, "posterior_")
         theta, dtype, apply = as_floats(self._theta()), jnp.result_type(float), compiled(self._model(), step)
-        out = []
+
+        def first(rows: jax.Array) -> jax.Array:
+            found = apply(theta, rows)
+            return found[0] if isinstance(found, tuple) else found
+
         with opened(X, self.chunk_size) as (table, names):
-            if not on_file(table, self.chunk_size):
-                table, names = self._validated(framed(table, names), reset=False), None
-            for start in range(0, len(table), self.chunk_size):
-                part = table[start : start + self.chunk_size]
-                if isinstance(part, np.memmap):
-                    part = self._validated(framed(part, names), reset=False)
-                rows = tables.padded((part - self._centre).astype(dtype), tables.length(len(part)))
-                found = apply(theta, jnp.asarray(rows))
-                out.append(np.asarray(found[0] if isinstance(found, tuple) else found, np.float64)[: len(part)])
-        return np.concatenate(out)
+            filed = on_file(table, self.chunk_size)
+            table = table if filed else self._validated(framed(table, names), reset=False)
+            parts = (part for (part,) in tables.some_at_a_time(self.chunk_size, table))
+            if filed:
+                parts = (self._validated(framed(part, names), reset=False) for part in parts)
+            return tables.mapped(first, (((part - self._centre).astype(dtype),) for part in parts))
 
 
 def judged(checks: list[Check], title: str) -> Report:

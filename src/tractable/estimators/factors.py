@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy.linalg
@@ -10,20 +11,23 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from tractable.beliefs.check import Check
 from tractable.core import Data
-from tractable.estimators.density import Density
+from tractable.estimators.base import Count, RandomState
+from tractable.estimators.density import Density, Tolerance
 from tractable.methods.maximisation import CHUNK, EM
 from tractable.methods.search import INFORMATION
 from tractable.models.factors import Loadings, Regression, factor_analysis, probabilistic_pca
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError, TractableWarning
-from tractable.tools.settings import expect_whole, is_number
+from tractable.tools.settings import Range, is_number
 
 NOISES = ("diagonal", "isotropic")
 ROTATIONS = {"varimax": 1.0, "quartimax": 0.0}  # γ of the orthomax family
+Floor = Annotated[float, Range("a variance, above 0 and finite", lambda value: is_number(value, 0))]
 FLAT = 1e-9  # share of the largest eigenvalue below which a direction of the information is flat
 
 
+@dataclass(eq=False, repr=False)
 class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density):
     """Factor analysis: few numbers z behind the columns of x, and noise of its own in every column.
 
@@ -34,15 +38,13 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
 
     Args:
         n_components: q, 1 to d; d by default.
-        tol: > 0; a climb ends when what is still to come, by extrapolation, is below this share of the log likelihood.
+        tol, max_iter, chunk_size: as for ``GaussianMixture``.
         noise: "diagonal", or "isotropic": Ψ = σ² I, probabilistic PCA.
         noise_floor: > 0, least noise variance, in the units of x²: the likelihood of a column explained whole
             (Heywood) is unbounded.
-        max_iter: steps at most, ≥ 1.
         n_init: starts, ≥ 1; the best is kept.
         rotation: None, "varimax" (columns of few large entries) or "quartimax" (rows of few).
         random_state: int, RandomState or None, of starts and samples.
-        chunk_size: rows looked at at a time, ≥ 1.
 
     Attributes:
         components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,) μ.
@@ -51,11 +53,8 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         standard_errors_: of mean and noise, (mean, loadings, noise) with None for the loadings, which are known up to a
             rotation only: from the expected information, off the rotations. None where the noise itself is not
             determined (q too large for d, or a column at the floor) or above 1000 numbers; ``report_`` says so.
-        converged_, n_iter_: of the best start.
-        lower_bound_: log likelihood a row, nats.
-        posterior_: the point as a Posterior.
-        report_: how far to trust it.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        converged_, n_iter_, lower_bound_, posterior_, report_, n_features_in_, feature_names_in_: as for
+            ``GaussianMixture``.
 
     >>> z = np.random.default_rng(0).normal(size=(200, 1))
     >>> X = z @ [[1.0, 2.0, -1.0]] + 0.5 * np.random.default_rng(1).normal(size=(200, 3))
@@ -64,37 +63,20 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     True
     """
 
+    n_components: Count | None = None
+    _: KW_ONLY
+    tol: Tolerance = 1e-6
+    noise: Annotated[Literal["diagonal", "isotropic"], f"one of {', '.join(NOISES)}"] = "diagonal"
+    noise_floor: Floor = 1e-12
+    max_iter: Count = 1000
+    n_init: Count = 1
+    rotation: Annotated[Literal["varimax", "quartimax"] | None, f"None, {' or '.join(ROTATIONS)}"] = None
+    random_state: RandomState = 0
+    chunk_size: Count = CHUNK
     _informed = False  # in which rotations would be flat
-    components_: np.ndarray
-    loadings_: np.ndarray
-    mean_: np.ndarray
-    noise_variance_: Any
-    loglike_: list[float]
+    _attributes = Loadings("mean_", "loadings_", "noise_variance_")
 
-    def __init__(
-        self,
-        n_components: Any = None,
-        *,
-        tol: Any = 1e-6,
-        noise: Any = "diagonal",
-        noise_floor: Any = 1e-12,
-        max_iter: Any = 1000,
-        n_init: Any = 1,
-        rotation: Any = None,
-        random_state: Any = 0,
-        chunk_size: Any = CHUNK,
-    ) -> None:
-        self.n_components = n_components
-        self.tol = tol
-        self.noise = noise
-        self.noise_floor = noise_floor
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.rotation = rotation
-        self.random_state = random_state
-        self.chunk_size = chunk_size
-
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: object) -> np.ndarray:
         """E[z | x] of every row, (n, q)."""
         return self._mapped("encode", X)
 
@@ -107,10 +89,6 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         scaled = self.loadings_ / self._noises()[:, None]  # Ψ⁻¹ W
         inner = np.eye(scaled.shape[1]) + self.loadings_.T @ scaled
         return np.diag(1 / self._noises()) - scaled @ scipy.linalg.solve(inner, scaled.T, assume_a="pos")
-
-    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows drawn from the model, (n, d), and the z they came from, (n, q); by ``random_state``."""
-        return self._sampled(n_samples)
 
     def _noises(self) -> np.ndarray:
         return np.broadcast_to(np.asarray(self.noise_variance_, np.float64), (self.n_features_in_,))
@@ -125,17 +103,6 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     def _model(self, centre: np.ndarray | None = None) -> LatentModel:
         make = probabilistic_pca if self.noise == "isotropic" else factor_analysis
         return make(self.n_features_in_, self._rank(), float(self.noise_floor), centre)
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.n_components is not None:
-            expect_whole("n_components", self.n_components)
-        if not isinstance(self.noise, str) or self.noise not in NOISES:
-            raise SettingsError(f"noise is one of {', '.join(NOISES)}; got {self.noise!r}.")
-        if not is_number(self.noise_floor, 0):
-            raise SettingsError(f"noise_floor is a variance, above 0 and finite; got {self.noise_floor!r}.")
-        if self.rotation is not None and self.rotation not in ROTATIONS:
-            raise SettingsError(f"rotation is None, {' or '.join(ROTATIONS)}; got {self.rotation!r}.")
 
     def _check_rows(self, count: int) -> None:
         del count
@@ -155,26 +122,19 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         self.loglike_ = [float(v) for v in best]
         return found
 
-    def _errors(self, found: Posterior, theta: Loadings, total: float) -> Loadings | None:
-        del found
-        return standard_errors(theta, total, float(self.noise_floor))[0]
-
-    def _checks(self, found: Posterior, theta: Loadings, total: float) -> list[Check]:
-        checks = [c for c in found.report().checks if c.name not in ("curvature", "condition")]
+    def _judged(self, found: Posterior, theta: Loadings, total: float) -> tuple[Loadings | None, list[Check]]:
         errors, least = standard_errors(theta, total, float(self.noise_floor))
         verdict = "trust" if errors is not None else "caution"
         sentence = "smallest eigenvalue of the expected information, of the largest, off the rotations"
-        return [*checks, Check("curvature", least, verdict, sentence)]
-
-    def _theta(self) -> Loadings:
-        return Loadings(self.mean_ - self._centre, self.loadings_, np.asarray(self.noise_variance_))
+        checks = [c for c in found.report().checks if c.name not in ("curvature", "condition")]
+        return errors, [*checks, Check("curvature", least, verdict, sentence)]
 
     def _tell(self, theta: Loadings) -> None:
-        self.mean_, self.loadings_ = theta.mean + self._centre, theta.loadings
-        self.components_ = theta.loadings.T
+        super()._tell(theta)
+        self.loadings_, self.components_ = theta.loadings, theta.loadings.T
         self.noise_variance_ = theta.noise if np.ndim(theta.noise) else float(theta.noise)
 
-    def _turned(self, theta: Loadings, statistics: Any) -> tuple[Loadings, Any]:
+    def _turned(self, theta: Loadings, statistics: Regression | None) -> tuple[Loadings, Regression | None]:
         turn = turned(theta, self.rotation)
         theta = theta._replace(loadings=theta.loadings @ turn)
         if statistics is None:
@@ -211,12 +171,8 @@ def standard_errors(theta: Loadings, size: float, floor: float) -> tuple[Loading
     square = precision**2
     if noise.ndim == 0:
         mixed, square = mixed.sum(2, keepdims=True), square.sum(keepdims=True)
-    information = size * np.block(
-        [
-            [both.reshape(d * q, d * q), mixed.reshape(d * q, -1)],
-            [mixed.reshape(d * q, -1).T, square / 2],
-        ]
-    )
+    cross = mixed.reshape(d * q, -1)
+    information = size * np.block([[both.reshape(d * q, d * q), cross], [cross.T, square / 2]])
     # In units of each number's own information, so that columns of unlike scale are judged alike.
     own = np.diag(information)
     if not np.all(own > 0):

@@ -3,21 +3,21 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
 
 from tractable.core import Data
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian
+from tractable.estimators.base import Bayesian, RandomState, Scored, lowered
 from tractable.estimators.rows import Rows, Scaling
-from tractable.infer import infer
 from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
 from tractable.methods.amortised import Amortised
 from tractable.models.belief import sigmoid_belief_network
@@ -28,6 +28,7 @@ from tractable.objectives.moments import moments
 from tractable.objectives.pathwise import k_sample
 from tractable.results.encoding import each_row, generate, network_of, rows_together
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.settings import Range, is_number
 
 PyTree = Any
 SCORED = 100  # draws of h a row, of score_samples
@@ -48,25 +49,21 @@ SUPPORTS = {
     "continuous bernoulli": Support("from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     "poisson": Support("counts: 0, 1, 2, …", lambda x: (x >= 0) & (x == np.floor(x))),
 }
+Family = Annotated[
+    Literal["normal", "bernoulli", "continuous bernoulli", "poisson"], f"one of {', '.join(map(repr, SUPPORTS))}"
+]
+Threshold = Annotated[float, Range("a number that ones are above", is_number)]
 
 
-class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesian):
+class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesian):
     """What transformers made of a ladder have in common; subclasses say the model and the method."""
 
+    _model: Callable[[], Ladder]
+    _method: Callable[[], Method]
+    _support: Callable[[], Support]  # of rows
+    _streams = 2  # of the fit, and of samples
     posterior_: Any
     bound_: float
-
-    # What a subclass says.
-
-    def _model(self) -> Ladder:
-        raise NotImplementedError
-
-    def _method(self, count: int) -> Method:
-        """How ``count`` rows are learnt from; settings are judged here."""
-        raise NotImplementedError
-
-    def _support(self) -> Support:
-        raise NotImplementedError
 
     def _scale(self, x: np.ndarray) -> Scaling:
         """From the user's units to the model's."""
@@ -74,7 +71,7 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
 
     # What users call.
 
-    def fit(self, X: Any, y: Any = None) -> Any:
+    def fit(self, X: object, y: object = None) -> Any:
         """Learn the model and its inference network.
 
         Args:
@@ -88,23 +85,22 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
             ValueError: NaN, numbers that the model cannot have made, settings out of range; in a sentence.
         """
         del y
+        self._check_settings()
         x = self._read(X, reset=True)
-        method, model = self._method(len(x)), self._model()
+        method, model = lowered(self._method(), len(x)), self._model()
         self._scaling = self._scale(np.asarray(x, np.float64))
-        seed = self._seeds()[0]
-        fitted = infer(model, Data(self._units(x)), method, seed=seed, progress=False)
+        fitted = self._inferred(model, Data(self._units(x)), method)
         self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report())
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: object) -> np.ndarray:
         """E[h¹ | x] under the inference network, (n, units of h¹); float32 of float32 rows."""
-        check_is_fitted(self, "posterior_")
-        x = self._read(X, reset=False)
+        x = self._read(X)
         ladder, params = network_of(self.posterior_, "transform")
-        return self._mapped(functools.partial(_codes, ladder, params), self._units(x), 1).astype(x.dtype)
+        return self._mapped(functools.partial(_codes, ladder, params), 1, self._units(x)).astype(x.dtype)
 
-    def inverse_transform(self, X: Any) -> np.ndarray:
+    def inverse_transform(self, X: object) -> np.ndarray:
         """E[x | h¹] at codes (n, units of h¹), (n, d) in the units of the rows fitted.
 
         Codes need not be values that h¹ can take: what the decoder makes of a mean is not the mean of what it makes.
@@ -112,16 +108,13 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         check_is_fitted(self, "posterior_")
         codes = np.asarray(check_array(X, dtype=FLOATS))
         if codes.shape[1] != self._n_features_out:
-            raise DataError(
-                f"inverse_transform expects codes of shape (n, {self._n_features_out}), as transform makes them; got "
-                f"shape {codes.shape}."
-            )
+            wanted = f"shape (n, {self._n_features_out}), as transform makes them"
+            raise DataError(f"inverse_transform expects codes of {wanted}; got shape {codes.shape}.")
         ladder, params = network_of(self.posterior_, "inverse_transform")
-        made = functools.partial(_decoded, ladder, params)
-        mean = self._mapped(made, codes.astype(jnp.result_type(float)), 1)
+        mean = self._mapped(functools.partial(_decoded, ladder, params), 1, codes.astype(jnp.result_type(float)))
         return self._from_units(mean).astype(codes.dtype)
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: object) -> np.ndarray:
         """A lower bound of log p(x) row by row, (n,), nats, of densities in the units of the rows fitted.
 
             log (1/K) Σ_k p(x, h_k) / q(h_k | x),   h_k ~ q(h | x),   K = 100
@@ -129,19 +122,12 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         Its expectation is at most log p(x) (Burda, Grosse & Salakhutdinov 2016). What is drawn for a row depends on the
         fit's seed and the row's numbers: equal rows score alike, whatever rows are beside them.
         """
-        check_is_fitted(self, "posterior_")
-        units = self._units(self._read(X, reset=False))
+        units = self._units(self._read(X))
         ladder, params = network_of(self.posterior_, "score_samples")
         # A row's checksum makes its key: independent of the others', and the same in any order.
         sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
         key = jax.random.fold_in(jax.random.key(self.posterior_.seed), 1)
-        scored = functools.partial(_scores, ladder, params, key)
-        return self._mapped(scored, units, SCORED, sums) - self._log_scale()
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The mean of ``score_samples``, nats a row."""
-        del y
-        return float(np.mean(self.score_samples(X)))
+        return self._mapped(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
 
     def sample(self, n_samples: int = 1) -> np.ndarray:
         """Rows drawn from the model, (n_samples, d), by ``random_state``."""
@@ -154,9 +140,9 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
     def _n_features_out(self) -> int:
         return self._model().layers[1].size
 
-    def _read(self, X: Any, reset: bool) -> np.ndarray:
+    def _read(self, X: object, reset: bool = False) -> np.ndarray:
         """Checked rows, in float32 or float64, of numbers that the model can have made."""
-        x = np.asarray(validate_data(self, X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1))
+        x = self._checked(X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1)
         support = self._support()
         good = support.holds(x)
         if not np.all(good):
@@ -175,19 +161,9 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         """log |∂x/∂x̃| of a row, by which densities in the user's units are lower."""
         return float(np.log(self._scaling.scale).sum())
 
-    def _seeds(self) -> list[int]:
-        """Of the fit and of samples."""
-        return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=2).tolist()
-
-    def _mapped(self, function: Callable, x: np.ndarray, draws: int, *others: np.ndarray) -> np.ndarray:
-        """``function`` of rows, some at a time, in float64; lengths are few, so that few are compiled for."""
-        width, parts = rows_together(self._model(), draws), []
-        for start in range(0, len(x), width):
-            some = [a[start : start + width] for a in (x, *others)]
-            count = tables.length(len(some[0]))
-            found = function(*(jnp.asarray(tables.padded(a, count)) for a in some))
-            parts.append(np.asarray(found, np.float64)[: len(some[0])])
-        return np.concatenate(parts)
+    def _mapped(self, function: Callable, draws: int, *arrays: np.ndarray) -> np.ndarray:
+        """``function`` of as many rows at a time as memory holds at so many draws."""
+        return tables.mapped(function, tables.some_at_a_time(rows_together(self._model(), draws), *arrays))
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
@@ -195,6 +171,7 @@ class LadderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayes
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class VariationalAutoencoder(LadderTransformer):
     """A variational autoencoder: few numbers z behind a row, through a perceptron.
 
@@ -228,53 +205,32 @@ class VariationalAutoencoder(LadderTransformer):
     True
     """
 
-    def __init__(
-        self,
-        latent: Any = 2,
-        *,
-        hidden: Any = (100,),
-        family: Any = "normal",
-        samples: Any = 1,
-        objective: Any = "elbo",
-        epochs: Any = 100,
-        batch_size: Any = 100,
-        learning_rate: Any = 1e-3,
-        warmup: Any = 0,
-        free_bits: Any = 0.0,
-        random_state: Any = None,
-    ) -> None:
-        self.latent = latent
-        self.hidden = hidden
-        self.family = family
-        self.samples = samples
-        self.objective = objective
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.warmup = warmup
-        self.free_bits = free_bits
-        self.random_state = random_state
+    latent: int = 2
+    _: KW_ONLY
+    hidden: Sequence[int] = (100,)
+    family: Family = "normal"
+    samples: int = 1
+    objective: Literal["elbo", "iwae"] = "elbo"
+    epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    warmup: int = 0
+    free_bits: float = 0.0
+    random_state: RandomState = None
 
     def _model(self) -> Ladder:
         noise = "shared" if self.family == "normal" else None
         return latent_gaussian(self.n_features_in_, self.latent, hidden=self.hidden, family=self.family, noise=noise)
 
-    def _method(self, count: int) -> Method:
-        common: dict[str, Any] = {
-            "epochs": self.epochs, "batch_size": lowered(self.batch_size, count), "samples": self.samples,
-            "learning_rate": self.learning_rate,
-        }  # fmt: skip
+    def _method(self) -> Method:
+        common = {name: getattr(self, name) for name in ("epochs", "batch_size", "samples", "learning_rate")}
         if self.objective == "elbo":
             return AutoEncoding(**common, warmup=self.warmup, free_bits=self.free_bits)
-        if self.objective != "iwae":
-            raise SettingsError(f"objective is 'elbo' or 'iwae'; got {self.objective!r}.")
         if self.warmup or self.free_bits:
             raise SettingsError("warmup and free_bits change the KL of objective='elbo', which 'iwae' does not have.")
         return ImportanceWeighted(**common)
 
     def _support(self) -> Support:
-        if not isinstance(self.family, str) or self.family not in SUPPORTS:
-            raise SettingsError(f"family is one of {', '.join(map(repr, SUPPORTS))}; got {self.family!r}.")
         return SUPPORTS[self.family]
 
     def _scale(self, x: np.ndarray) -> Scaling:
@@ -288,6 +244,7 @@ class VariationalAutoencoder(LadderTransformer):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class BeliefNetwork(LadderTransformer):
     """A sigmoid belief network: layers of binary causes behind binary rows (Neal 1992).
 
@@ -301,14 +258,10 @@ class BeliefNetwork(LadderTransformer):
             own, such as ``NVIL(samples=5)``, of which epochs and batch_size then are.
         binarise: a number b: columns are learnt as x > b, which leaves 0 and 1 what they are, as long as b is in
             [0, 1). None takes 0 and 1 alone and refuses others.
-        epochs, batch_size: passes over the rows, and rows a step, at most those there are.
-        random_state: int, RandomState or None, of the fit and of samples.
+        epochs, batch_size, random_state: as for ``VariationalAutoencoder``.
 
     Attributes:
-        bound_: lower bound of log p(x) at (up to 1000 of) the rows fitted, by 100 draws, nats a row.
-        posterior_: θ and φ as a Posterior.
-        report_: how far to trust it.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        bound_, posterior_, report_, n_features_in_, feature_names_in_: as there.
 
     >>> X = np.repeat(np.random.default_rng(0).integers(0, 2, (100, 1)), 4, 1)
     >>> codes = BeliefNetwork((1,), epochs=200, batch_size=20, random_state=0).fit_transform(X)
@@ -316,51 +269,31 @@ class BeliefNetwork(LadderTransformer):
     True
     """
 
-    def __init__(
-        self,
-        hidden: Any = (50,),
-        *,
-        method: Any = "nvil",
-        binarise: Any = 0.5,
-        epochs: Any = 100,
-        batch_size: Any = 100,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.method = method
-        self.binarise = binarise
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
+    hidden: Sequence[int] = (50,)
+    _: KW_ONLY
+    method: str | Method = "nvil"
+    binarise: Threshold | None = 0.5
+    epochs: int = 100
+    batch_size: int = 100
+    random_state: RandomState = None
 
     def _model(self) -> Ladder:
         return sigmoid_belief_network(self.n_features_in_, self.hidden)
 
-    def _method(self, count: int) -> Method:
+    def _method(self) -> Method:
         kind: Any = named(self.method) if isinstance(self.method, str) else type(self.method)
         if not issubclass(kind, Amortised):
             raise SettingsError(
                 "method is 'nvil', 'vimco', 'wake-sleep', 'reweighted-wake-sleep', or such a method with settings of "
                 f"its own; got {self.method!r}."
             )
-        if isinstance(self.method, str):
-            return kind(epochs=self.epochs, batch_size=lowered(self.batch_size, count))
-        return dataclasses.replace(self.method, batch_size=lowered(self.method.batch_size, count))
+        return kind(epochs=self.epochs, batch_size=self.batch_size) if isinstance(self.method, str) else self.method
 
     def _support(self) -> Support:
-        if self.binarise is None:
-            return BINARY
-        if isinstance(self.binarise, bool) or not isinstance(self.binarise, int | float):
-            raise SettingsError(f"binarise is a number that ones are above, or None; got {self.binarise!r}.")
-        return SUPPORTS["normal"]
+        return BINARY if self.binarise is None else SUPPORTS["normal"]
 
     def _units(self, x: np.ndarray) -> np.ndarray:
         return super()._units(x if self.binarise is None else x > self.binarise)
-
-
-def lowered(batch_size: Any, count: int) -> Any:
-    """Rows a step, no more than there are; what is no number is left for the method to judge."""
-    return min(batch_size, count) if isinstance(batch_size, int | np.integer) else batch_size
 
 
 @functools.partial(jax.jit, static_argnames="ladder")

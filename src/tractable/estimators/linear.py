@@ -1,17 +1,19 @@
 """Linear and logistic regression with a posterior over the coefficients."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from tractable.core import Model
-from tractable.estimators.base import BayesianClassifier, BayesianRegressor
+from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.models.linear import generalised_linear
 from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
 
 METHOD = "fullrank"  # by default: by quadrature where η is one number, and so without noise
 
 
+@dataclass(eq=False, repr=False)
 class BayesianLinearRegression(BayesianRegressor):
     """Linear regression with a posterior over coefficients and noise.
 
@@ -23,19 +25,13 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight.
         intercept_scale: > 0, prior sd of the intercept.
-        method: as for ``BayesianMLPRegressor``.
-        level: of intervals, in (0, 1).
-        calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
-        random_state: int, RandomState or None, of all randomness of the fit.
+        method, level, calibration, random_state: as for ``BayesianMLPRegressor``.
 
     Attributes:
         coef_: (D,) posterior means, units of y by units of x.
         coef_std_: (D,) posterior sds; NaN where the method has none.
         intercept_: of y at x = 0.
-        posterior_: the Posterior, of standardised numbers.
-        report_: how far to trust it.
-        scores_: |y − mean|/sd of the rows that calibrate, sorted, or None.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        posterior_, report_, scores_, n_features_in_, feature_names_in_: as there.
 
     >>> X = np.linspace(0.0, 10.0, 50)[:, None]
     >>> noise = np.random.default_rng(0).normal(0.0, 0.1, 50)
@@ -44,38 +40,28 @@ class BayesianLinearRegression(BayesianRegressor):
     [3.0]
     """
 
-    def __init__(
-        self,
-        weight_scale: Any = 2.5,
-        intercept_scale: Any = 5.0,
-        method: Any = METHOD,
-        level: Any = 0.9,
-        calibration: Any = 0.0,
-        random_state: Any = None,
-    ) -> None:
-        self.weight_scale = weight_scale
-        self.intercept_scale = intercept_scale
-        self.method = method
-        self.level = level
-        self.calibration = calibration
-        self.random_state = random_state
+    weight_scale: float = 2.5
+    intercept_scale: float = 5.0
+    method: Learner = METHOD
+    level: Level = 0.9
+    calibration: HeldOut = 0.0
+    random_state: RandomState = None
 
     def _model(self) -> Model:
-        return generalised_linear(
-            self.n_features_in_, "normal", weight_scale=self.weight_scale, intercept_scale=self.intercept_scale
-        )
+        return generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
 
-    def _learn(self, rows: Any, before: Posterior | None = None) -> None:
-        super()._learn(rows, before)
+    def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
+        super()._learn(x, y, weight, before)
         mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
         self.coef_ = np.asarray(mean["weights"], np.float64) * by.spread / by.scale
         self.coef_std_ = np.asarray(sd["weights"], np.float64) * by.spread / by.scale
         self.intercept_ = by.middle + by.spread * float(mean["intercept"]) - float(self.coef_ @ by.centre)
 
-    def _mean(self, x: np.ndarray, told: Any = None) -> np.ndarray:
+    def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_ + self.intercept_
 
 
+@dataclass(eq=False, repr=False)
 class BayesianLogisticRegression(BayesianClassifier):
     """Logistic regression with a posterior over the coefficients, for two classes or more.
 
@@ -85,10 +71,7 @@ class BayesianLogisticRegression(BayesianClassifier):
     With more than two classes weights and intercepts sum to zero over the classes (``models.generalised_linear``).
 
     Args:
-        weight_scale: > 0, prior sd of a weight.
-        intercept_scale: > 0, prior sd of the intercept.
-        method: as for ``BayesianMLPRegressor``.
-        random_state: int, RandomState or None, of all randomness of the fit.
+        weight_scale, intercept_scale, method, random_state: as for ``BayesianLinearRegression``.
 
     Attributes:
         coef_: (1, D), or (C, D) of more than two classes: posterior means, log odds by units of x.
@@ -103,30 +86,17 @@ class BayesianLogisticRegression(BayesianClassifier):
     [False, True]
     """
 
-    def __init__(
-        self,
-        weight_scale: Any = 2.5,
-        intercept_scale: Any = 5.0,
-        method: Any = METHOD,
-        random_state: Any = None,
-    ) -> None:
-        self.weight_scale = weight_scale
-        self.intercept_scale = intercept_scale
-        self.method = method
-        self.random_state = random_state
+    weight_scale: float = 2.5
+    intercept_scale: float = 5.0
+    method: Learner = METHOD
+    random_state: RandomState = None
 
     def _model(self) -> Model:
-        count = len(self.classes_)
-        return generalised_linear(
-            self.n_features_in_,
-            "bernoulli" if count == 2 else "categorical",
-            None if count == 2 else count,
-            self.weight_scale,
-            self.intercept_scale,
-        )
+        family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
+        return generalised_linear(self.n_features_in_, family, classes, self.weight_scale, self.intercept_scale)
 
-    def _learn(self, rows: Any, before: Posterior | None = None) -> None:
-        super()._learn(rows, before)
+    def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
+        super()._learn(x, y, weight, before)
         mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
         shape = (self.n_features_in_, -1)  # one column for two classes
         self.coef_ = (np.asarray(mean["weights"], np.float64).reshape(shape) / by.scale[:, None]).T

@@ -2,24 +2,44 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
 import scipy.linalg
+from numpy.typing import ArrayLike
 
-from tractable.estimators.density import Density
+from tractable.estimators.base import Count, RandomState, Scored
+from tractable.estimators.density import Density, Tolerance
 from tractable.methods.maximisation import CHUNK
 from tractable.models.latent import LatentModel
 from tractable.models.mixture import Gaussians, Moments, gaussian_mixture, with_missing
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import expect_whole, is_number
+from tractable.tools.settings import Range, is_number
 
-PyTree = Any
 COVARIANCES = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
+Covariance = Annotated[Literal["full", "tied", "diag", "spherical"], f"one of {', '.join(COVARIANCES)}"]
+Lift = Annotated[float, Range("a variance, 0 or more and finite", lambda value: is_number(value) and value >= 0)]
 
 
-class GaussianMixture(Density):
+class Clusters(Scored):
+    """What mixtures tell of rows, by ``predict_proba``, (n, K)."""
+
+    fit: Callable[..., Any]
+    predict_proba: Callable[..., np.ndarray]
+
+    def fit_predict(self, X: object, y: object = None, sample_weight: object = None) -> np.ndarray:
+        """``fit`` and then ``predict``."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def predict(self, X: object) -> np.ndarray:
+        """The likeliest component, (n,)."""
+        return self.predict_proba(X).argmax(1)
+
+
+@dataclass(eq=False, repr=False)
+class GaussianMixture(Clusters, Density):
     """A mixture of normals, by EM from several starts.
 
         p(x | θ) = Σ_k π_k N(x; μ_k, Σ_k),    M-step: Σ_k = Σ w r xxᵀ / N_k − μ_k μ_kᵀ + reg_covar · I
@@ -51,8 +71,7 @@ class GaussianMixture(Density):
             file, partial_fit, more than 1000 numbers), which ``report_`` says.
         converged_, n_iter_: of the best start.
         lower_bound_: log likelihood a row, nats.
-        posterior_: the point as a Posterior.
-        report_: how far to trust it.
+        posterior_, report_: the point as a Posterior, and how far to trust it.
         n_features_in_, feature_names_in_: of the rows fitted.
 
     >>> X = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]]) + 0.1 * np.eye(6, 2)
@@ -61,66 +80,32 @@ class GaussianMixture(Density):
     True
     """
 
-    weights_: np.ndarray
-    means_: np.ndarray
-    covariances_: np.ndarray
-    precisions_: np.ndarray
-    precisions_cholesky_: np.ndarray
+    n_components: Count = 1
+    _: KW_ONLY
+    covariance_type: Covariance = "full"
+    tol: Tolerance = 1e-6
+    reg_covar: Lift = 1e-6
+    max_iter: Count = 1000
+    n_init: Count = 4
+    weights_init: ArrayLike | None = None
+    means_init: ArrayLike | None = None
+    precisions_init: ArrayLike | None = None
+    random_state: RandomState = None
+    warm_start: bool = False
+    missing: Literal["raise", "exact"] = "raise"
+    chunk_size: Count = CHUNK
+    _attributes = Gaussians("weights_", "means_", "covariances_")
 
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: Any = "full",
-        tol: Any = 1e-6,
-        reg_covar: Any = 1e-6,
-        max_iter: Any = 1000,
-        n_init: Any = 4,
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: Any = False,
-        missing: Any = "raise",
-        chunk_size: Any = CHUNK,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.missing = missing
-        self.chunk_size = chunk_size
-
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """``fit`` and then ``predict``."""
-        return self.fit(X, y, sample_weight).predict(X)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest component, (n,)."""
-        return self.predict_proba(X).argmax(1)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         """p(k | x), (n, K)."""
         return self._mapped("responsibilities", X)
 
-    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows drawn from the mixture, (n, d), and the components they came from, (n,); by ``random_state``."""
-        x, labels = self._sampled(n_samples)
-        return x, labels.astype(int)
-
-    def bic(self, X: Any) -> float:
+    def bic(self, X: object) -> float:
         """−2 Σ log p(x) + p log n, p free numbers: scikit-learn's, of which less is better."""
         each = self.score_samples(X)
         return float(-2 * each.sum() + self._free() * math.log(len(each)))
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: object) -> float:
         """−2 Σ log p(x) + 2 p: scikit-learn's, of which less is better."""
         return float(-2 * self.score_samples(X).sum() + 2 * self._free())
 
@@ -128,24 +113,8 @@ class GaussianMixture(Density):
         return int(self._model().parameters or 0)
 
     def _model(self, centre: np.ndarray | None = None) -> LatentModel:
-        make = with_missing if self.missing == "exact" else gaussian_mixture
-        return make(
-            int(self.n_components),
-            self.n_features_in_,
-            COVARIANCES[self.covariance_type],
-            float(self.reg_covar),
-            centre,
-        )
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        expect_whole("n_components", self.n_components)
-        if not isinstance(self.covariance_type, str) or self.covariance_type not in COVARIANCES:
-            raise SettingsError(f"covariance_type is one of {', '.join(COVARIANCES)}; got {self.covariance_type!r}.")
-        if not is_number(self.reg_covar) or self.reg_covar < 0:
-            raise SettingsError(f"reg_covar is a variance, 0 or more and finite; got {self.reg_covar!r}.")
-        if self.missing not in ("raise", "exact"):
-            raise SettingsError(f"missing is 'raise' or 'exact'; got {self.missing!r}.")
+        make, kind = with_missing if self.missing == "exact" else gaussian_mixture, COVARIANCES[self.covariance_type]
+        return make(int(self.n_components), self.n_features_in_, kind, float(self.reg_covar), centre)
 
     def _check_rows(self, count: int) -> None:
         if count < self.n_components:
@@ -196,11 +165,8 @@ class GaussianMixture(Density):
 
         return begin, 1 if k == 1 or given.means is not None else plain[1]
 
-    def _theta(self) -> Gaussians:
-        return Gaussians(self.weights_, self.means_ - self._centre, self.covariances_)
-
     def _tell(self, theta: Gaussians) -> None:
-        self.weights_, self.means_, self.covariances_ = theta.weights, theta.means + self._centre, theta.covariances
+        super()._tell(theta)
         self.precisions_cholesky_, self.precisions_ = precision_roots(theta.covariances, self.covariance_type)
 
     def _statistics(self, theta: Gaussians) -> Moments:
@@ -228,23 +194,23 @@ def precision_roots(covariances: np.ndarray, covariance_type: str) -> tuple[np.n
     if covariance_type in ("diag", "spherical"):
         return 1 / np.sqrt(covariances), 1 / covariances
     try:
-        factors = np.linalg.cholesky(np.atleast_3d(covariances) if covariances.ndim == 3 else covariances[None])
+        factors = np.linalg.cholesky(covariances)
     except np.linalg.LinAlgError:
         raise DataError(
             "A covariance is not positive definite to this precision: a component collapsed. Use a larger reg_covar, "
             "fewer components, or columns of like scale."
         ) from None
     eye = np.eye(covariances.shape[-1])
-    roots = np.stack([scipy.linalg.solve_triangular(f, eye, lower=True).T for f in factors])
-    roots = roots if covariances.ndim == 3 else roots[0]
+    every = factors.reshape(-1, *eye.shape)
+    roots = np.stack([scipy.linalg.solve_triangular(f, eye, lower=True).T for f in every]).reshape(covariances.shape)
     return roots, roots @ np.swapaxes(roots, -1, -2)
 
 
-def shaped(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+def shaped(name: str, value: object, shape: tuple[int, ...]) -> np.ndarray | None:
     """A setting as finite numbers of a shape; None stays None."""
     if value is None:
         return None
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value).astype(np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise SettingsError(f"{name} is of finite numbers, shape {shape}; got shape {array.shape}.")
     return array

@@ -1,16 +1,19 @@
 """Networks for tables: multilayer perceptrons whose weights have a posterior."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from tractable.core import Model
-from tractable.estimators.base import BayesianClassifier, BayesianRegressor
+from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.models.network import mlp, neural_network
-from tractable.tools.errors import SettingsError
 
 METHOD = "bbb"  # by default
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network
+Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
 
+@dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(BayesianRegressor):
     """A multilayer perceptron with a posterior over its weights, for numbers.
 
@@ -44,33 +47,21 @@ class BayesianMLPRegressor(BayesianRegressor):
     (2,)
     """
 
-    def __init__(
-        self,
-        hidden: Any = (50,),
-        activation: Any = "relu",
-        likelihood: Any = "normal",
-        prior: Any = "scaled",
-        method: Any = METHOD,
-        level: Any = 0.9,
-        calibration: Any = 0.0,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.activation = activation
-        self.likelihood = likelihood
-        self.prior = prior
-        self.method = method
-        self.level = level
-        self.calibration = calibration
-        self.random_state = random_state
+    hidden: Sequence[int] = (50,)
+    activation: str | Callable = "relu"
+    likelihood: Likelihood = "normal"
+    prior: object = "scaled"
+    method: Learner = METHOD
+    level: Level = 0.9
+    calibration: HeldOut = 0.0
+    random_state: RandomState = None
 
     def _model(self) -> Model:
-        if self.likelihood not in OUTPUTS:
-            raise SettingsError(f"likelihood is one of {', '.join(OUTPUTS)}; got {self.likelihood!r}.")
         network = mlp(self.n_features_in_, self.hidden, OUTPUTS[self.likelihood], self.activation)
         return neural_network(network, self.likelihood, prior=self.prior)
 
 
+@dataclass(eq=False, repr=False)
 class BayesianMLPClassifier(BayesianClassifier):
     """A multilayer perceptron with a posterior over its weights, for classes.
 
@@ -93,21 +84,12 @@ class BayesianMLPClassifier(BayesianClassifier):
     ['in', 'out']
     """
 
-    def __init__(
-        self,
-        hidden: Any = (50,),
-        activation: Any = "relu",
-        prior: Any = "scaled",
-        method: Any = METHOD,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden = hidden
-        self.activation = activation
-        self.prior = prior
-        self.method = method
-        self.random_state = random_state
+    hidden: Sequence[int] = (50,)
+    activation: str | Callable = "relu"
+    prior: object = "scaled"
+    method: Learner = METHOD
+    random_state: RandomState = None
 
     def _model(self) -> Model:
-        count = len(self.classes_)
-        network = mlp(self.n_features_in_, self.hidden, 1 if count == 2 else count, self.activation)
-        return neural_network(network, "bernoulli" if count == 2 else "categorical", prior=self.prior)
+        family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
+        return neural_network(mlp(self.n_features_in_, self.hidden, outputs, self.activation), family, prior=self.prior)

@@ -1,13 +1,20 @@
 """A table as the estimators learn it: distinct rows with weights, standardised, in few different lengths."""
 
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from tractable.data.rows import Data
 from tractable.tools.errors import DataError
 
+PyTree = Any
 LEAST = 64  # rows of the smallest table that is compiled for
 FINE = 8  # lengths between one power of two and the next, from a few hundred rows
+MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few
 
 
 class Rows(NamedTuple):
@@ -84,9 +91,85 @@ def length(count: int) -> int:
     return -(-count // step) * step
 
 
-def padded(array: np.ndarray, count: int, fill: Any = None) -> np.ndarray:
+def padded(array: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
     """(count, ...): ``array``, then its first row again, or ``fill``."""
-    tail = np.broadcast_to(
-        array[:1] if fill is None else np.asarray(fill, array.dtype), (count - len(array), *array.shape[1:])
-    )
-    return np.concatenate([array, tail])
+    tail = array[:1] if fill is None else np.asarray(fill, array.dtype)
+    return np.concatenate([array, np.broadcast_to(tail, (count - len(array), *array.shape[1:]))])
+
+
+def mapped(function: Callable, parts: Iterable[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """A compiled function of the rows of each part, padded to few lengths: (n, ...) in float64."""
+    out = []
+    for part in parts:
+        count = length(len(part[0]))
+        found = function(*(jnp.asarray(padded(array, count)) for array in part))
+        out.append(np.asarray(found, np.float64)[: len(part[0])])
+    return np.concatenate(out)
+
+
+def some_at_a_time(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray, ...]]:
+    """The same ``width`` rows of each array at a time."""
+    return (tuple(a[start : start + width] for a in arrays) for start in range(0, len(arrays[0]), width))
+
+
+# Rows that densities are learnt from.
+
+
+def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that count, equal ones as one of their summed weight, in the order of their values; many as they are.
+
+    So that a row repeated and a row that counts twice begin and end alike, to the last digit.
+    """
+    kept = weight > 0
+    x, weight = x[kept], weight[kept]
+    if len(x) > MERGED:
+        return x, weight
+    found = distinct(np.where(np.isnan(x), np.inf, x), np.zeros(len(x)), weight)
+    return np.where(np.isinf(found.x), np.nan, found.x), found.weight
+
+
+def in_few_lengths(x: np.ndarray, weight: np.ndarray, missing: str = "raise") -> Data:
+    """Weighted rows as data in the current precision; padded to few lengths, so that few programs are compiled."""
+    count = length(len(x)) if len(x) <= MERGED else len(x)
+    rows = padded(x.astype(jnp.result_type(float)), count)
+    return Data(rows, weights=padded(weight, count, 0.0), missing=missing, resident=True)
+
+
+def middle(parts: Iterable[tuple[np.ndarray, np.ndarray]], features: int) -> np.ndarray:
+    """Means of the columns, (d,), of parts (x, weight); NaN is not there.
+
+    Raises:
+        DataError: a column without a number.
+    """
+    total, count = np.zeros(features), np.zeros(features)
+    for x, weight in parts:
+        seen = ~np.isnan(x)
+        total += weight @ np.where(seen, x, 0.0)
+        count += weight @ seen
+    if not np.all(count > 0):
+        raise DataError(f"Column {int(np.argmin(count > 0))} of X has no number at all; drop it.")
+    return total / count
+
+
+# θ, to the device and back.
+
+
+def finite(theta: PyTree) -> bool:
+    """Whether every number of θ is finite."""
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
+
+
+def as_floats(theta: PyTree) -> PyTree:
+    """On the device, in the current precision."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), theta)
+
+
+def as_doubles(theta: PyTree) -> PyTree:
+    """On the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(forms: object, step: str) -> Callable:
+    """A step of a model, or another closed form, compiled once."""
+    return jax.jit(getattr(forms, step))

@@ -35,13 +35,14 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
     """The model with the prior N(mean, sd²) of every unconstrained number by itself, carried to the parameters."""
     dtype = jnp.result_type(float)
     where, width = jnp.asarray(mean, dtype), jnp.asarray(sd, dtype)
-    priors = [
-        _carried(bijection, plain, m, s)
-        for bijection, plain, m, s in zip(
-            model.bijectors, model.unbounded, jax.tree.leaves(model.space.unravel(where)),
-            jax.tree.leaves(model.space.unravel(width)), strict=True,
-        )
-    ]  # fmt: skip
+    leaves = (jax.tree.leaves(model.space.unravel(numbers)) for numbers in (where, width))
+
+    def carried(bijection: dist.transforms.Transform, plain: bool, mean: jax.Array, sd: jax.Array) -> dist.Distribution:
+        normal = dist.Normal(mean, sd)
+        event = bijection.domain.event_dim
+        return normal if plain else dist.TransformedDistribution(normal.to_event(event), bijection)
+
+    priors = list(map(carried, model.bijectors, model.unbounded, *leaves))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
 
     def start(key: jax.Array) -> Any:
@@ -50,9 +51,3 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     # A model without a start of its own is not a network, and Laplace tells the two apart by it.
     return Model(jax.tree.unflatten(structure, priors), model.likelihood, start=None if model.start is None else start)
-
-
-def _carried(bijection: Any, plain: bool, mean: jax.Array, sd: jax.Array) -> dist.Distribution:
-    if plain:
-        return dist.Normal(mean, sd)
-    return dist.TransformedDistribution(dist.Normal(mean, sd).to_event(bijection.domain.event_dim), bijection)
