@@ -91,8 +91,7 @@ class Space(NamedTuple):
 class Through:
     """A likelihood that sees the input through a predictor: y | x ~ observe(params, predictor(params, x)).
 
-    It is called as any likelihood is. Methods that look at the predictor's structure (its noise, its Jacobian, whether
-    it is linear) find it here.
+    Methods that look at the predictor's structure (its noise, its Jacobian, whether it is linear) find it here.
 
     Attributes:
         predictor: ``(params, x) -> η``, an array.
@@ -178,8 +177,8 @@ class Model:
         Args:
             log_density: ``position -> scalar``, of the constrained values where ``support`` is given.
             position: an example position, where chains start (each jittered).
-            support: pytree of numpyro constraints shaped like ``position``; real by default. The
-                log-determinant is added by the library.
+            support: pytree of numpyro constraints shaped like ``position``; real by default. The log-determinant is
+                added.
         """
         return cls(log_density, None, position, support)
 

@@ -1,8 +1,4 @@
-"""One loop for every kernel: whole blocks of steps inside jit, the host only between them.
-
-Absolute time decides everything. Steps come in groups; group g of a chain draws its noise from
-``fold_in(key, g)`` and its batches from (key, t), so a run is the same however it is cut or resumed.
-"""
+"""One loop for every kernel: whole blocks of steps inside jit, the host only between them."""
 
 import functools
 import time
@@ -29,8 +25,9 @@ traces = 0  # how often ``advance`` has been traced in this process; tests read 
 class Shape(NamedTuple):
     """What of a loop is known when it is compiled.
 
-    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the
-    other. A group is the larger of them: the unit of time.
+    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the other. A
+    group is the larger of them: the unit of time. Group g draws its noise from ``fold_in(key, g)`` and its batches from
+    (key, t), so a run is the same however it is cut or resumed.
     """
 
     thin: int
@@ -76,8 +73,7 @@ class Run(NamedTuple):
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
     """The loop's shape for ``draws`` kept draws a chain of a state of ``size`` numbers.
 
-    A block's length depends on thinning and size only, never on how many draws are asked for: or a longer run would
-    not begin as a shorter one does.
+    A block's length depends on thinning and size only: or a longer run would not begin as a shorter one does.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -102,10 +98,7 @@ def advance(
     first: jax.Array,
     last: jax.Array,
 ) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
-    """Groups [first, last) of every chain; stops early, at the last good state, where one is not finite.
-
-    ``rows`` is what ``program(rows, tuned)`` builds the kernel on; with a plan, what batches are cut from.
-    """
+    """Groups [first, last) of every chain, on ``program(rows, tuned)``; stops at the last state that is finite."""
     global traces
     traces += 1
     kernel: Kernel = program(rows, tuned)

@@ -1,8 +1,4 @@
-"""Whether predictions deserve the trust they ask for: scores, coverage, calibration, and intervals that cover.
-
-Pure functions of NumPy arrays, computed in float64. n counts rows, s draws, C classes. Losses say so; all else is a
-plain measurement.
-"""
+"""Whether predictions deserve the trust they ask for: scores, coverage, calibration, and intervals that cover."""
 
 import math
 from typing import Any, NamedTuple
@@ -19,13 +15,7 @@ def crps_normal(y: Any, mean: Any, sd: Any) -> np.ndarray:
 
         CRPS = ∫ (F(t) − 1[y ≤ t])² dt = σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π],   z = (y − μ)/σ
 
-    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. At σ = 0 it is |y − μ|.
-
-    Args:
-        y, mean, sd: of shapes that broadcast; sd ≥ 0, the standard deviation and not the variance.
-
-    Raises:
-        DataError: a negative or NaN sd.
+    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast; at σ = 0 it is |y − μ|, of σ < 0 a DataError.
 
     >>> print(crps_normal(0.0, 0.0, 1.0).round(6))
     0.233695
@@ -49,12 +39,9 @@ def crps_draws(y: Any, draws: Any, weights: Any = None) -> np.ndarray:
     fair score may be negative. By sorting, in O(s log s).
 
     Args:
-        y: (n, ...).
+        y: (n, ...), as what is returned.
         draws: (s, n, ...), s ≥ 2.
         weights: (s,), ≥ 0; equal by default.
-
-    Returns:
-        (n, ...).
 
     Raises:
         DataError: shapes that do not fit, fewer than two draws that count, a negative weight.
@@ -81,19 +68,12 @@ def coverage(y: Any, lower: Any, upper: Any) -> float:
 
 
 def pit(y: Any, forecast: Any) -> np.ndarray:
-    """The probability integral transform F(y), uniform on (0, 1) where forecasts are calibrated.
+    """The probability integral transform F(y), (n, ...), uniform on (0, 1) where forecasts are calibrated.
 
         u = F(y),   or of s draws   u = (#{x < y} + ½ #{x = y} + ½) / (s + 1)
 
-    Where y and the draws are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with equal
-    probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
-
-    Args:
-        y: (n, ...).
-        forecast: draws (s, n, ...), or the cdf, ``y -> F(y)``.
-
-    Returns:
-        (n, ...).
+    Where y and the draws (s, n, ...) are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with
+    equal probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
     """
     y = np.asarray(y, np.float64)
     if callable(forecast):
@@ -121,10 +101,7 @@ class Sharpness(NamedTuple):
 
 
 def sharpness(lower: Any, upper: Any, sd: Any = None) -> Sharpness:
-    """How much forecasts claim to know, in the units of y; less is better among calibrated ones, and only there.
-
-    Gneiting, Balabdaoui & Raftery 2007: maximise sharpness subject to calibration.
-    """
+    """How much forecasts claim to know, in the units of y; less is better among calibrated ones, and only there."""
     width = np.mean(np.asarray(upper, np.float64) - np.asarray(lower, np.float64))
     return Sharpness(float(width), math.nan if sd is None else float(np.mean(np.asarray(sd, np.float64))))
 
@@ -181,9 +158,9 @@ class Reliability(NamedTuple):
 
 
 def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
-    """How often the likeliest class was right, by the confidence in it.
+    """How often the likeliest class was right, by the confidence in it (Guo et al. 2017).
 
-    Bin m of M holds the rows whose largest probability lies in ((m − 1)/M, m/M]. Guo et al. 2017.
+    Bin m of M holds the rows whose largest probability lies in ((m − 1)/M, m/M].
 
     Args:
         probabilities: (n, C), rows that sum to 1.
@@ -192,7 +169,6 @@ def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
 
     Raises:
         DataError: shapes that do not fit, labels out of range, rows that do not sum to 1.
-        SettingsError: no bins.
     """
     expect_whole("bins", bins)
     probabilities, labels = _classified(probabilities, labels)
@@ -205,10 +181,10 @@ def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
 
 
 def ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
-    """The expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
+    """Expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
 
-    Guo et al. 2017, eq. 3; bins as in ``reliability``. It is zero for forecasts that are calibrated only in the limit:
-    of n calibrated rows it is of order √(bins/n), so compare it at one n.
+    Guo et al. 2017, eq. 3; bins as in ``reliability``. Of n calibrated rows it is of order √(bins/n): compare it at one
+    n.
     """
     told = reliability(probabilities, labels, bins)
     gap = np.abs(told.accuracy - told.confidence)
@@ -222,20 +198,12 @@ def entropy(probabilities: Any) -> np.ndarray:
 
 
 def mutual_information(probabilities: Any, weights: Any = None) -> np.ndarray:
-    """What the label of a row would tell about the parameters, I(y*; θ), in nats: the epistemic part of the entropy.
+    """What the label of a row would tell about the parameters, I(y*; θ), (n,) nats: the entropy's epistemic part.
 
         I = H(Σ_s w_s p_s) − Σ_s w_s H(p_s),   0 ≤ I ≤ H(Σ_s w_s p_s)
 
-    Houlsby et al. 2011 (BALD).
-
-    Args:
-        probabilities: (s, n, C), of every draw.
-        weights: (s,); equal by default.
-
-    Returns:
-        (n,).
-
-    Two draws that are sure of different classes: one bit.
+    of probabilities (s, n, C) of every draw, weights (s,), equal by default. Houlsby et al. 2011 (BALD). Two draws that
+    are sure of different classes: one bit.
 
     >>> print((mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]) / np.log(2)).round(9))
     [1.]
@@ -248,10 +216,9 @@ def mutual_information(probabilities: Any, weights: Any = None) -> np.ndarray:
 
 
 def auroc(score_in: Any, score_out: Any) -> float:
-    """The area under the ROC curve: P(score_out > score_in) + ½ P(score_out = score_in).
+    """The area under the ROC curve: P(score_out > score_in) + ½ P(score_out = score_in); Hanley & McNeil 1982.
 
-    ½ where the score cannot tell the two apart, 1 where every row outside scores higher (an entropy, say). Hanley &
-    McNeil 1982: the Mann–Whitney statistic.
+    ½ where the score cannot tell the two apart, 1 where every row outside scores higher (an entropy, say).
 
     >>> auroc([0.1, 0.2], [0.2, 0.9])
     0.875
@@ -267,21 +234,14 @@ def auroc(score_in: Any, score_out: Any) -> float:
 
 
 def split_conformal(scores: Any, level: float) -> np.ndarray:
-    """The ⌈(n + 1) level⌉-th smallest of n scores of rows kept out of the fit: a new row's is at most that, with
-    probability at least ``level``, and at most level + 1/(n + 1) where no two scores are equal.
+    """The ⌈(n + 1) level⌉-th smallest, (...), of n scores (n, ...) of rows kept out of the fit.
 
-    Over exchangeable rows, kept-out ones included; whatever the model; not given the inputs. Vovk, Gammerman & Shafer
-    2005; Lei et al. 2018, theorem 2.
-
-    Args:
-        scores: (n, ...), how badly each row was predicted.
-        level: in (0, 1).
-
-    Returns:
-        (...).
+    A new row's is at most that with probability at least ``level``, and at most level + 1/(n + 1) where no two scores
+    are equal, over exchangeable rows, kept-out ones included; whatever the model; not given the inputs. Vovk, Gammerman
+    & Shafer 2005; Lei et al. 2018, theorem 2.
 
     Raises:
-        SettingsError: a level out of range.
+        SettingsError: a level outside (0, 1).
         DataError: scores that are NaN, or too few: n < level/(1 − level), for which only an infinite interval covers.
 
     >>> print(split_conformal(np.arange(1.0, 10.0), 0.9))

@@ -22,8 +22,8 @@ class Diagnosed(NamedTuple):
 def diagnose(draws: np.ndarray) -> Diagnosed:
     """R-hat, effective draws and Monte-Carlo standard errors of draws (chain, draw, k).
 
-    A chain that does not move has no effective draws: R-hat and ESS of constant numbers, which arviz gives as
-    NaN and the number of draws, become inf and 0.
+    A chain that does not move has no effective draws: its R-hat and ESS, which arviz gives as NaN and the number of
+    draws, become inf and 0.
     """
     from arviz_stats.base.array import array_stats  # a second of imports, which a point does not need
 

@@ -55,10 +55,7 @@ def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int
 
 
 def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
-    """Of each layer, the units with Var_x E_q[h | x] > 0.01; a categorical unit counts by any of its levels.
-
-    What averaging over draws adds to the variance is taken off.
-    """
+    """Of each layer, the units with Var_x E_q[h | x] > 0.01, without what averaging adds; any level counts."""
     units = sum(layer.seen for layer in ladder.layers[1:])
     together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
     counts = []
@@ -97,9 +94,8 @@ def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
 def judged(found: dict[str, Any], depth: int) -> list[Check]:
     """What a posterior's numbers mean for trust.
 
-    The ELBO's gap is a property of q, not a fault of θ: more than a nat is to be known where models are compared. The
-    log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
-    half a single draw carries the sum, and what is averaged by these weights is that draw's.
+    The log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
+    half a single draw carries the sum. The ELBO's gap is a property of q, not a fault of θ.
     """
     settled = bool(found["settled"])
     gap, samples = found["bound"] - found["elbo"], found["samples"]

@@ -1,8 +1,4 @@
-"""What is checked before anything runs, in sentences.
-
-A minibatch needs no check at run time: a model describes one datum and the library maps, sums and scales, so
-its gradient is unbiased by construction (a law test enumerates it).
-"""
+"""What is checked before anything runs, in sentences."""
 
 import functools
 import inspect
@@ -29,12 +25,7 @@ def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> t
 
 
 def check(model: Model, data: Data | None) -> None:
-    """Raise the first thing that is wrong with a model on its data.
-
-    Raises:
-        ModelError: densities of the wrong shape or type.
-        DataError: data outside the likelihood's support, or missing.
-    """
+    """Raise the first thing that is wrong with a model on its data, a ModelError or a DataError."""
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:

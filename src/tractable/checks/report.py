@@ -12,8 +12,8 @@ ORDER = ("trust", "caution", "reject")
 class Report(NamedTuple):
     """The worst verdict of the checks, and the checks.
 
-    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind.
-    "reject": do not use it before the cause is mended.
+    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind. "reject": do
+    not use it before the cause is mended.
     """
 
     verdict: str

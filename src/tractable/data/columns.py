@@ -148,11 +148,7 @@ def standardised(name: str, numbers: np.ndarray) -> Column | None:
 
 
 def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and sd of a column's numbers.
-
-    Raises:
-        DataError: numbers so large or so close that there is no sd.
-    """
+    """Mean and sd of a column's numbers; a DataError where they are so large or so close that there is no sd."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(numbers.mean()), float(numbers.std())
     if not (0 < sd < math.inf):

@@ -26,8 +26,6 @@ Frame = pd.DataFrame
 def read_table(path: str | Path) -> Frame:
     """A CSV file (``.csv``, also ``.csv.gz``; commas, a header, UTF-8) or a Parquet file as a DataFrame.
 
-    Empty cells of a CSV file, and NA, NaN, null, None and the like, are missing values.
-
     Raises:
         DataError: no such file; another kind of file; an unreadable or empty one; two columns of one name.
     """
@@ -139,15 +137,12 @@ def places(shape: Sequence[int]) -> list[str]:
 
 
 def read_rows(path: Path, array: str | None = None, first: Sequence[str] = USUAL, names: Sequence[str] = ()) -> Source:
-    """Rows of an .npz, an .npy, a .csv or a .parquet file.
+    """Rows of an .npz, an .npy, a .csv or a .parquet file; a DataError of a file that holds none.
 
     Args:
         array: which of an .npz.
         first: arrays that are taken where none is named, the foremost that is there.
         names: of columns a table must have; all columns of numbers by default.
-
-    Raises:
-        DataError: a file that is not there or damaged, no such array, text, Python objects, no numbers.
     """
     if path.suffix not in ARRAYS:
         if array is not None:
@@ -169,9 +164,6 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
         path: of the table, for sentences.
         names: columns that it must have, and which are taken; all of numbers by default.
         purpose: ends a sentence about a table that has none.
-
-    Raises:
-        DataError: columns that are not there, or hold no numbers.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]

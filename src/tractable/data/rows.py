@@ -1,11 +1,4 @@
-"""Data that knows its size, where its rows live, and which rows batch t of a run holds.
-
-Batch t is a pure function of (key, t), so a resumed run needs no iterator state. An epoch cuts the
-N rows into M blocks whose sizes differ by at most one, starting at a random offset, and visits them
-in a random order: every row once. Blocks are contiguous rows of a copy shuffled once, because
-gathering random rows from memory costs several times a gradient. What randomness remains between
-epochs is the offset and the order; neighbours in the shuffled copy stay neighbours.
-"""
+"""Data that knows its size, where its rows live, and which rows batch t of a run holds."""
 
 import hashlib
 from collections.abc import Callable
@@ -81,9 +74,9 @@ def whole(rows: PyTree) -> Batch:
 class Plan(NamedTuple):
     """How a run walks through N rows: at most ``batch_size`` a step, by epochs or independently.
 
-    ``independent`` draws each batch's place afresh; the gradient noise is then white, which a
-    correction for it needs. Batches of one epoch are negatively correlated, which is the better
-    choice everywhere else.
+    An epoch cuts the rows, shuffled once, into M contiguous blocks whose sizes differ by at most one, from a random
+    offset and in a random order. ``independent`` draws each batch's place afresh; the gradient noise is then white,
+    which a correction for it needs. Batches of one epoch are negatively correlated, which is better everywhere else.
     """
 
     size: int
@@ -120,8 +113,7 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
 def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
     """π(index) for a pseudo-random permutation π of 0..count−1 that eight random words choose.
 
-    A Feistel network on Z_a × Z_b with ab ≥ count, walked along its cycle until it lands inside:
-    no array of length ``count`` is ever formed.
+    A Feistel network on Z_a × Z_b, ab ≥ count, walked along its cycle until it lands inside: no array of ``count``.
     """
     if count == 1:
         return jnp.zeros_like(index)
@@ -238,10 +230,9 @@ class Data:
         return taken
 
     def alike(self, count: int = EVENLY) -> "Data":
-        """Rows that all count once and stand for these, to begin a method from: the data themselves without weights.
+        """Rows that all count once and stand for these, to begin a method from; those of weight zero are left out.
 
-        Rows of weight zero are left out. Where the others differ in weight, ``count`` rows stand for them, evenly in
-        proportion to it.
+        Where the others differ in weight, ``count`` rows stand for them, evenly in proportion to it.
         """
         if self.weights is None:
             return self
@@ -282,10 +273,7 @@ class Data:
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
-        """The rows in shuffled order on the device, the first ``width`` repeated at the end.
-
-        So that any ``width`` rows, taken round the end, are one contiguous slice.
-        """
+        """The rows in shuffled order on the device, the first ``width`` again at the end: any ``width`` are a slice."""
         if width not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])

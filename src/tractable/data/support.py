@@ -64,11 +64,7 @@ def brightest(source: Source) -> float:
 
 
 def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
-    """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said.
-
-    Args:
-        binary: the model's rows are binary, whatever they look like.
-    """
+    """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said."""
     values, pixels = source.values, asked in (None, "bernoulli", "continuous-bernoulli")
     divisor = brightest(source) if pixels else 1.0
     if divisor != 1:

@@ -1,16 +1,4 @@
-"""The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, and a verdict.
-
-    "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
-    "importance"    p(y) ≈ (1/S) Σ p(y, z_s)/q(z_s),            z_s ~ q, the weights' tail smoothed
-    "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; and 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior: a sandwich
-    "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
-
-All in logs and over the unconstrained z, whose density carries the log-determinant: log p(y) does not depend on how the
-parameters are written. E log w < log E w: a mean of log weights is a lower bound, the log of their mean an estimate,
-which is itself low by about var/(2S). Of a latent model at a given θ it is Σ_n log p(x_n|θ), datum by datum: these
-biases are all of one sign and add up, Σ var/(2S), where errors add as squares. Neal 2001; Vehtari et al. 2024
-(smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
-"""
+"""The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
 import time
 from collections.abc import Callable
@@ -54,24 +42,30 @@ def log_evidence(
 ) -> Evidence:
     """The log marginal likelihood of a model, in nats; of a log density alone, log Z = log ∫ e^{log density}.
 
-    "monte-carlo" averages the likelihood over prior draws. It is unbiased for p(y), and fails all the same: the
-    posterior holds a share of the prior's mass that falls off exponentially in the parameters and the digits the data
-    add, so that a handful of draws carry the whole mean or none does; and as E log < log E, its logarithm is then far
-    too low while its standard error, from weights that never saw the peak, looks small. Few parameters, few data.
+        "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
+        "importance"    p(y) ≈ (1/S) Σ p(y, z_s)/q(z_s),            z_s ~ q, the weights' tail smoothed
+        "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; and 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior: a
+            sandwich
+        "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
 
-    "importance" draws from a q near the posterior: one that was fitted, or a Student t at the modes. As good as q.
+    over the unconstrained z, whose density carries the log-determinant. E log w < log E w: a mean of log weights is a
+    lower bound, the log of their mean an estimate, itself low by about var/(2S). Neal 2001; Vehtari et al. 2024
+    (smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
 
-    "annealed" goes from the prior to the posterior by temperatures, and back from posterior draws, which bounds
-    log p(y) from below and above; the gap is what is not known. The default; some thousand gradients a chain.
-
-    "laplace" is one climb and one curvature, exact for a normal posterior; it knows no error, so its verdict is that of
-    importance weights against it.
+    "monte-carlo" is unbiased for p(y), and fails all the same: the posterior holds a share of the prior's mass that
+    falls off exponentially in the parameters and the digits the data add, so that a handful of draws carry the whole
+    mean or none does; the estimate is then far too low while its standard error, from weights that never saw the peak,
+    looks small. For few parameters and few data. "importance" draws from a q near the posterior: one that was fitted,
+    or a Student t at the modes. As good as q. "annealed" goes from the prior to the posterior by temperatures, and back
+    from posterior draws, which bounds log p(y) from below and above; the gap is what is not known. The default; some
+    thousand gradients a chain. "laplace" is one climb and one curvature, exact for a normal posterior; it knows no
+    error, so its verdict is that of importance weights against it.
 
     Of a ``LatentModel`` at a given ``theta`` it is Σ_n log p(x_n|θ), z alone being summed out: exactly by "enumeration"
-    where there is a sum or a closed form (the default then), else estimated for every datum by "monte-carlo" over
-    z ~ p(z|θ), by "importance" from a Student t about every mode of p(z|x_n, θ) that climbs find, or "annealed" from
-    p(z|θ) to p(z|x_n, θ). Annealing has an upper bound only for simulated data, whose ``z`` is an exact draw of every
-    posterior.
+    where there is a sum or a closed form (the default then), else estimated for every datum by "monte-carlo" over z ~
+    p(z|θ), by "importance" from a Student t about every mode of p(z|x_n, θ) that climbs find, or "annealed" from p(z|θ)
+    to p(z|x_n, θ). Biases are then all of one sign and add up, where errors add as squares. Annealing has an upper
+    bound only for simulated data, whose ``z`` is an exact draw of every posterior.
 
     A log density (``Model.from_log_density``) or a callable prior cannot be drawn from: "monte-carlo" and "annealed"
     then begin at a normal around the modes, of twice their sd; an unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
@@ -79,8 +73,7 @@ def log_evidence(
     Args:
         model: what is believed; its priors proper.
         data: Data or arrays; those of ``posterior`` where left out; None for a model without a likelihood.
-        method: "monte-carlo", "importance", "annealed" (the default) or "laplace"; with ``theta`` "enumeration" (the
-            default where it can be), "monte-carlo", "importance" or "annealed".
+        method: one of these; by default "annealed", with ``theta`` "enumeration" where it can be.
         theta: parameters of a ``LatentModel``, in the user's space.
         z: with ``theta`` and "annealed": the causes that ``model.sample`` drew with these data, leading axis N ≥ 8.
         seed: of all randomness.
@@ -90,9 +83,8 @@ def log_evidence(
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         settings: of the method: ``draws`` (monte-carlo, importance, laplace), ``degrees`` (importance), ``starts``
             (importance, laplace); ``chains``, ``temperatures``, ``transitions``, ``kernel``, ``reverse``, ``pilot``
-            (annealed). See ``MonteCarlo``, ``Importance``, ``Annealing`` and ``Laplace`` of ``evidence_settings``.
-            With ``theta`` draws (1000), starts (4), chains (32) and temperatures (100) are each datum's, and
-            ``reverse`` is whether there is z.
+            (annealed). With ``theta`` draws (1000), starts (4), chains (32) and temperatures (100) are each datum's,
+            and ``reverse`` is whether there is z.
 
     Ctrl-C and SIGTERM stop the call between its phases: where the forward weights are there they are returned, without
     an upper bound and with "caution".

@@ -1,7 +1,4 @@
-"""Modes of targets and what lies around them: where importance sampling draws, and where annealing may begin.
-
-Of θ given y they are climbed to one by one, on the host; of z given x_n in one compiled program, for all data at once.
-"""
+"""Modes of targets and what lies around them: where importance sampling draws, and annealing may begin."""
 
 import functools
 import math
@@ -91,9 +88,8 @@ def normal_base(modes: list[Mode]) -> Normal:
 def modes_of_causes(targets: Targets, count: int, spread: jax.Array, key: jax.Array) -> tuple[Mixture, jax.Array]:
     """For each of N targets Student t around the distinct modes where climbs from the base end, and their number.
 
-    Climbs are in units of the base's sds ``spread`` (d,). The shares are of the mass that the normals around
-    the modes hold. Without a curvature anywhere the number is 0, and q as wide as the base,
-    about the highest end.
+    Climbs are in units of the base's sds ``spread`` (d,). Without a curvature anywhere the number is 0, and q as wide
+    as the base, about the highest end.
     """
     size = len(spread)
 

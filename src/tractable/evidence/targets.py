@@ -1,12 +1,4 @@
-"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it.
-
-    log f_β(u) = log p₀(u) + β r(u),    r = log(unnormalised target) − log p₀,    Z = ∫ e^{log p₀(u) + r(u)} du
-
-    θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
-    z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
-
-u are flat unconstrained reals, and densities of them carry the log-determinant.
-"""
+"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it."""
 
 import dataclasses
 import functools
@@ -39,7 +31,10 @@ class Normal(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One density in parts; a state is what the base is drawn as, θ or z in the user's space."""
+    """One density in parts: log f_β(u) = log p₀(u) + β r(u), Z = ∫ e^{log p₀(u) + r(u)} du, u unconstrained.
+
+    A state is what the base is drawn as, θ or z in the user's space; densities of flat u carry the log-determinant.
+    """
 
     sample: Callable  # key -> state, of the base
     log_likelihood: Callable  # state -> (), r
@@ -55,8 +50,10 @@ class Target(NamedTuple):
 class Targets:
     """One target that looks at all rows, or one for every row. A pytree, so that compiled functions take it.
 
+        θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
+        z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
+
     Attributes:
-        model: of all.
         target: ``(model, shared, rows) -> Target``, of all rows or of one.
         shared: what every target looks at beside its rows.
         rows: of the data, leading axis N.
@@ -96,12 +93,10 @@ class Targets:
         return jax.lax.map(one, (keys, self.rows, own), batch_size=self.together(draws))
 
     def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
-        """``function(target, key, own) -> (value, info)`` of every draw: the values (N, draws, …), of one target
-        (draws, …), and the infos' mean. Every target has draws of its own, so that their errors are independent.
+        """``function(target, key, own) -> (value, info)`` of every draw, each with a key: values, and infos' mean.
 
-        Args:
-            own: of each target, leading axis N; of one target of each draw, leading axis ``draws``.
-            work: times the numbers that a draw takes otherwise.
+        Values are (N, draws, …), of one target (draws, …); ``own`` is of each target, leading axis N, of one target of
+        each draw; ``work`` times the numbers that a draw takes otherwise.
         """
 
         def every(target: Target, key: jax.Array, own: PyTree) -> tuple:

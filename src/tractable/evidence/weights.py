@@ -1,11 +1,4 @@
-"""Weights of draws: of the base, and of a proposal q that lies nearer to the target.
-
-    base        w_s = e^{r(u_s)},                       u_s ~ p₀
-    proposal    w_s = e^{log p₀(u_s) + r(u_s)}/q(u_s),  u_s ~ q
-
-A proposal is ``(own, φ, key) -> (u, log q(u))``, with what it has of each target and what is the same for all: a
-Student t, a mixture of them, or a q that was fitted.
-"""
+"""Weights of draws: of the base, e^{r(u)}, and of a proposal q nearer to the target, e^{log p₀(u) + r(u)}/q(u)."""
 
 import functools
 import math
@@ -58,12 +51,9 @@ def log_weights(
     targets: Targets, own: PyTree, phi: PyTree, key: jax.Array, draws: int, propose: Propose | None = None,
     work: int = 1,
 ) -> jax.Array:  # fmt: skip
-    """(N, draws), those of one target (draws,): of draws of the base, or of a proposal.
+    """(N, draws), those of one target (draws,): of draws of the base, or of ``(own, φ, key) -> (u, log q(u))``.
 
-    Args:
-        own: the proposal's, of each target, leading axis N.
-        phi: the proposal's, the same for all.
-        work: times the numbers that a draw takes otherwise.
+    ``own`` is the proposal's of each target, leading axis N, ``phi`` the same for all.
     """
 
     def one(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, tuple]:
@@ -99,10 +89,7 @@ def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
 
 
 def smoothed(log_weights: Any) -> np.ndarray:
-    """(S,) log weights with the largest replaced by quantiles of a Pareto tail fitted to them (PSIS).
-
-    As they are where they are equal up to rounding, or not all finite.
-    """
+    """(S,) log weights with the largest replaced by quantiles of a fitted Pareto tail (PSIS), if finite and unequal."""
     log_weights = np.asarray(log_weights, np.float64)
     if not math.isfinite(khat(log_weights)):
         return log_weights

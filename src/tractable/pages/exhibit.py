@@ -1,8 +1,4 @@
-"""What is shown of a result: tables, facts and figures under a title, described once and drawn by whoever shows them.
-
-``parameters``, ``networks``, ``ladders``, ``mixtures``, ``held_out`` and ``comparison`` make exhibits; ``render``
-writes them as a page, ``terminal`` prints their tables, and ``Table.frame`` is a table's values.
-"""
+"""What is shown of a result: tables, facts and figures under a title, described once and drawn by who shows them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -74,15 +70,13 @@ class Picture(NamedTuple):
 
 
 class Exhibit(NamedTuple):
-    """What stands under one title.
+    """What stands under one title; none where it is empty, and the verdict beside it.
 
     Attributes:
-        title: none where it is empty.
         parts: in their order; a dict is facts, values by name; an exhibit among them is a subsection.
         note: sentences on how to read it.
         layout: CSS classes of its parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
             "folded" hides them until the title is clicked.
-        verdict: stands beside the title.
     """
 
     title: str

@@ -47,11 +47,7 @@ class HeldOut(NamedTuple):
 def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: Any = None) -> HeldOut:
     """Scores of held-out rows, in the target's own units, from one prediction of them.
 
-    Args:
-        posterior: with draws, or a point.
-        data: rows kept out of the fit.
-        encoder: of a table; its unit is the scores'.
-        shifted: inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
+    ``shifted`` are inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
     """
     unit = unit_of(encoder)
     # A density in other units is another number: p(y) = p(standardised y) / sd.
@@ -158,10 +154,7 @@ def calibrated(below: np.ndarray) -> list[Exhibit]:
 
 
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Of at most ``SEEN`` rows, evenly chosen: the share of predictive draws below what was seen, and the CRPS.
-
-    The shares, ties by half, are uniform where predictions are calibrated.
-    """
+    """Of at most ``SEEN`` rows: the share of predictive draws below what was seen, ties by half, and the CRPS."""
     first = data if data.size <= SEEN else data.take(np.linspace(0, data.size - 1, SEEN).astype(int))
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each

@@ -36,13 +36,7 @@ PALEST = 246  # of 255: pictures end where they end
 
 
 def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
-    """Layers, climb, rows from the model, rows again, codes and traversals, as far as each is there.
-
-    Args:
-        posterior: of a ladder at one θ.
-        shape: (height, width) of a row that is a picture; by default square where its numbers are a square, and lines
-            elsewhere.
-    """
+    """Layers, climb, rows from the model, rows again, codes and traversals, as far as each is there."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
     data = some_rows(posterior, MAPPED)

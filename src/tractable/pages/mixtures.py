@@ -53,8 +53,6 @@ def exhibits(
     """The choice, the components, the rows and the climbs of EM.
 
     Args:
-        found: the choice among several K.
-        components: those of the model chosen.
         rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
         likeliest: (n,) component of each, from 0.
         covariance: its form.
@@ -229,13 +227,7 @@ def starts(canvas: Canvas, traces: np.ndarray) -> None:
 
 @drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
 def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Rows (n, k) of every two columns, coloured by component, and the ellipses that hold 90 % of each component.
-
-    Args:
-        found: the components in these k columns.
-        values: NaN where a number is missing.
-        likeliest: (n,) component of each row, from 0.
-    """
+    """Rows (n, k) of every two columns, NaN where missing, by likeliest component (n,), and each one's 90 % ellipse."""
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
     radius = np.sqrt(stats.chi2.ppf(0.9, 2))
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]

@@ -52,10 +52,7 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
 
 
 def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Any, unbounded: bool) -> jax.Array:
-    """KL(N(mean, sd²) ‖ prior) in nats, over the unconstrained numbers of one parameter.
-
-    In closed form where the prior is normal, else by ``KL_DRAWS`` draws.
-    """
+    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws where it is not normal."""
     base: Any = prior
     while isinstance(base, Independent | ExpandedDistribution):
         base = base.base_dist

@@ -1,8 +1,4 @@
-"""Figures, small so that a page can lay them side by side or, on a phone, under one another.
-
-A function decorated with ``drawing`` says how to draw on an empty matplotlib figure; called without that figure, it
-gives the ``Figure`` of an exhibit.
-"""
+"""Figures, small so that a page can lay them side by side or, on a phone, under one another."""
 
 import functools
 import warnings
@@ -30,7 +26,7 @@ Draw = Callable[..., None]
 def drawing(
     title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
 ) -> Callable[[Draw], Callable[..., Figure]]:
-    """Make a function that draws into one that gives a Figure, whose size may be a function of what is drawn."""
+    """Make a function that draws on an empty canvas into one that, without it, gives a Figure."""
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)

@@ -28,12 +28,7 @@ TALL = 30  # rows of a table before it scrolls
 
 
 def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
-    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path.
-
-    Args:
-        title: of the page.
-        by: stands above the title: the method, or how many.
-    """
+    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path."""
     path = pathlib.Path(folder) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html(title, exhibits, by), encoding="utf-8")

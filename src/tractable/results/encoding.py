@@ -1,9 +1,4 @@
-"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth.
-
-    encode: q(h | x)      generate: p(h^L) … p(x | h¹)      reconstruct: E[x | h], h ~ q(h | x)
-
-What is drawn for row n depends on the seed and n alone, not on the rows beside it.
-"""
+"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth."""
 
 import functools
 import math
@@ -33,10 +28,7 @@ HELD_AGAINST = 1000  # rows learnt from that held-out ones are held against
 
 
 class Encoded(NamedTuple):
-    """h given x under q, a tuple of arrays over the layers h¹ … h^L.
-
-    Of Bernoulli units ``mean`` is the probabilities; of categorical ones those of their levels, (row, n · levels).
-    """
+    """h given x under q, a tuple of arrays over the layers h¹ … h^L; of units that are 0, 1 or levels probabilities."""
 
     mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
     sd: tuple[np.ndarray, ...]  # (row, n)
@@ -63,10 +55,11 @@ class Bound(NamedTuple):
 
 
 def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
-    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, draws.
+    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
 
     A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
-    (``averaged``). With redraw=True the pixels are drawn from x once.
+    (``averaged``). With redraw=True the pixels are drawn from x once. What is drawn for row n depends on the seed and
+    n.
 
     Raises:
         SettingsError: a posterior without an inference network; draws < 0.
@@ -87,7 +80,7 @@ def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
 
 
 def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
-    """n of x from the top down, h^L first. The first of many are those of few."""
+    """n new rows x, p(h^L) … p(x | h¹), the mean of each given its h¹, and h. The first of many are those of few."""
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
     made = over_rows(
@@ -106,7 +99,7 @@ def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.
 
 
 def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
-    """The mean of log w over ``samples`` draws of q for every row, (row,), nats: no higher than log p(x) on average."""
+    """E_q[log p(x, h) − log q(h | x)] of every row by ``samples`` draws, (row,), nats: at most log p(x) on average."""
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
@@ -116,14 +109,13 @@ def log_evidence(
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
     It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
-    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is
-    log p(x) itself.
+    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is log
+    p(x) itself.
 
-    An upper side needs an exact draw of p(h | x), which nobody has of rows from the world, and everybody of rows that
-    the model made: there the h that x came from joins the K, and the bound turns round (Grosse, Ghahramani & Adams
-    2015). ``simulated`` such rows tell how far apart the two are, for q as it was learnt; what lies beside its rows may
-    be farther. Where the layers are normal, ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows
-    anneals both ways, which needs no q.
+    An upper side needs an exact draw of p(h | x), which only rows that the model made have: there the h that x came
+    from joins the K, and the bound turns round (Grosse, Ghahramani & Adams 2015). ``simulated`` such rows tell how far
+    apart the two are, for q as it was learnt; what lies beside its rows may be farther. Where the layers are normal,
+    ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows anneals both ways, which needs no q.
 
     Args:
         data: rows; those learnt from by default.
@@ -150,8 +142,7 @@ def log_evidence(
 
 
 def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:
-    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality for the
-    law in which the h that x came from is any one of the K + 1."""
+    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality."""
     make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
     make = functools.partial(_generated, ladder, params["theta"], make_key)
     x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
@@ -166,11 +157,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
 
 
 def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> Bound:
-    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row.
-
-    Raises:
-        DataError: rows that are those learnt from; a posterior that was loaded without its data.
-    """
+    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row."""
     kept = as_data(data)
     learnt = posterior.data
     if learnt is None:

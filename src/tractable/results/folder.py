@@ -184,15 +184,7 @@ def write(
     *,
     streamed: bool = False,
 ) -> None:
-    """What was learnt, with its settings (TOML), its summary (CSV) and all else that is known of it (JSON).
-
-    Args:
-        belief: draws go to zarr, anything else to a sealed checkpoint.
-        settings: of the method, and the seed.
-        summary: a DataFrame.
-        about: what JSON can hold.
-        streamed: the draws are there already.
-    """
+    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON)."""
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
@@ -211,7 +203,7 @@ def write(
 def read(
     folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool
 ) -> Belief:
-    """What was learnt.
+    """What was learnt; a CheckpointError of what is damaged, or of a version whose folders are not read.
 
     Args:
         weigh: weights of draws, of their traces.
@@ -219,9 +211,6 @@ def read(
         seed: with which the draws of a q are made again.
         count: draws a chain; a run ends with a whole block of steps, and so with some more.
         point: of a method that learns one θ.
-
-    Raises:
-        CheckpointError: damaged, or written by a version whose folders are not read.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():

@@ -40,25 +40,23 @@ class Imputed(NamedTuple):
 
 
 def impute(posterior: Any, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Imputed:
-    """What is missing of x given what is seen of it, p(x_m, h | x_o): NaN stands for a missing number.
+    """What is missing of x (row, n), NaN, given what is seen of it: mean and draws of p(x_m, h | x_o).
 
         x̃_k completes x,   h_k ~ r_k(h) = 0.8 q(h | x̃_k) + 0.2 p(h),   w_k = p(x_o | h_k) p(h_k) / r_k(h_k)
 
-    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the
-    step before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is
-    unbiased for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step
-    have a bias of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``. Needs p(x | h) to
-    factorise over x's numbers.
+    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the step
+    before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is unbiased
+    for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step have a bias
+    of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``.
 
     Args:
-        x: (row, n).
         draws: that are told, resampled by weight.
         samples: K ≥ 2 weighted draws a row.
         steps: ≥ 1.
 
     Raises:
         SettingsError, DataError: as ``encode``.
-        ModelError: a p(x | h) that does not factorise.
+        ModelError: a p(x | h) that does not factorise over x's numbers.
     """
     ladder, params = network_of(posterior, "impute")
     expect("impute(draws=...)", draws, Count)
@@ -109,11 +107,7 @@ def _imputed(
 def completed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple:
-    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights.
-
-    Args:
-        counts: draws told, K, steps.
-    """
+    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights."""
     draws, samples, steps = counts
     theta = params["theta"]
     look_key, first_key, step_key, last_key, told_key = jax.random.split(key, 5)

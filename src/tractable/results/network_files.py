@@ -25,11 +25,7 @@ def save_network(ladder: Any, phi: PyTree, folder: pathlib.Path) -> None:
 
 
 def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
-    """φ in the ladder's own structure; None where none was saved.
-
-    Raises:
-        CheckpointError: a model that is no ladder, a network of other sizes or that computes something else.
-    """
+    """φ in the ladder's own structure, None where none was saved; a CheckpointError of another network's."""
     if not (folder / FOLDER).exists():
         return None
     saved = files.load(folder / FOLDER)

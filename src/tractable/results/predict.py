@@ -1,8 +1,4 @@
-"""From draws of the parameters to predictions, their parts and their intervals, in memory that does not grow with rows.
-
-Rows go through in chunks; within a chunk the model runs once for each draw, on all its rows, so that a network's
-products are of matrices. What a chunk holds fits ``BYTES``, whatever the widths of the network.
-"""
+"""From draws of the parameters to predictions, their parts and intervals, in memory that does not grow with rows."""
 
 import functools
 import math
@@ -30,11 +26,9 @@ class Prediction(NamedTuple):
     """The predictive distribution at n inputs, averaged over the posterior.
 
     For classes ``mean`` to ``upper`` are of the class indicators: ``mean`` is then the probabilities, (n, classes) or,
-    for two classes coded 0 and 1, (n,).
-
-    A likelihood without a variance (Student-t of two degrees of freedom or fewer, in any draw) has aleatoric = sd =
-    inf. Where there is no mean either (one degree or fewer, Cauchy), mean is NaN, every sd inf, and a
-    ``TractableWarning`` says so. The interval holds in both cases.
+    for two classes coded 0 and 1, (n,). A likelihood without a variance, in any draw, has aleatoric = sd = inf; where
+    there is no mean either, it is NaN, every sd inf, and a ``TractableWarning`` says so. The interval holds in both
+    cases.
     """
 
     mean: np.ndarray  # (n, ...) E[y*]
@@ -74,19 +68,9 @@ def predict(
         H(E[p]) = E[H(p)] + I(y*; θ)                  of classes, in nats
 
     The interval of a number is of at least 1000 data drawn from the likelihood, evenly over the draws of the
-    parameters. What is drawn for row n depends on the seed and n alone, not on the rows beside it.
-
-    Args:
-        x: rows of inputs, an array (also memory-mapped) or a pytree of them; None where the model has none, which
-            gives one row.
-        level: of the intervals, in (0, 1).
-        calibrate: Data that took no part in the fit. Intervals are then mean ± q sd, with q the ⌈(m + 1) level⌉-th
-            smallest of their m scores |y − mean|/sd (split conformal). They hold a new y with probability at least
-            ``level`` over rows exchangeable with these, in finite samples and whatever the model; on average over
-            rows, not at each input. For numbers only.
-
-    Returns:
-        Arrays on the host.
+    parameters, or with ``calibrate`` mean ± q sd, q the ⌈(m + 1) level⌉-th smallest of their m scores |y − mean|/sd
+    (split conformal). What is drawn for row n depends on the seed and n alone. Arguments as of ``Posterior.predict``;
+    arrays on the host.
 
     Raises:
         SettingsError: a level out of range; ``calibrate`` for classes.
@@ -361,7 +345,7 @@ def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.n
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
-    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and the shapes of what it returns of one.
+    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and shapes of what it returns of one.
 
     Read off its traces: what is made of parameters alone is the same for one row and for two, and drops out.
     """

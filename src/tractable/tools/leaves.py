@@ -1,8 +1,4 @@
-"""A pytree as arrays with names, and back: how whatever stands somewhere is written down.
-
-A leaf's name is its path, ``states/position/w``; numbers, truth values, texts and keys of JAX carry their kind behind
-a colon, ``gain:float``, and come back as they went.
-"""
+"""A pytree as arrays named by path, ``states/position/w``, and back; what is no array says its kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,15 +21,10 @@ def flattened(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The pytree of ``like``'s structure whose leaves are those arrays.
+    """The pytree of ``like``'s structure whose leaves are those arrays; a CheckpointError where one is not there.
 
-    Args:
-        like: where it holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
-            dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
-        arrays: of ``flattened``.
-
-    Raises:
-        CheckpointError: a leaf that is not there.
+    Where ``like`` holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
+    dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
     """
     known = {_parted(name)[0]: name for name in arrays}
     leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)

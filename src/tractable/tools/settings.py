@@ -1,14 +1,4 @@
-"""A setting states its range on its own line, in the words of the error that a value outside it raises.
-
-    @dataclass(frozen=True, kw_only=True)
-    class Sampler(Settings):
-        draws: Count = 1000
-        thin: Count | Literal["auto"] = "auto"
-        start: Literal["mode", "random"] = "mode"
-        step_size: Positive | None = None
-
-``Sampler(thin=0)`` is a SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
-"""
+"""A setting states its range on its own line, in the words of the error that a value outside it raises."""
 
 import dataclasses
 import math
@@ -61,11 +51,15 @@ Share = Annotated[float | int, between(0, 1)]
 class Settings:
     """Base of dataclasses that check their fields against the ranges on the fields' lines.
 
+        class Sampler(Settings):
+            draws: Count = 1000
+            thin: Count | Literal["auto"] = "auto"
+
     NumPy's scalars become Python's numbers and strings, which print and are saved as what they are. A rule between
     fields is a ``__post_init__`` that calls this one first, and then ``check``.
 
     Raises:
-        SettingsError: "Sampler(draws=...) expects a whole number ≥ 1; got 0."
+        SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
     """
 
     subject: ClassVar[str] = ""  # what errors name in place of the class
@@ -108,8 +102,8 @@ def expect_whole(what: str, value: Any, error: type[TractableError] = SettingsEr
 def range_of(hint: Any) -> Range | None:
     """The range that a type states; None where it states none.
 
-    Ranges are stated by ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions of these;
-    ``Annotated[type, "words"]`` gives words of its own to such a type, or to all instances of another.
+    By ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions; ``Annotated[type, "words"]``
+    gives words of its own to one of these, or to all instances of another.
     """
     ranges = _alternatives(hint)
     if not ranges:

@@ -14,10 +14,7 @@ PyTree = Any
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
-    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length.
-
-    One call of the generator for the whole tree, split into leaves afterwards: a call costs more than many numbers.
-    """
+    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length."""
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
     dtype = jnp.result_type(*leaves)
@@ -32,8 +29,8 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
 def raveller(shapes: PyTree) -> tuple[Callable[[PyTree], jax.Array], Callable[[jax.Array], PyTree]]:
     """``ravel`` and ``unravel`` between pytrees of these shapes and flat vectors.
 
-    As ``jax.flatten_util.ravel_pytree``, whose transpose pads every leaf to full length and adds: twenty times a
-    network's gradient. Here the transpose is one concatenation.
+    As ``jax.flatten_util.ravel_pytree``, whose transpose costs twenty times a network's gradient; here it is one
+    concatenation.
     """
     leaves, treedef = jax.tree.flatten(shapes)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves]).tolist()
