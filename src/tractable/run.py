@@ -49,7 +49,8 @@ class Moments(NamedTuple):
 
     count: jax.Array  # ()
     mean: jax.Array  # (k,)
-    square: jax.Array  # (k,) Σ (x − mean)²
+    square: jax.Array  # (k,) Σ w (x − mean)²
+    weight: jax.Array | None = None  # () Σ w; None where all draws count alike
 
 
 def some_moments() -> Moments:
@@ -162,7 +163,8 @@ def advance(
             info,
         )
         if moments is not None:
-            moments = jax.vmap(_updated)(moments, jax.vmap(jax.vmap(program.values))(positions))
+            values = jax.vmap(jax.vmap(program.values))(positions)
+            moments = jax.vmap(_updated)(moments, values, program.weigh(info._asdict()))
         return g + fine, states, (draws, infos), moments, fine
 
     def going(carry: tuple) -> jax.Array:
@@ -187,14 +189,18 @@ def over_chains(function: Callable, keys: jax.Array, states: PyTree, g: jax.Arra
     return jax.vmap(function, in_axes=(0, 0, None, 0))(keys, states, g, cut)
 
 
-def _updated(moments: Moments, xs: jax.Array) -> Moments:
-    def one(m: Moments, x: jax.Array) -> tuple[Moments, None]:
-        count = m.count + 1
-        delta = x - m.mean
-        mean = m.mean + delta / count
-        return Moments(count, mean, m.square + delta * (x - mean)), None
+def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
+    def one(m: Moments, now: tuple[jax.Array, jax.Array | None]) -> tuple[Moments, None]:
+        x, w = now
+        count, delta = m.count + 1, x - m.mean
+        if w is None or m.weight is None:
+            mean = m.mean + delta / count
+            return Moments(count, mean, m.square + delta * (x - mean)), None
+        weight = m.weight + w
+        mean = m.mean + w * delta / jnp.where(weight > 0, weight, 1)
+        return Moments(count, mean, m.square + w * delta * (x - mean), weight), None
 
-    return jax.lax.scan(one, moments, xs)[0]
+    return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
 @functools.partial(jax.jit, static_argnames="program")
@@ -225,8 +231,8 @@ def run(
 
     Args:
         program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw
-            keeps, ``program.values((d,)) -> (k,)`` what moments are of, ``program.streams`` whether batches are read
-            from file.
+            keeps, ``program.values((d,)) -> (k,)`` what moments are of and ``program.weigh(info)`` how much draws
+            count in them, ``program.streams`` whether batches are read from file.
         loop: the loop's shape.
         data, plan: Data and Plan, the rows and how they are visited, or None; no plan hands the program all rows.
         tuned: arrays that the program was tuned to in warm-up.
@@ -248,8 +254,9 @@ def run(
     observed, info = _outputs.eval_shape(program, plan, tuned, rows, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
-        zeros = (chains, *values.shape)
-        moments = Moments(jnp.zeros(chains), jnp.zeros(zeros, values.dtype), jnp.zeros(zeros, values.dtype))
+        zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
+        weight = None if weight is None else jnp.zeros(chains, weight.dtype)
+        moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
     buffer = _buffer(loop, chains, observed, info)
     pieces, infos = [], []
     segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False

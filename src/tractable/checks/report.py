@@ -59,8 +59,9 @@ def with_check(report: Report, check: Check) -> Report:
 def moment_checks(posterior: Any) -> list[Check]:
     """What running moments alone can say: whether the chains' means agree."""
     belief = posterior.belief
-    count, means, squares = (np.asarray(m, np.float64) for m in (belief.counts, belief.means, belief.squares))
-    within = (squares / count[:, None]).mean(0)
+    mass = belief.counts if belief.totals is None else belief.totals
+    mass, means, squares = (np.asarray(m, np.float64) for m in (mass, belief.means, belief.squares))
+    within = (squares / mass[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
     verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
     return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]

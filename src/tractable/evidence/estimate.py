@@ -154,7 +154,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
     other = posterior.data
     if data is not None and (other is None or other.fingerprint != data.fingerprint):
         raise SettingsError("posterior= was fitted to other data; leave data out, or give those that were fitted.")
-    if method == "importance" and (posterior.fitted is None or posterior.fitted.family == "part"):
+    if method == "importance" and not (posterior.fitted and posterior.fitted.q.whole):
         raise SettingsError(
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
             f"got a posterior by {name}. Leave posterior= out for a Student t at the modes."

@@ -78,7 +78,7 @@ class Laplace(MAP):
         climbed = time.perf_counter()
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(mode, jnp.result_type(float)))
         q = approximations.of(family, phi)
-        weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if family != "part" else None
+        weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         chosen = {
             "slope": float(slope), "evaluations": evaluations, "agreement": float(agreement), "eigenvalue": eigenvalue,

@@ -316,27 +316,9 @@ class Posterior:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
         return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
 
-    # Of ladders; arguments and errors as for the functions of these names in ``coding`` and ``imputing``.
-
-    def encode(self, x: Any, *, draws: int = 0, seed: int = 0) -> coding.Encoded:
-        """q(h | x): mean and sd of every layer, (row, n), and ``draws`` of h, (draw, row, n)."""
-        return coding.encode(self, x, draws=draws, seed=seed)
-
-    def generate(self, n: int, *, seed: int = 0) -> coding.Generated:
-        """n new rows x, the mean of each given its h¹, and h."""
-        return coding.generate(self, n, seed=seed)
-
-    def reconstruct(self, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
-        """E[x | h], averaged over ``draws`` of h ~ q(h | x), (row, n)."""
-        return coding.reconstruct(self, x, draws=draws, seed=seed)
-
-    def impute(self, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Any:
-        """Mean and draws of what is missing of x (NaN) given what is seen."""
-        return imputing.impute(self, x, draws=draws, samples=samples, steps=steps, seed=seed)
-
-    def elbo(self, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
-        """E_q[log p(x, h) − log q(h | x)] of every row, (row,), nats: at most log p(x)."""
-        return coding.elbo(self, data, samples=samples, seed=seed)
+    # Of ladders: what these functions say of their ``posterior``.
+    encode, generate, reconstruct, elbo = coding.encode, coding.generate, coding.reconstruct, coding.elbo
+    impute = imputing.impute
 
     def report(self, *, held_out: Any = None) -> Report:
         """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
