@@ -65,13 +65,14 @@ def _native(a: Any) -> np.ndarray:
 def _from_file(path: pathlib.Path) -> PyTree:
     if not path.exists():
         raise DataError(f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet.")
-    readers: dict[str, Callable] = {".npy": _npy, ".npz": _npz, ".parquet": _parquet}
+    readers: dict[str, Callable] = {".npy": mapped, ".npz": _npz, ".parquet": _parquet}
     if path.suffix not in readers:
         raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}.")
     return readers[path.suffix](path)
 
 
-def _npy(path: pathlib.Path) -> np.ndarray:
+def mapped(path: pathlib.Path) -> np.ndarray:
+    """The array of an .npy file, where it lies."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:

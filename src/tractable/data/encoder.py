@@ -21,6 +21,7 @@ from tractable.data.columns import (
     text_of,
 )
 from tractable.data.files import Frame, distinct
+from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing
 
@@ -109,7 +110,7 @@ class Encoder:
         """Numbers, strings, lists and dicts, for JSON; fields of columns that are as by default are left out."""
         usual = asdict(Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
-        return _lists({"version": VERSION, **asdict(self), "columns": columns})
+        return plain({"version": VERSION, **asdict(self), "columns": columns})
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
@@ -349,9 +350,3 @@ def _plain(values: Values) -> set[Any]:
     found = {value.item() if hasattr(value, "item") else value for value in values.unique()}
     whole = all(float(value).is_integer() for value in found)
     return {int(value) if whole and isinstance(value, float) else value for value in found}
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lists(item) for key, item in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
+from tractable.data.arrays import mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
@@ -234,11 +235,7 @@ def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
     if not path.is_file():
         raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
     if path.suffix == ".npy":
-        try:
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
-        yield table, None
+        yield mapped(path), None
     elif path.suffix == ".parquet":
         with tempfile.TemporaryDirectory() as folder:
             yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
@@ -283,6 +280,4 @@ def on_file(x: Any, chunk: int) -> bool:
 
 def framed(x: Any, names: list[str] | None) -> Any:
     """Rows with their columns' names."""
-    if names is None:
-        return x
-    return pd.DataFrame(np.asarray(x), columns=pd.Index(names))
+    return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

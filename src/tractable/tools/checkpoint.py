@@ -103,7 +103,7 @@ def differences(saved: Mapping, now: Mapping) -> list[str]:
     >>> differences({"method": {"step_size": 0.1}}, {"method": {"step_size": 0.2}})
     ['method.step_size: saved 0.1, now 0.2']
     """
-    return list(_differences(_plain(saved), _plain(now), ""))
+    return list(_differences(plain(saved), plain(now), ""))
 
 
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
@@ -136,7 +136,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 def sealed(entries: Mapping) -> dict:
     """``entries`` as JSON would give them back, with their SHA-256 as one more entry."""
-    entries = _plain(entries)
+    entries = plain(entries)
     return {**entries, "sha256": _sum_of(entries)}
 
 
@@ -204,7 +204,7 @@ def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
         }
         for name, array in arrays.items()
     }
-    return {**_plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
+    return {**plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
 
 
 def _check_space(folder: Path, size: int) -> None:
@@ -310,7 +310,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
 # -- small ones ------------------------------------------------------------------------------------
 
 
-def _plain(entries: Mapping) -> dict:
+def plain(entries: Mapping) -> dict:
     """As JSON gives it back: tuples become lists, keys strings."""
     try:
         return json.loads(json.dumps(entries))
