@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax.monitoring
 import numpy as np
 
-from tractable.core import Model, as_data
+from tractable.core import Data, Model, as_data
 from tractable.infer import infer
 from tractable.methods import NUTS, Method
 from tractable.results.posterior import Posterior, weighted_quantiles
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import FigureBase
 
+PyTree = Any
 COLUMNS = (
     "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "verdict",
 )  # fmt: skip
@@ -106,11 +107,11 @@ class Comparison:
 
 def compare(
     model: Model,
-    data: Any,
+    data: Data | PyTree,
     methods: Sequence[Method],
     *,
     seed: int = 0,
-    held_out: Any = None,
+    held_out: Data | PyTree = None,
     reference: Mapping[str, tuple] | Posterior | None = None,
     progress: bool | Callable | None = None,
 ) -> Comparison:
@@ -144,7 +145,7 @@ def compare(
     import pandas as pd
 
     methods = list(methods)
-    strangers = [method for method in methods if not isinstance(method, Method)]
+    strangers = [each for each in methods if not isinstance(each, Method)]
     if not methods or strangers:
         got = repr(strangers[0]) if strangers else "none"
         raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
@@ -176,7 +177,7 @@ def compare(
     return Comparison(table, posteriors, failures, known, interrupted)
 
 
-def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None) -> dict[str, Any]:
+def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:
     """A row of the table, but for the distances."""
     gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
-from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
 from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
@@ -68,7 +68,7 @@ class Kernel:
     draw: Callable
     step: Callable
 
-    def __call__(self, key: jax.Array, state: Any, batch: Batch | None = None) -> tuple[Any, Any]:
+    def __call__(self, key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Any]:
         noise = self.draw(key, 1, state, batch)
         return self.step(jax.tree.map(lambda x: x[0], noise), state, batch)
 
@@ -203,7 +203,7 @@ class Model:
     def unbounded(self) -> list[bool]:
         """Whether each parameter lives on the reals, and the unconstrained one is itself; leaf by leaf."""
 
-        def identity(b: Any) -> bool:
+        def identity(b: Transform) -> bool:
             return (
                 identity(b.base_transform) if isinstance(b, IndependentTransform) else isinstance(b, IdentityTransform)
             )
@@ -374,7 +374,7 @@ def _prior(model: Model, position: PyTree, flat: bool, jacobian: bool) -> tuple[
     return params, prior
 
 
-def is_distribution(x: Any) -> bool:
+def is_distribution(x: object) -> bool:
     """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
     return isinstance(x, Distribution)
 

@@ -89,7 +89,7 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
 def advance(
     program: Callable,
     loop: Shape,
-    plan: Any,
+    plan: Plan | None,
     tuned: PyTree,
     rows: PyTree,
     keys: jax.Array,
@@ -126,7 +126,7 @@ def advance(
             noise_key, batch_key = block_keys(key, g, b)
             times = g * loop.group + b * loop.block + jnp.arange(loop.block)
             noise = kernel.draw(noise_key, loop.block, state, None)
-            where = None if plan is None else jax.vmap(lambda t: place(plan, batch_key, t))(times)
+            where = None if plan is None else jax.vmap(functools.partial(place, plan, batch_key))(times)
             return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
 
         if loop.thin > loop.block:  # one draw a group, after its last block
@@ -320,7 +320,7 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     return program.observe(state), info
 
 
-def _buffer(loop: Shape, chains: int, observed: Any, info: PyTree) -> tuple:
+def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
     """Room for a segment's draws, where it is not their moments that are kept, and for what its steps say."""
     length = loop.capacity * loop.kept
     draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)

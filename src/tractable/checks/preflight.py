@@ -39,7 +39,7 @@ def check(model: Model, data: Data | None) -> None:
     _check_support(model, data)
 
 
-def _check_scalar(result: Any, subject: str) -> None:
+def _check_scalar(result: PyTree, subject: str) -> None:
     leaves = jax.tree.leaves(result)
     if len(leaves) != 1 or leaves[0].shape != ():
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -134,7 +134,7 @@ def _check_support(model: Model, data: Data) -> None:
             )
 
 
-def _base(distribution: Any) -> Any:
+def _base(distribution: Distribution) -> Any:
     """The distribution of single numbers, where several of them are one datum."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist

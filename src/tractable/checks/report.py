@@ -1,5 +1,6 @@
 """How far a posterior can be trusted: the verdict, and the numbers behind it."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ def judge(posterior: Any) -> Report:
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
 
 
-def worst(checks: Any) -> str:
+def worst(checks: Iterable[Check]) -> str:
     """The verdict of several checks."""
     return max((c.verdict for c in checks), key=ORDER.index, default="caution")
 

@@ -23,6 +23,7 @@ from tractable.data.columns import (
 from tractable.data.files import Frame, distinct
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
+from tractable.tools.tree import Numbers
 from tractable.tools.words import listing
 
 MOST_CLASSES = 100  # of a target
@@ -227,7 +228,7 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
 
 
-def decode(encoder: Encoder, y: Any) -> np.ndarray:
+def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
     """Encoded targets of any shape in the table's terms: standardised values in its units, codes as class labels."""
     target = encoder.target
     if target.family == "normal":
@@ -238,7 +239,7 @@ def decode(encoder: Encoder, y: Any) -> np.ndarray:
     return np.asarray(_labels(target)[codes.astype(np.int64)])
 
 
-def decode_sd(encoder: Encoder, sd: Any) -> np.ndarray:
+def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
     """Standard deviations of a normal target, of any shape, in the table's units."""
     if encoder.target.family != "normal":
         raise DataError(

@@ -226,7 +226,7 @@ def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.nd
 
 
 @contextlib.contextmanager
-def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
+def opened(x: object, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
     """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
     if not isinstance(x, str | pathlib.Path):
         yield x, None
@@ -268,16 +268,16 @@ def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.nd
     return table, schema.names
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pyarrow.DataType) -> bool:
     types = pyarrow.types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def on_file(x: Any, chunk: int) -> bool:
+def on_file(x: object, chunk: int) -> bool:
     """Whether rows are mapped, and more than are looked at at once."""
     return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
 
 
-def framed(x: Any, names: list[str] | None) -> Any:
+def framed(x: object, names: list[str] | None) -> Any:
     """Rows with their columns' names."""
     return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

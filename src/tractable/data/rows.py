@@ -163,10 +163,10 @@ class Data:
 
     def __init__(
         self,
-        y: Any,
-        given: Any = None,
+        y: PyTree,
+        given: PyTree = None,
         *,
-        weights: Any = None,
+        weights: PyTree = None,
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
@@ -222,7 +222,7 @@ class Data:
         """Σ_n w_n, how many rows these count as: N where every row counts once."""
         return self.size if self.weights is None else float(np.sum(self.weights))
 
-    def take(self, index: Any) -> "Data":
+    def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
         taken = Data(y, given, missing=self.missing)
@@ -326,7 +326,7 @@ def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) 
     return Batch(data, mask * weights, plan.size, index, plan.count, jnp.sum(mask))
 
 
-def as_data(data: Any) -> Data:
+def as_data(data: Data | PyTree) -> Data:
     """``data`` itself, or arrays made into Data."""
     return data if isinstance(data, Data) else Data(data)
 

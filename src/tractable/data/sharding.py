@@ -37,7 +37,7 @@ class RowsOver:
 
     mesh: Mesh
 
-    def __call__(self, rows: PyTree, mask: Any = None) -> tuple[PyTree, jax.Array]:
+    def __call__(self, rows: PyTree, mask: jax.Array | np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
         """Rows (n ≥ 1) and mask (n,), how often each counts, each device holding ⌈n/devices⌉ of them.
 
         Where n does not divide, the last row is repeated with mask 0: a row of zeros might be no possible datum.

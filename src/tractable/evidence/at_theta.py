@@ -30,7 +30,13 @@ HEAVY = 0.05  # of them may have heavy tails by chance
 
 
 def at_theta(
-    model: LatentModel, data: Data, seed: int, chosen: Any, theta: PyTree, z: PyTree, watch: Watch
+    model: LatentModel,
+    data: Data,
+    seed: int,
+    chosen: Enumeration | MonteCarlo | Importance | Annealing,
+    theta: PyTree,
+    z: PyTree,
+    watch: Watch,
 ) -> Evidence:
     """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``."""
     theta, key = jax.tree.map(jnp.asarray, theta), jax.random.key(seed)
@@ -132,7 +138,13 @@ def _mode_check(modes: np.ndarray) -> Check:
 
 
 def latent_problem(
-    model: Model, data: Any, method: str | None, theta: PyTree, z: PyTree, posterior: Any, settings: dict[str, Any]
+    model: Model,
+    data: Data | PyTree,
+    method: str | None,
+    theta: PyTree,
+    z: PyTree,
+    posterior: object,
+    settings: dict[str, Any],
 ) -> tuple[LatentModel, str, Any, Data]:
     """The model, the method's name, its settings and the data, after the sentences about what does not fit."""
     if not isinstance(model, LatentModel):

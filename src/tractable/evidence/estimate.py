@@ -13,7 +13,7 @@ from tractable.checks.evidence import Evidence
 from tractable.core import Data, Model, as_data, is_distribution
 from tractable.evidence.at_theta import at_theta, latent_problem
 from tractable.evidence.parameters import by_annealing, by_importance, by_laplace, by_monte_carlo
-from tractable.evidence.settings import check_resident, settings_of
+from tractable.evidence.settings import Annealing, Way, check_resident, settings_of
 from tractable.evidence.weights import Watch
 from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
@@ -30,7 +30,7 @@ OF_PARAMETERS: dict[str, Callable[..., Evidence]] = {
 
 def log_evidence(
     model: Model,
-    data: Any = None,
+    data: Data | PyTree = None,
     method: str | None = None,
     *,
     theta: PyTree = None,
@@ -121,7 +121,7 @@ def log_evidence(
     return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
 
 
-def _data(model: Model, data: Any, posterior: Posterior | None, method: str, settings: Any) -> Data | None:
+def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
     """The data, after the sentences about a model, data and posterior that do not fit."""
     data = None if data is None else as_data(data)
     if posterior is not None:
@@ -143,7 +143,7 @@ def _data(model: Model, data: Any, posterior: Posterior | None, method: str, set
     return data
 
 
-def _check_posterior(model: Model, data: Data | None, posterior: Posterior, method: str, settings: Any) -> None:
+def _check_posterior(model: Model, data: Data | None, posterior: Posterior, method: str, settings: Way) -> None:
     if not isinstance(posterior, Posterior):
         raise SettingsError(f"posterior= expects what infer returns; got {type(posterior).__name__}.")
     name = type(posterior.method).__name__
@@ -165,7 +165,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
             "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
             f"a posterior by {name}, without such draws. Leave posterior= out to have NUTS run."
         )
-    if method == "annealed" and posterior.chains * posterior.count < settings.chains:
+    if isinstance(settings, Annealing) and posterior.chains * posterior.count < settings.chains:
         raise SettingsError(
             f"log_evidence(chains={settings.chains}) runs back from as many posterior draws; posterior= has "
             f"{posterior.chains * posterior.count}. Use fewer chains, or extend the posterior."

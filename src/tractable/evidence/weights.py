@@ -14,6 +14,7 @@ from tractable.checks.importance import khat
 from tractable.evidence.targets import Target, Targets
 from tractable.tools.errors import RunError
 from tractable.tools.small import inverse
+from tractable.tools.tree import Numbers
 
 PyTree = Any
 Propose = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
@@ -65,7 +66,7 @@ def log_weights(
     return targets.over(one, key, draws, own, work)[0]
 
 
-def nan_is_nothing(log_weights: Any) -> np.ndarray:
+def nan_is_nothing(log_weights: Numbers) -> np.ndarray:
     """(N, S) in float64, those (S,) of one target likewise; NaN counts as impossible."""
     log_weights = np.atleast_2d(np.asarray(log_weights, np.float64))
     return np.nan_to_num(log_weights, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
@@ -88,7 +89,7 @@ def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
     )
 
 
-def smoothed(log_weights: Any) -> np.ndarray:
+def smoothed(log_weights: Numbers) -> np.ndarray:
     """(S,) log weights with the largest replaced by quantiles of a fitted Pareto tail (PSIS), if finite and unequal."""
     log_weights = np.asarray(log_weights, np.float64)
     if not math.isfinite(khat(log_weights)):
@@ -107,7 +108,7 @@ def smoothed(log_weights: Any) -> np.ndarray:
 def fitted(family: str) -> Propose:
     """A q of ``approximations``, by the name of its family."""
 
-    def propose(_: None, phi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def propose(_: None, phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         q = approximations.of(family, phi)
         u = q.sample(phi, jax.random.normal(key, (q.noise,), phi["mean"].dtype))
         return u, q.log_prob(phi, u)

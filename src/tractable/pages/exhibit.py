@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
+Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | tuple | None
+
+
 class Cell(NamedTuple):
     """One value, and how it is written."""
 
-    value: Any  # a number, a text, a list of these, or None
+    value: Value
     form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
     aside: str = ""  # a remark in small letters after the value
     poor: bool = False  # the value speaks against the result
 
 
-def cell(value: Any) -> Cell:
+def cell(value: Value | Cell) -> Cell:
     """A value that may be a Cell already, as one."""
     return value if isinstance(value, Cell) else Cell(value)
 
@@ -89,7 +92,7 @@ class Exhibit(NamedTuple):
 Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Exhibit | str
 
 
-def text(value: Any, form: str | None = None, minus: str = "-") -> str:
+def text(value: Value, form: str | None = None, minus: str = "-") -> str:
     """A value in words: numbers in the digits that mean something, – where there is none."""
     if value is None:
         return "none"

@@ -21,6 +21,7 @@ from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
+PyTree = Any
 SEEN = 2000  # rows whose integral transforms are drawn
 DRAWN = 500  # predictive draws of each
 FACTS = ("log predictive", "accuracy", "RMSE", "coverage")  # scores with a place of their own on the page
@@ -44,7 +45,9 @@ class HeldOut(NamedTuple):
     below: np.ndarray | None  # of numbers: the share of each row's prediction below what was seen
 
 
-def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: Any = None) -> HeldOut:
+def held_out_scores(
+    posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: PyTree = None
+) -> HeldOut:
     """Scores of held-out rows, in the target's own units, from one prediction of them.
 
     ``shifted`` are inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
@@ -82,7 +85,7 @@ def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = 
         other = posterior.predict(shifted)
         elsewhere = other.sd if other.entropy is None else other.entropy
         what = "sd" if other.entropy is None else "entropy"
-        value = calibration.auroc(doubt, elsewhere)
+        value = calibration.auroc(np.asarray(doubt), elsewhere)
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
@@ -105,7 +108,7 @@ def score_table(scores: Sequence[Score]) -> Table:
     return Table(heads, scores, heads[2:])
 
 
-def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: Any = None) -> list[Exhibit]:
+def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Exhibit]:
     """How predictions of the rows turned out: facts, a figure of their calibration, and the scores."""
     if posterior.count == 0 and not posterior.is_point:
         return [Exhibit("Held-out data", note="Without kept draws there are no predictions.")]
@@ -166,11 +169,11 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
 
 
 @functools.partial(jax.jit, static_argnames=("model", "each"))
-def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
+def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
     n = jax.tree.leaves(rows)[0].shape[0]
 
-    def of_draw(draw: Any) -> jax.Array:
+    def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
         theta, key = draw
         sample = jax.vmap(lambda x, k: model.datum(theta, x).sample(k, (each,)), out_axes=1)
         return sample(rows[1], jax.random.split(key, n))

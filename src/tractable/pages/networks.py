@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, Normal, kl_divergence
+from numpyro.distributions.transforms import Transform
 
 from tractable.beliefs import approximations
 from tractable.core import is_distribution
@@ -51,7 +52,7 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
     return list(zip(*(jax.tree.leaves(unravel(moment(phi))) for moment in (q.mean, q.sd)), strict=True))
 
 
-def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Any, unbounded: bool) -> jax.Array:
+def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Transform, unbounded: bool) -> jax.Array:
     """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws where it is not normal."""
     base: Any = prior
     while isinstance(base, Independent | ExpandedDistribution):

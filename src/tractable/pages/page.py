@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tractable.compare import Comparison
-from tractable.core import as_data
+from tractable.core import Data, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
@@ -14,15 +14,17 @@ from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
 from tractable.results.posterior import Posterior
 
+PyTree = Any
+
 
 def write_page(
     folder: str | pathlib.Path,
     posterior: Posterior,
     *,
     title: str,
-    held_out: Any = None,
+    held_out: Data | PyTree = None,
     encoder: Encoder | None = None,
-    shifted: Any = None,
+    shifted: PyTree = None,
     shape: tuple[int, int] | None = None,
     facts: dict[str, Any] | None = None,
     exhibits: Sequence[Exhibit] | None = None,

@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import jinja2
 import matplotlib
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
-from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, cell, text
+from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 
 HERE = pathlib.Path(__file__).parent
@@ -51,7 +50,7 @@ def _template() -> jinja2.Template:
     return places.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
 
 
-def shown(value: Any, form: str | None = None) -> str:
+def shown(value: Value, form: str | None = None) -> str:
     """A value in words, with a true minus sign."""
     return text(value, form, "−")
 

@@ -54,7 +54,7 @@ class Bound(NamedTuple):
     rows: int  # held out
 
 
-def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
+def encode(posterior: Any, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
     """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
 
     A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
@@ -89,7 +89,7 @@ def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
     return Generated(*made)
 
 
-def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
+def reconstruct(posterior: Any, x: Data | PyTree, *, draws: int = 1, seed: int = 0) -> np.ndarray:
     """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
@@ -98,13 +98,13 @@ def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.
     return over_rows(again, rows, rows_together(ladder, draws))
 
 
-def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
+def elbo(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:
     """E_q[log p(x, h) − log q(h | x)] of every row by ``samples`` draws, (row,), nats: at most log p(x) on average."""
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
 def log_evidence(
-    posterior: Any, data: Any = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
+    posterior: Any, data: Data | PyTree = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
 ) -> Evidence:
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
@@ -156,7 +156,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
     return Sandwich(float(lower.mean()), float(upper.mean()), float(gap.mean()), error, count)
 
 
-def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> Bound:
+def held_out(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
     """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row."""
     kept = as_data(data)
     learnt = posterior.data
@@ -170,7 +170,7 @@ def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) ->
     return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, kept.size)
 
 
-def gap_check(posterior: Any, data: Any) -> Check:
+def gap_check(posterior: Any, data: Data | PyTree) -> Check:
     """``held_out`` as a line of a report."""
     found = held_out(posterior, data)
     return held_out_check(found.gap, found.error, found.rows)
@@ -208,14 +208,14 @@ def visible(ladder: Ladder, params: PyTree) -> Any:
     return jax.eval_shape(lambda p: ladder.dreamt(jax.random.key(0), p["theta"], 1)[0], params)
 
 
-def check_width(ladder: Ladder, params: PyTree, x: Any, what: str) -> None:
+def check_width(ladder: Ladder, params: PyTree, x: np.ndarray, what: str) -> None:
     wanted, got = visible(ladder, params).shape[1:], np.shape(x)
     if got[1:] != wanted or len(got) != 1 + len(wanted):
         one = f"; one row is x[None], of shape {(1, *wanted)}" if got == wanted else ""
         raise DataError(f"{what}(x) expects rows of shape (n, {', '.join(map(str, wanted))}); got shape {got}{one}.")
 
 
-def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Any) -> Data:
+def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Data | PyTree) -> Data:
     if data is None and posterior.data is None:
         raise DataError("This posterior was loaded without its data: log_evidence(data).")
     if data is None:
@@ -226,7 +226,7 @@ def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Any) -> Data:
     return rows
 
 
-def rows_of(ladder: Ladder, params: PyTree, x: Any, what: str) -> np.ndarray:
+def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> np.ndarray:
     """x as rows that the ladder can have made, or a sentence."""
     data = as_data(x)
     check_width(ladder, params, data.rows[0], what)
@@ -262,7 +262,7 @@ def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
     return jax.tree.map(lambda *each: np.concatenate(each), *parts)
 
 
-def draws_first(drawn: Any) -> tuple[np.ndarray, ...]:
+def draws_first(drawn: PyTree) -> tuple[np.ndarray, ...]:
     """(row, draw, n) as (draw, row, n)."""
     return tuple(np.swapaxes(a, 0, 1) for a in drawn)
 
@@ -273,7 +273,7 @@ def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -
     return jax.vmap(function)(keys, *rows)
 
 
-def _only(trees: Any) -> Any:
+def _only(trees: PyTree) -> Any:
     """Without the axis of the one row, (draw, 1, n) to (draw, n)."""
     return jax.tree.map(lambda a: a[:, 0], trees)
 

@@ -26,6 +26,8 @@ from tractable.tools.errors import CheckpointError, TractableWarning
 from tractable.tools.leaves import flattened, nested
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tractable.tools.store import DrawStore
 
 PyTree = Any
@@ -179,7 +181,7 @@ def write(
     belief: Belief,
     model: Model,
     settings: dict[str, Any],
-    summary: Any,
+    summary: "pd.DataFrame",
     about: dict[str, Any],
     *,
     streamed: bool = False,

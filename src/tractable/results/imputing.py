@@ -39,7 +39,9 @@ class Imputed(NamedTuple):
     effective: np.ndarray  # (row,) effective number of the weighted draws: few of them where it is small
 
 
-def impute(posterior: Any, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Imputed:
+def impute(
+    posterior: Any, x: Data | PyTree, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0
+) -> Imputed:
     """What is missing of x (row, n), NaN, given what is seen of it: mean and draws of p(x_m, h | x_o).
 
         x̃_k completes x,   h_k ~ r_k(h) = 0.8 q(h | x̃_k) + 0.2 p(h),   w_k = p(x_o | h_k) p(h_k) / r_k(h_k)

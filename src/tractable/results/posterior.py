@@ -261,7 +261,7 @@ class Posterior:
         return self.method.predictive(self.model, self.belief)
 
     def predict(
-        self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Any = None
+        self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Data | PyTree = None
     ) -> prediction.Prediction:
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
@@ -285,7 +285,7 @@ class Posterior:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
-    def log_predictive(self, data: Any, *, draws: int = 1000) -> np.ndarray:
+    def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
         """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
         Of a ladder with an inference network a lower bound of log p(x*_n | θ) by so many draws (``log_evidence``).
@@ -320,7 +320,7 @@ class Posterior:
     encode, generate, reconstruct, elbo = coding.encode, coding.generate, coding.reconstruct, coding.elbo
     impute = imputing.impute
 
-    def report(self, *, held_out: Any = None) -> Report:
+    def report(self, *, held_out: Data | PyTree = None) -> Report:
         """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
 
         Args:
@@ -355,7 +355,7 @@ class Posterior:
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
             return arviz_base.from_dict(groups)
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | pathlib.Path) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
         folder = pathlib.Path(path)
         if any((folder / name).exists() for name in ("draws.zarr", "belief", "fitted")):

@@ -15,6 +15,7 @@ from numpyro.distributions import Distribution
 from tractable.checks.calibration import entropy, split_conformal
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.tools.tree import Numbers
 
 PyTree = Any
 BYTES = 1 << 25  # of a chunk of rows: the activations of one draw, or what is kept of all draws
@@ -56,11 +57,11 @@ def predict(
     model: Model,
     params: PyTree,
     weights: np.ndarray,
-    x: Any = None,
+    x: PyTree = None,
     *,
     level: float = 0.9,
     seed: int = 0,
-    calibrate: Any = None,
+    calibrate: Data | PyTree = None,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
@@ -310,7 +311,7 @@ def _rows(x: PyTree) -> tuple[PyTree, int]:
     return x, lengths.pop()[0]
 
 
-def _counted(params: PyTree, weights: Any) -> tuple[PyTree, np.ndarray]:
+def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     """The draws that count, and their weights, which sum to 1."""
     weights = np.asarray(weights, np.float64)
     counts = weights > 0

@@ -50,7 +50,7 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return out
 
 
-def _open(leaf: Any) -> bool:
+def _open(leaf: PyTree) -> bool:
     """What stands in an example for anything, or for nothing."""
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
@@ -61,13 +61,13 @@ def _parted(name: str) -> tuple[str, str]:
     return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
 
 
-def _step(entry: Any) -> str:
+def _step(entry: object) -> str:
     """One step of a path: a field's name, a dictionary's key or a place in a sequence; without its own / and :."""
     named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
     return quote(str(named), safe=" ,.[]()=+")
 
 
-def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:
+def _written(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
     if isinstance(leaf, str):
         return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
     if type(leaf) in KINDS:
@@ -77,7 +77,7 @@ def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:
     return path, np.asarray(leaf)
 
 
-def _read(path: str, like: Any, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
+def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(like, dict):
         return nested(beneath(arrays, path))
     if path not in known:
@@ -87,7 +87,7 @@ def _read(path: str, like: Any, known: dict[str, str], arrays: Mapping[str, np.n
     return _value(known[path], arrays[known[path]], like)
 
 
-def _value(name: str, array: np.ndarray, like: Any) -> Any:
+def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
     kind = _parted(name)[1]
     if kind == "text":
         return array.tobytes().decode()

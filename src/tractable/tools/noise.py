@@ -1,10 +1,10 @@
 """Normals, and logarithms of uniforms, in single precision, as cheaply as a processor allows."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -22,7 +22,7 @@ EVEN = 2048  # a loop over no multiple of it, shared between cores, loses its ve
 COSINE = [(-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k) for k in range(7)]  # of πx/2, in powers of x²
 
 
-def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """Independent standard normals.
 
     In single precision, from Threefry keys: Giles' inverse error function (2012), one logarithm, the largest 5.4 sd;
@@ -58,14 +58,14 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
     return drawn.reshape(-1)[:size]
 
 
-def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """log u, u uniform in (0, 1): middles of 2²⁴ equal parts in single precision, so never 0 or −∞."""
     if not cheap(key, shape, dtype):
         return -jax.random.exponential(key, shape, dtype)
     return jnp.log((bits(key, shape) >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
 
 
-def cheap(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> bool:
+def cheap(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None) -> bool:
     """Whether numbers of this kind are made here, and not by ``jax.random``."""
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     return dtype == jnp.float32 and math.prod(shape) < MOST and "threefry2x32" in str(jax.random.key_impl(key))

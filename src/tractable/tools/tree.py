@@ -2,15 +2,17 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tractable.tools.noise import normal
 
 PyTree = Any
+Numbers: TypeAlias = ArrayLike | float | int  # what NumPy makes an array of
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
@@ -82,6 +84,6 @@ def names(tree: PyTree) -> list[str]:
     return out
 
 
-def path_name(path: Any) -> str:
+def path_name(path: tuple) -> str:
     """The name of a leaf: ``weights.layer0.bias``."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
