@@ -54,16 +54,12 @@ def chain_checks(posterior: Any) -> list[Check]:
     """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
     seen: Diagnosed = posterior.diagnosed
     chains = posterior.chains
-    out = []
+    out = [Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")]
     if np.any(np.isfinite(seen.rhat)) or seen.stuck:
         worst = int(np.nanargmax(seen.rhat))
         rhat = float(seen.rhat[worst])
         verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
-        out.append(Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree"))
-    else:
-        out.append(
-            Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")
-        )
+        out = [Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree")]
     for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
         least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
         value = float(values[least])
