@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import bounds, log_weights, numbers
 from tractable.objectives.moments import coded, draws_needed, moments
+from tractable.results.predict import chunks
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
@@ -67,7 +68,7 @@ def encode(posterior: Any, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -
     """
     ladder, params = network_of(posterior, "encode")
     expect("encode(draws=...)", draws, Annotated[int, at_least(0)])
-    rows = rows_of(ladder, params, x, "encode")
+    rows = rows_of(ladder, params, x, "encode").y
     averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
     width = rows_together(ladder, max(draws, *averaged, 1))
     mean, variance, drawn = over_rows(
@@ -93,7 +94,7 @@ def reconstruct(posterior: Any, x: Data | PyTree, *, draws: int = 1, seed: int =
     """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
-    rows = rows_of(ladder, params, x, "reconstruct")
+    rows = rows_of(ladder, params, x, "reconstruct").y
     again = functools.partial(_reconstructed, ladder, draws, params, jax.random.key(seed))
     return over_rows(again, rows, rows_together(ladder, draws))
 
@@ -129,7 +130,9 @@ def log_evidence(
     ladder, params = network_of(posterior, "log_evidence")
     expect("log_evidence(samples=...)", samples, Count)
     expect("log_evidence(simulated=...)", simulated, Annotated[int, at_least(0)])
-    rows = _data(posterior, ladder, params, data)
+    if data is None and posterior.data is None:
+        raise DataError("This posterior was loaded without its data: log_evidence(data).")
+    rows = posterior.data if data is None else rows_of(ladder, params, data, "log_evidence")
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
     checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
     if simulated:
@@ -215,23 +218,12 @@ def check_width(ladder: Ladder, params: PyTree, x: np.ndarray, what: str) -> Non
         raise DataError(f"{what}(x) expects rows of shape (n, {', '.join(map(str, wanted))}); got shape {got}{one}.")
 
 
-def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Data | PyTree) -> Data:
-    if data is None and posterior.data is None:
-        raise DataError("This posterior was loaded without its data: log_evidence(data).")
-    if data is None:
-        return posterior.data
-    rows = as_data(data)
-    check_width(ladder, params, rows.rows[0], "log_evidence")
-    preflight.check(ladder, rows)
-    return rows
-
-
-def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> np.ndarray:
-    """x as rows that the ladder can have made, or a sentence."""
+def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> Data:
+    """Rows x that the ladder can have made, or a sentence."""
     data = as_data(x)
-    check_width(ladder, params, data.rows[0], what)
+    check_width(ladder, params, data.y, what)
     preflight.check(ladder, data)
-    return data.rows[0]
+    return data
 
 
 def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
@@ -253,16 +245,13 @@ def rows_together(ladder: Ladder, draws: int) -> int:
 def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
     """``function(index (w,), rows (w, …))`` over all rows, ``width`` at a time."""
     count, parts = len(jax.tree.leaves(rows)[0]), []
-    width = min(width, count)
-    for start in range(0, count, width):
-        index = np.minimum(np.arange(start, start + width), count - 1)
-        part = function(jnp.asarray(index), jax.tree.map(lambda a, i=index: jnp.asarray(a[i]), rows))
-        real = min(width, count - start)
+    for chunk, index, real in chunks(rows, count, min(width, count)):
+        part = function(jnp.asarray(index), jax.tree.map(jnp.asarray, chunk))
         parts.append(jax.tree.map(lambda a, n=real: np.asarray(a)[:n], part))
     return jax.tree.map(lambda *each: np.concatenate(each), *parts)
 
 
-def draws_first(drawn: PyTree) -> tuple[np.ndarray, ...]:
+def draws_first(drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """(row, draw, n) as (draw, row, n)."""
     return tuple(np.swapaxes(a, 0, 1) for a in drawn)
 
@@ -273,11 +262,6 @@ def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -
     return jax.vmap(function)(keys, *rows)
 
 
-def _only(trees: PyTree) -> Any:
-    """Without the axis of the one row, (draw, 1, n) to (draw, n)."""
-    return jax.tree.map(lambda a: a[:, 0], trees)
-
-
 @functools.partial(jax.jit, static_argnames=("ladder", "averaged", "draws"))
 def _encoded(
     ladder: Ladder, averaged: int, draws: int, params: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array
@@ -286,7 +270,7 @@ def _encoded(
         look_key, draw_key, moment_key = jax.random.split(key, 3)
         x = ladder.look(look_key, x[None])
         told = coded(ladder, params, x, moment_key, averaged)
-        drawn = _only(ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
+        drawn = jax.tree.map(lambda a: a[:, 0], ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
         return [mean[0] for mean, _, _ in told], [variance[0] for _, variance, _ in told], drawn
 
     return each_row(one, key, index, rows)

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 PyTree = Any
 VERSION = "0.1.0"
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
-MADE_AGAIN = (
-    "positions",
-    "network",
-)  # fields that are not in a belief's own file: draws of q, and what has one of its own
+MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
 
 
 class Saver:

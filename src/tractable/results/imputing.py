@@ -12,22 +12,12 @@ import numpyro.distributions as dist
 from tractable.core import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.moments import moments
-from tractable.results.encoding import (
-    check_width,
-    draws_first,
-    each_row,
-    network_of,
-    over_rows,
-    rows_of,
-    rows_together,
-)
+from tractable.results import encoding as coding
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
-DEFENCE = (
-    0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little of what is hidden
-)
+DEFENCE = 0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little
 
 
 class Imputed(NamedTuple):
@@ -60,22 +50,22 @@ def impute(
         SettingsError, DataError: as ``encode``.
         ModelError: a p(x | h) that does not factorise over x's numbers.
     """
-    ladder, params = network_of(posterior, "impute")
+    ladder, params = coding.network_of(posterior, "impute")
     expect("impute(draws=...)", draws, Count)
     expect("impute(samples=...)", samples, Annotated[int, at_least(2)])
     expect("impute(steps=...)", steps, Count)
     rows = np.asarray(x.rows[0] if isinstance(x, Data) else x)
     filled = _filled(ladder, params, rows)
-    rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
+    coding.rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
     seen = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
     complete = functools.partial(_imputed, ladder, (draws, samples, steps), params, jax.random.key(seed))
-    mean, drawn, h, effective = over_rows(complete, (filled, seen), rows_together(ladder, samples))
-    return Imputed(mean, np.swapaxes(drawn, 0, 1), draws_first(h), effective)
+    mean, drawn, h, effective = coding.over_rows(complete, (filled, seen), coding.rows_together(ladder, samples))
+    return Imputed(mean, np.swapaxes(drawn, 0, 1), coding.draws_first(h), effective)
 
 
 def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
     """Rows with some possible number in the place of every missing one."""
-    check_width(ladder, params, rows, "impute")
+    coding.check_width(ladder, params, rows, "impute")
     if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
         raise ModelError("impute(x) leaves single numbers of x out of p(x | h), which needs it to factorise over them.")
     possible = np.asarray(_possible(ladder, params["theta"]))
@@ -103,7 +93,7 @@ def _imputed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
 ) -> tuple:
     complete = functools.partial(completed, ladder, counts, params)
-    return each_row(complete, key, index, *rows)
+    return coding.each_row(complete, key, index, *rows)
 
 
 def completed(

@@ -1,6 +1,7 @@
 """From draws of the parameters to predictions, their parts and intervals, in memory that does not grow with rows."""
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -102,9 +103,25 @@ def predict(
 
 def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
     """What is told of rows; with intervals of ``each`` data a draw, NaN for 0."""
-    mean, squares, variance, within, lower, upper = _over_rows(
-        model, kind, each, params, weights, rows, count, level, jax.random.key(seed)
-    )
+    activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
+    width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each))
+    shares, blocks, key = np.repeat(weights, each), _blocks(params, weights), jax.random.key(seed)
+
+    def launched() -> Iterator[tuple[_Sums, list, int]]:
+        for chunk, index, real in chunks(rows, count, width):
+            zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
+            sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
+            kept = []
+            for first, thetas, block in blocks:
+                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
+                kept.append(more)
+            yield sums, kept, real
+
+    # A chunk is sorted while the one after it is computed.
+    pairs = itertools.pairwise(itertools.chain(launched(), [None]))
+    done = [_finished(*chunk, shares, level) for chunk, _ in pairs if chunk is not None]
+    # mean, Var(E), E[Var], E[H], lower and upper of all rows
+    mean, squares, variance, within, lower, upper = (np.concatenate(parts) for parts in zip(*done, strict=True))
     if kind == "number":
         mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
     told = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
@@ -139,33 +156,6 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
     d: Any = model.datum(theta, x)
     return d.mean, d.variance
-
-
-def _over_rows(model, kind, each, params, weights, rows, count, level, key) -> list[np.ndarray]:
-    """mean, Var(E), E[Var], E[H], lower and upper of all rows."""
-    datum = functools.partial(_datum, model, kind)
-    activations, (mean, _) = _per_row(datum, params, rows)
-    samples = mean.size * mean.dtype.itemsize * len(weights) * each
-    shares = np.repeat(weights, each)
-    blocks = _blocks(params, weights)
-
-    def launched() -> Iterator[tuple[_Sums, list, int]]:
-        for chunk, index, real in _chunks(rows, count, max(1, BYTES // max(activations, samples))):
-            zeros = np.zeros((len(index), *mean.shape[1:]), jnp.result_type(float))
-            sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
-            kept = []
-            for first, thetas, block in blocks:
-                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
-                kept.append(more)
-            yield sums, kept, real
-
-    done, chunks = [], launched()
-    current = next(chunks)
-    for following in chunks:  # which is computed while this one is sorted
-        done.append(_finished(*current, shares, level))
-        current = following
-    done.append(_finished(*current, shares, level))
-    return [np.concatenate(parts) for parts in zip(*done, strict=True)]
 
 
 def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Array) -> tuple:
@@ -275,7 +265,7 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     activations, _ = _per_row(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows)
     blocks = _blocks(params, np.log(weights))
     done = []
-    for chunk, index, real in _chunks(rows, count, max(1, BYTES // activations)):
+    for chunk, index, real in chunks(rows, count, _width(count, activations)):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
             total = _log_predictive(model, total, thetas, block, chunk)
@@ -332,9 +322,8 @@ def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.n
     ]
 
 
-def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
     """(rows, their numbers, how many are real), in chunks of one shape: the last is filled with its last row."""
-    width = -(-count // -(-count // width))
     for start in range(0, count, width):
         index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
         real = min(width, count - start)
@@ -343,6 +332,11 @@ def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.n
         else:
             chunk = jax.tree.map(lambda a, i=index: np.asarray(a)[i], rows)
         yield chunk, index, real
+
+
+def _width(count: int, bytes_a_row: int) -> int:
+    """Rows of a chunk that fits ``BYTES``, all chunks of about one size."""
+    return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
