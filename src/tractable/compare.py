@@ -196,7 +196,6 @@ def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.nd
 
 
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
-    """How far the marginal moments are from the reference's."""
     error, ratio = apart(posterior, reference)
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
@@ -205,7 +204,6 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
 
 
 def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
-    """The reference in the order of ``model.names``."""
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, Posterior):
@@ -334,7 +332,6 @@ def overlay(
 
 
 def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The draws of one of the k numbers, (n,), and their weights."""
     values = posterior.values[..., index].astype(np.float64)
     weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
     return values.T.ravel(), weights.T.ravel()

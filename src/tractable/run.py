@@ -117,12 +117,10 @@ def advance(
             return kernel.step(noise, state, batch)
 
         def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-            """Consecutive steps, and the mean of what they say."""
             state, info = jax.lax.scan(step, state, now)
             return state, jax.tree.map(lambda x: jnp.mean(x, 0), info)
 
         def randomness(state: PyTree, b: jax.Array) -> tuple:
-            """Noise and batch places of a block's steps."""
             noise_key, batch_key = block_keys(key, g, b)
             times = g * loop.group + b * loop.block + jnp.arange(loop.block)
             noise = kernel.draw(noise_key, loop.block, state, None)
@@ -176,7 +174,6 @@ def advance(
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Keys of a block's noise, and of the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 

@@ -96,8 +96,6 @@ def pit_histogram(values: Numbers, bins: int = 10) -> np.ndarray:
 
 
 class Sharpness(NamedTuple):
-    """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
-
     width: float  # mean of upper − lower
     sd: float  # mean predictive sd; NaN where none was given
 
@@ -270,7 +268,6 @@ def _rank(size: int, level: float) -> int:
 
 
 def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights (s,) that sum to 1, of draws (s, *shape)."""
     if draws.ndim == 0 or draws.shape[1:] != shape or not len(draws):
         raise DataError(f"Expected draws of shape (s, {', '.join(map(str, shape))}); got {draws.shape}.")
     if weights is None:

@@ -24,8 +24,6 @@ SIGMAS = 2.58  # of a gap that is no chance, 99 %
 
 
 class Sight(NamedTuple):
-    """What a ladder does with some rows."""
-
     elbo: float  # nats a row
     bound: float  # of ``samples`` draws, nats a row
     effective: float  # median over rows of the weights' effective number
@@ -35,7 +33,6 @@ class Sight(NamedTuple):
     divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
 
     def found(self) -> dict[str, Any]:
-        """As a posterior keeps it."""
         told = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
         told |= {"weights' sample size": self.effective / self.samples}
         told |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
@@ -125,7 +122,6 @@ def fine(good: bool) -> str:
 
 
 def sample_size_check(effective: float, samples: int) -> Check:
-    """How many of a row's weights count, in the median row."""
     said = f"share of {samples} draws of q that count, in the median row"
     if effective < FEW:
         said += f": q misses p(h | x); the bound is known to about {math.sqrt(1 / effective):.1f} nats a row"
@@ -133,7 +129,6 @@ def sample_size_check(effective: float, samples: int) -> Check:
 
 
 def _units(found: dict[str, Any], depth: int) -> list[Check]:
-    """Which layers say anything of x, and what they cost."""
     costs, counts = ([found[f"{what} h{i + 1}"] for i in range(depth)] for what in ("cost", "active"))
     collapsed = sum(costs) < COLLAPSED or not sum(counts)
     checks = []
@@ -155,7 +150,6 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
 
 
 def held_out_check(gap: float, error: float, rows: int) -> Check:
-    """What rows that were not learnt from lose."""
     chance = gap <= SIGMAS * error
     said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
     if not chance:

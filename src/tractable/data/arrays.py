@@ -73,7 +73,6 @@ def _from_file(path: pathlib.Path) -> PyTree:
 
 
 def mapped(path: pathlib.Path) -> np.ndarray:
-    """The array of an .npy file, where it lies."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:

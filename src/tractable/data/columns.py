@@ -40,7 +40,6 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """Names of its columns of X."""
         plain = {"text": [f"{self.name}={level}" for level in self.levels], "presence": []}
         return plain.get(self.kind, [self.name]) + [f"{self.name} is missing"] * self.indicator
 
@@ -157,7 +156,6 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
-    """(n, columns of X that it makes)."""
     gone = lacks(values)
     blocks = [] if column.kind == "presence" else [_encode_present(column, values, gone)]
     return np.concatenate([*blocks, *([gone[:, None]] * column.indicator)], axis=1).astype(np.float64)

@@ -78,12 +78,10 @@ class Encoder:
 
     @property
     def features(self) -> list[str]:
-        """Names of the D columns of X."""
         return [name for column in self.columns for name in column.features]
 
     @property
     def names(self) -> list[str]:
-        """Of the d columns used."""
         return [column.name for column in self.columns]
 
     @functools.cached_property

@@ -73,7 +73,6 @@ def _read_csv(path: Path) -> Frame:
 
 
 def distinct(names: list[str], where: str) -> None:
-    """A sentence about columns that share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has more than one column named {listing(twice)}; rename all but one.")
@@ -109,7 +108,6 @@ class Source(NamedTuple):
         return np.any(~np.isfinite(self.values), axis=1)
 
     def refuse_infinite(self) -> None:
-        """A sentence about the first number that is infinite."""
         if np.isinf(self.values).any():
             row, column = map(int, np.argwhere(np.isinf(self.values))[0])
             where = self.place(column)
@@ -182,7 +180,6 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
 
 
 def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str | None, np.ndarray]:
-    """Name and values of an array on file; nothing is unpickled."""
     if not path.exists():
         raise DataError(f"{path} does not exist.")
     try:
@@ -220,7 +217,6 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
 
 
 def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(x, weight) of ``size`` rows at a time."""
     for start in range(0, len(x), size):
         yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
 
@@ -279,5 +275,4 @@ def on_file(x: object, chunk: int) -> bool:
 
 
 def framed(x: object, names: list[str] | None) -> Any:
-    """Rows with their columns' names."""
     return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

@@ -97,7 +97,6 @@ def kernel_named(kind: str, density: Callable, step: jax.Array, scale: jax.Array
 
 
 def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: float) -> list[Check]:
-    """Of the temperatures and what moved at them."""
     stages = f", in {len(ladder.scales)} stages of the pilot" if len(ladder.scales) < len(ladder.betas) - 1 else ""
     return [
         Check("temperatures", len(ladder.betas) - 1, "trust",

@@ -25,8 +25,6 @@ MASS = 20.0  # nats of the likeliest mode's mass below which a mode is none
 
 
 class Mode(NamedTuple):
-    """A mode of the unconstrained density, with the root of its inverse curvature."""
-
     position: np.ndarray  # (d,)
     value: float
     root: np.ndarray  # (d, d), lower triangular
@@ -58,7 +56,6 @@ def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> lis
 
 
 def _same(position: np.ndarray, mode: Mode) -> bool:
-    """Whether a climb ended within a twentieth of an sd of a mode."""
     away = np.linalg.solve(mode.root, position - mode.position)
     return float(np.linalg.norm(away)) < 0.05 * math.sqrt(len(position))
 

@@ -24,8 +24,6 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Normal(NamedTuple):
-    """N(mean, root rootᵀ)."""
-
     mean: jax.Array  # (d,)
     root: jax.Array  # (d, d), lower triangular
 
@@ -68,7 +66,6 @@ class Targets:
 
     @property
     def count(self) -> int:
-        """N, or 1."""
         return jax.tree.leaves(self.rows)[0].shape[0] if self.many else 1
 
     def some(self, count: int) -> "Targets":
@@ -116,12 +113,10 @@ def _mean(info: PyTree) -> PyTree:
 
 
 def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -> Targets:
-    """θ given all rows, from the prior or from another base."""
     return Targets(model, parameters_target, base, None if data is None else data.arrays(), many=False)
 
 
 def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
-    """z_n given x_n and θ, of every row."""
     return Targets(model, cause_target, theta, data.arrays(), many=True)
 
 
@@ -206,7 +201,6 @@ def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Targe
         return jnp.concatenate([jnp.ravel(real) for real in reals]).astype(jnp.result_type(float))
 
     def opened(u: jax.Array) -> tuple[PyTree, list[jax.Array]]:
-        """z, and its parts as reals."""
         reals = [real.reshape(shape) for real, shape in zip(jnp.split(u, ends[:-1]), shapes, strict=True)]
         return structure.unflatten([way(real) for way, real in zip(ways, reals, strict=True)]), reals
 

@@ -17,7 +17,6 @@ NOTE = (
 
 
 def exhibits(comparison: Comparison) -> list[Exhibit]:
-    """Every exhibit of a comparison."""
     out = [results_table(comparison.table)]
     if comparison.failures:
         out.append(Exhibit("What failed", [Table(["", "why"], list(comparison.failures.items()), ["why"])]))
@@ -33,7 +32,6 @@ def exhibits(comparison: Comparison) -> list[Exhibit]:
 
 
 def results_table(table: pd.DataFrame) -> Exhibit:
-    """A row for each method; columns without a number are left out."""
     kept = table.dropna(axis=1, how="all")
     lines = [
         [str(label), *(v if isinstance(v, str) else Cell(v, FORMS.get(str(k))) for k, v in line.items())]

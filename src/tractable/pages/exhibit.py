@@ -17,8 +17,6 @@ Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | 
 
 
 class Cell(NamedTuple):
-    """One value, and how it is written."""
-
     value: Value
     form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
     aside: str = ""  # a remark in small letters after the value
@@ -54,8 +52,6 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A drawing."""
-
     draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # what is seen, for readers who cannot see it
@@ -113,7 +109,6 @@ def decimals(sizes: np.ndarray) -> int:
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds in a unit that suits them."""
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -37,8 +37,6 @@ class Score(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """How predictions of rows that inference did not see turned out."""
-
     scores: list[Score]
     y: np.ndarray | None  # None of a datum of several parts
     probabilities: np.ndarray | None  # (n, classes)
@@ -93,17 +91,14 @@ def held_out_scores(
 
 
 def unit_of(encoder: Encoder | None) -> float:
-    """What one is in the target's own units."""
     return 1.0 if encoder is None else encoder.target.sd
 
 
 def covered(below: np.ndarray, level: float) -> float:
-    """The share of rows inside their interval."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
 def score_table(scores: Sequence[Score]) -> Table:
-    """Scores, one a row."""
     heads = ["score", "value", "what it means"]
     return Table(heads, scores, heads[2:])
 

@@ -32,7 +32,6 @@ class Components(NamedTuple):
 
     @property
     def sds(self) -> np.ndarray:
-        """(K, d)."""
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
 
     def frame(self, rows: int) -> pd.DataFrame:
@@ -79,7 +78,6 @@ def exhibits(
 
 
 def facts(found: Selection, rows: np.ndarray) -> dict[str, Any]:
-    """The few numbers that say how large this was."""
     return {
         "rows of data": Cell(len(rows), ",d"),
         "columns": Cell(rows.shape[1], ",d"),
@@ -106,7 +104,6 @@ def more_of(table: pd.DataFrame) -> list[str]:
 
 
 def unsound(table: pd.DataFrame) -> np.ndarray:
-    """Which K were not to be chosen."""
     return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
 
 
@@ -126,7 +123,6 @@ def tried_table(table: pd.DataFrame, best: int) -> Table:
 
 
 def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
-    """Each criterion against K, where several were tried."""
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
@@ -137,7 +133,6 @@ def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
 
 
 def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
-    """Weights, means and sds, a column each."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
         lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
@@ -179,7 +174,6 @@ def most_distinct(found: Components) -> np.ndarray:
 
 
 def climbs(posterior: Posterior) -> list[Exhibit]:
-    """What EM gained at every step of every start."""
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []

@@ -71,7 +71,6 @@ def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: T
 
 
 def layers(posterior: Posterior) -> list[Exhibit]:
-    """What is known of a network's weights, layer by layer."""
     if posterior.model.prior_is_callable or listed(posterior.model).all():
         return []
     table = table_of(posterior)
@@ -83,7 +82,6 @@ def layers(posterior: Posterior) -> list[Exhibit]:
 
 
 def members(posterior: Posterior) -> list[Exhibit]:
-    """An ensemble's members, and how high each climbed."""
     if not is_ensemble(posterior):
         return []
     heights = (posterior.found.get(f"objective {i}", math.nan) for i in range(posterior.chains))

@@ -62,7 +62,6 @@ def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *,
 
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
-    """The few numbers that say how large a run was."""
     kept, count = parameters.kept_by(posterior)
     return {
         "rows of data": Cell(posterior.rows, ",d"),
@@ -73,7 +72,6 @@ def usual_facts(posterior: Posterior) -> dict[str, Any]:
 
 
 def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Exhibit]:
-    """The table of the parameters, and figures by what is known of them."""
     first = parameters.numbers(posterior, encoder)
     if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
         return [first, *ladders.exhibits(posterior, shape)]

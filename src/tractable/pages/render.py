@@ -35,7 +35,6 @@ def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], b
 
 
 def html(title: str, exhibits: Sequence[Exhibit], by: str) -> str:
-    """The page that ``write`` writes."""
     return _template().render(
         title=title, by=by, exhibits=exhibits, style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
@@ -93,7 +92,6 @@ def svg(figure: Figure) -> Markup:
 
 
 def png(picture: Picture) -> str:
-    """A picture's file in base64."""
     file = io.BytesIO()
     imsave(file, picture.pixels, format="png")
     return base64.b64encode(file.getvalue()).decode()

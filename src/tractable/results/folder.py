@@ -88,11 +88,9 @@ class Saver:
             files.save(self.folder / "checkpoint", flattened(standing), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
-        """All that was drawn, as far as memory allows."""
         return {} if self.store is None else read_draws(self.store)
 
     def inside(self, name: str) -> "Saver":
-        """A folder within, for a run that is part of this one."""
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
@@ -124,7 +122,6 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def store_of(folder: pathlib.Path) -> "DrawStore":
-    """The draws of a run's folder."""
     from tractable.tools.store import DrawStore
 
     return DrawStore.open(folder / "draws.zarr")
@@ -233,5 +230,4 @@ def read(
 
 
 def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null."""
     return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}

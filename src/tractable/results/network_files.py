@@ -20,7 +20,6 @@ FOLDER = "network"
 
 
 def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
-    """φ in a folder beside θ's."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     files.save(folder / FOLDER, arrays, network_fingerprint(ladder), step=0)
 
@@ -79,7 +78,6 @@ def digest(jaxpr: ClosedJaxpr) -> str:
 
 
 def _shapes(ladder: Ladder) -> dict[str, PyTree]:
-    """Shapes of {θ, φ}."""
     return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
 
 

@@ -201,7 +201,6 @@ def _predict(model, kind, each, sums, params, weights, first, rows, index, key) 
 
 
 def _finished(sums: _Sums, kept: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    """On the host, without the rows that fill a chunk."""
     samples = np.concatenate([np.asarray(a)[:real] for a in kept], -1)  # a copy, to be sorted
     moments = (np.asarray(a)[:real] for a in sums[1:])
     return *moments, *_bounds(samples, shares, level)
@@ -248,7 +247,6 @@ def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level:
 
 
 def _divisor(sd: np.ndarray) -> np.ndarray:
-    """The sd, if errors can be measured in it."""
     if not np.all((sd > 0) & np.isfinite(sd)):
         raise DataError(
             "predict(calibrate=...) measures errors in predictive sds, and some are zero or not finite. Give the "
@@ -302,7 +300,6 @@ def _rows(x: PyTree) -> tuple[PyTree, int]:
 
 
 def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
-    """The draws that count, and their weights, which sum to 1."""
     weights = np.asarray(weights, np.float64)
     counts = weights > 0
     if not counts.all():  # 0 · inf is NaN
@@ -356,7 +353,6 @@ def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any
 
 
 def _bytes(jaxpr: Any) -> int:
-    """Of all that a trace makes, calls included."""
     own = sum(v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size"))
     inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
     return own + sum(map(_bytes, inner))

@@ -252,7 +252,6 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{12,18}", path.name)]
     return sorted(found, key=_step)
 

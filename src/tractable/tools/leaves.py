@@ -15,7 +15,6 @@ KINDS = {bool: "bool", int: "int", float: "float"}
 
 
 def flattened(tree: PyTree) -> dict[str, np.ndarray]:
-    """Every leaf of a pytree by its path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
@@ -39,7 +38,6 @@ def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Dictionaries within dictionaries, as the paths say."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
         *steps, last = map(unquote, _parted(name)[0].split("/"))

@@ -12,7 +12,6 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def constant(step_size: float | jax.Array) -> Schedule:
-    """ε_t = ε."""
     if isinstance(step_size, int | float) and not (step_size > 0 and math.isfinite(step_size)):
         raise SettingsError(f"A step size is a positive finite number; got {step_size}.")
     return lambda t: jnp.asarray(step_size, jnp.result_type(float))

@@ -31,7 +31,6 @@ def is_number(value: Any, above: float | int = -math.inf) -> bool:
 
 
 def at_least(least: int) -> Range:
-    """Whole numbers ≥ ``least``."""
     return Range(f"a whole number ≥ {least}", lambda value: is_whole(value, least))
 
 
@@ -94,7 +93,6 @@ def expect(what: str, value: object, hint: object, error: type[TractableError] =
 
 
 def expect_whole(what: str, value: object, error: type[TractableError] = SettingsError, of: str = "") -> None:
-    """Raise "{what} is a whole number{of}, 1 or more; got {value}." unless it is."""
     if not is_whole(value):
         raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
 

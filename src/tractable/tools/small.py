@@ -51,5 +51,4 @@ def inverse_root(matrices: jax.Array) -> jax.Array:
 
 
 def _along(mask: jax.Array, rank: int) -> jax.Array:
-    """A mask over the last of so many axes."""
     return mask.reshape((1,) * (rank - 1) + mask.shape)

@@ -160,7 +160,6 @@ class DrawStore:
         return draws
 
     def _array(self, name: str) -> zarr.Array:
-        """The zarr array of a field, its metadata held against the sealed description."""
         shape, dtype = self.fields[name]
         # Without write_empty_chunks a chunk of zeros would have no file, as a lost one has none.
         try:

@@ -55,12 +55,10 @@ def size(tree: PyTree) -> int:
 
 
 def total(tree: PyTree) -> jax.Array:
-    """The sum of a pytree's leaves."""
     return functools.reduce(jnp.add, jax.tree.leaves(tree))
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
-    """Inner product of two pytrees of one structure."""
     return total(jax.tree.map(jnp.vdot, a, b))
 
 
