@@ -84,6 +84,19 @@ def test_moments_are_those_of_the_draws():
     assert moments.report().verdict in ("trust", "caution", "reject")
 
 
+@pytest.mark.parametrize("settings", [{"step_size": tr.schedules.polynomial(0.1, 10.0)}, {"cycles": 3}], ids=str)
+def test_moments_weigh_draws_as_the_posterior_does(settings):
+    """By the step where it falls; draws of a cycle's first half, which explores, count nothing."""
+    method = tr.SGLD(chains=2, draws=300, warmup=50, thin=1, batch_size=5, start="random", **settings)
+    kept = tr.infer(MODEL, tr.Data(Y), method)
+    moments = tr.infer(MODEL, tr.Data(Y), method, draws="moments")
+    plain = kept.values.mean()
+    assert abs(kept.mean()["mu"] - plain) > 1e-4
+    np.testing.assert_allclose(moments.mean()["mu"], kept.mean()["mu"], rtol=1e-9)
+    np.testing.assert_allclose(moments.sd()["mu"], kept.sd()["mu"], rtol=1e-9)
+    assert moments.report().verdict in ("trust", "caution", "reject")
+
+
 def test_streamed_batches_are_the_resident_ones(tmp_path):
     """From a file in the shuffled order, batch by batch, the same bits as from memory."""
     order = np.random.default_rng(SHUFFLE).permutation(len(Y))

@@ -1,11 +1,12 @@
 """Methods side by side on one model."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax.monitoring
 import numpy as np
@@ -17,6 +18,11 @@ from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import FigureBase
+
+PyTree = Any
 COLUMNS = (
     "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "verdict",
 )  # fmt: skip
@@ -60,11 +66,17 @@ class Comparison:
         interrupted: it was stopped, and later methods were not run.
     """
 
-    table: Any  # a pandas DataFrame
+    table: "pd.DataFrame"
     posteriors: dict[str, Posterior]
     failures: dict[str, str]
     reference: Reference | None
     interrupted: bool = False
+
+    @property
+    def others(self) -> dict[str, Posterior]:
+        """The posteriors but for the one that they are held against."""
+        known = None if self.reference is None else self.reference.posterior
+        return {label: posterior for label, posterior in self.posteriors.items() if posterior is not known}
 
     def __str__(self) -> str:
         lines = [shown(self.table).to_string()]
@@ -79,16 +91,27 @@ class Comparison:
         Args:
             path: of the image; its suffix says of which kind.
         """
-        figure(self).savefig(path, dpi=150)
+        from matplotlib.figure import Figure
+
+        if not self.posteriors:
+            raise SettingsError("There is nothing to plot: every method failed.")
+        chosen = interesting(self)
+        columns = min(2, len(chosen))
+        rows = -(-len(chosen) // columns)
+        canvas = Figure(figsize=(5.2 * columns, 3.2 * rows), layout="constrained")
+        for panel, index in zip(canvas.subfigures(rows, columns, squeeze=False).ravel(), chosen, strict=False):
+            panel.suptitle(next(iter(self.posteriors.values())).names[index])
+            overlay(panel, self, index)
+        canvas.savefig(path, dpi=150)
 
 
 def compare(
     model: Model,
-    data: Any,
+    data: Data | PyTree,
     methods: Sequence[Method],
     *,
     seed: int = 0,
-    held_out: Any = None,
+    held_out: Data | PyTree = None,
     reference: Mapping[str, tuple] | Posterior | None = None,
     progress: bool | Callable | None = None,
 ) -> Comparison:
@@ -119,66 +142,42 @@ def compare(
     Raises:
         SettingsError: no methods, or something that is none; a reference that does not fit the parameters.
     """
-    methods = _checked(methods)
+    import pandas as pd
+
+    methods = list(methods)
+    strangers = [each for each in methods if not isinstance(each, Method)]
+    if not methods or strangers:
+        got = repr(strangers[0]) if strangers else "none"
+        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
     data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
     known = None if reference is None else as_reference(model, reference)
-    jobs = [_Job(*each, seed) for each in zip(labels(methods), methods, strict=True)]
+    jobs = [(label, method, seed) for label, method in zip(labels(methods), methods, strict=True)]
     if known is None:
         # Another seed: a NUTS among the methods is to be compared, not copied.
-        jobs.insert(0, _Job("reference", NUTS(), seed + 1))
+        jobs.insert(0, ("reference", NUTS(), seed + 1))
     posteriors, failures, rows = {}, {}, {}
-    for job in jobs:
+    for label, method, its_seed in jobs:
         try:
-            posteriors[job.label], rows[job.label] = _ran(job, model, data, held_out, progress)
+            with stopwatch() as clock:
+                posterior = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label))
+            posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
         except TractableError as error:
-            failures[job.label], rows[job.label] = str(error), {"verdict": "failed"}
+            failures[label], rows[label] = str(error), {"verdict": "failed"}
             continue
-        if job.label == "reference":
-            known = as_reference(model, posteriors[job.label])
-        if posteriors[job.label].interrupted:
+        if label == "reference":
+            known = as_reference(model, posterior)
+        if posterior.interrupted:
             break
     if known is not None:
         for label, posterior in posteriors.items():
             if posterior is not known.posterior:
                 rows[label] |= distances(posterior, known)
     interrupted = any(posterior.interrupted for posterior in posteriors.values())
-    return Comparison(_table(rows), posteriors, failures, known, interrupted)
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
+    return Comparison(table, posteriors, failures, known, interrupted)
 
 
-class _Job(NamedTuple):
-    """A run to be made."""
-
-    label: str
-    method: Method
-    seed: int
-
-
-def _checked(methods: Sequence[Any]) -> list[Method]:
-    methods = list(methods)
-    strangers = [m for m in methods if not isinstance(m, Method)]
-    if not methods or strangers:
-        got = repr(strangers[0]) if strangers else "none"
-        raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
-    return methods
-
-
-def _ran(
-    job: _Job, model: Model, data: Data | None, held_out: Data | None, progress: bool | Callable | None
-) -> tuple[Posterior, dict[str, Any]]:
-    """The posterior of a job, and its row of the table."""
-    with stopwatch() as clock:
-        posterior = infer(model, data, job.method, seed=job.seed, progress=_prefixed(progress, job.label))
-    return posterior, measured(posterior, clock, held_out)
-
-
-def _table(rows: dict[str, dict[str, Any]]) -> Any:
-    """A row a label, a column each of COLUMNS."""
-    import pandas as pd
-
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
-
-
-def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None) -> dict[str, Any]:
+def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:
     """A row of the table, but for the distances."""
     gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
@@ -189,12 +188,15 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Any = None
     return row | {"verdict": posterior.report().verdict}
 
 
-def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
-    """How far the marginal moments are from the reference's."""
+def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
+    """|mean − reference mean| / reference sd, and sd / reference sd, of the k numbers."""
     mean, sd = posterior._moments
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
-        error = np.abs(mean - reference.mean) / reference.sd
-        ratio = np.asarray(sd, np.float64) / reference.sd
+        return np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
+
+
+def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
+    error, ratio = apart(posterior, reference)
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
         out["sd ratio"] = float(ratio[np.argmax(np.abs(np.log(ratio)))])
@@ -202,7 +204,6 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
 
 
 def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
-    """The reference in the order of ``model.names``."""
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, Posterior):
@@ -236,7 +237,7 @@ def labels(methods: Sequence[Method]) -> list[str]:
     return out
 
 
-def shown(table: Any) -> Any:
+def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     """The table as text, in as many digits as mean something; columns without a number are left out."""
     import pandas as pd
 
@@ -287,96 +288,75 @@ def _prefixed(progress: bool | Callable | None, label: str) -> bool | Callable |
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
     """Which of the k numbers to look at: where methods are furthest from the reference; else the first."""
-    posteriors, reference = comparison.posteriors, comparison.reference
-    count = len(next(iter(posteriors.values())).names)
-    worst = np.zeros(count)
-    if reference is not None:
-        for posterior in posteriors.values():
-            if posterior is reference.posterior:
-                continue
-            mean, sd = posterior._moments
+    worst = np.zeros(len(next(iter(comparison.posteriors.values())).names))
+    if comparison.reference is not None:
+        for posterior in comparison.others.values():
+            error, ratio = apart(posterior, comparison.reference)
             with np.errstate(all="ignore"):
-                width = np.abs(np.log(np.asarray(sd, np.float64) / reference.sd))
-            far = np.abs(mean - reference.mean) / reference.sd + np.where(np.isfinite(width), width, 0)
-            worst = np.maximum(worst, np.nan_to_num(far))
+                width = np.abs(np.log(ratio))
+            worst = np.maximum(worst, np.nan_to_num(error + np.where(np.isfinite(width), width, 0)))
     return sorted(np.argsort(-worst, kind="stable")[:most].tolist())
 
 
-def figure(comparison: Comparison) -> Any:
-    """The overlay as a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    posteriors, reference = comparison.posteriors, comparison.reference
-    if not posteriors:
-        raise SettingsError("There is nothing to plot: every method failed.")
-    names = next(iter(posteriors.values())).names
-    chosen = interesting(comparison)
-    columns = min(2, len(chosen))
-    rows = -(-len(chosen) // columns)
-    drawn = Figure(figsize=(5.2 * columns + 1.6, 3.2 * rows), layout="constrained")
-    axes = np.atleast_1d(drawn.subplots(rows, columns)).ravel()
-    for axis in axes[len(chosen) :]:
-        axis.set_visible(False)
-    others = {label: p for label, p in posteriors.items() if reference is None or p is not reference.posterior}
-    for axis, index in zip(axes, chosen, strict=False):
-        low, high = _window(list(posteriors.values()), reference, index)
-        grid = np.linspace(low, high, 400)
-        for n, (label, posterior) in enumerate(others.items()):
-            colour = COLOURS[n % len(COLOURS)]
-            if posterior.is_point:
-                axis.axvline(posterior.values[0, 0, index], color=colour, lw=1.6, label=label)
-            elif (density := smooth(posterior, index, grid)) is not None:
-                axis.plot(grid, density, color=colour, lw=1.6, label=label)
-        if reference is not None:
-            density, kind = reference_density(reference, index, grid)
-            axis.plot(grid, density, "k--", lw=1.4, label=kind, zorder=5)
-        axis.set(title=names[index], yticks=[], xlim=(low, high), ylim=(0, None))
-        axis.spines[["left", "top", "right"]].set_visible(False)
-    handles, seen = axes[0].get_legend_handles_labels()
-    drawn.legend(handles, seen, loc="outside right upper", frameon=False)
-    return drawn
+def overlay(
+    canvas: "FigureBase", comparison: Comparison, index: int, colours: Sequence[str] = COLOURS, grey: str = "0.5"
+) -> None:
+    """One parameter by every method: densities above, means and 90 % intervals below; in grey the reference."""
+    reference, others = comparison.reference, comparison.others
+    top, axes = canvas.subplots(2, 1, sharex=True, height_ratios=[1.3, 0.16 * len(others) + 0.1])
+    for row, (posterior, colour) in enumerate(zip(others.values(), itertools.cycle(colours), strict=False)):
+        mean, sd = (float(moment[index]) for moment in posterior._moments)
+        ends = mean - 1.645 * np.nan_to_num(sd), mean + 1.645 * np.nan_to_num(sd)
+        if posterior.unconstrained is not None:
+            values, weights = column(posterior, index)
+            low, *ends, high = weighted_quantiles(values[:, None], [0.001, 0.05, 0.95, 0.999], weights)[:, 0].tolist()
+            grid = np.linspace(low, high, 200)
+            if (density := smooth(values, weights, grid)) is not None:
+                top.plot(grid, density, color=colour, linewidth=1)
+        axes.hlines(row, *ends, color=colour, linewidth=1.8)
+        axes.plot([mean], [row], "o", color=colour, markersize=4)
+    if reference is not None:
+        mean, sd = reference.mean[index], reference.sd[index]
+        axes.axvspan(mean - 1.645 * sd, mean + 1.645 * sd, color=grey, alpha=0.13, linewidth=0)
+        axes.axvline(mean, color=grey, linewidth=0.8, dashes=(4, 3))
+        grid = mean + sd * np.linspace(-4.5, 4.5, 200)
+        top.fill_between(grid, reference_density(reference, index, grid), color=grey, alpha=0.2, linewidth=0)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, mean - 10 * sd), min(high, mean + 10 * sd))  # of the others what is near it
+    top.set(ylim=(0, None), yticks=[])
+    top.xaxis.set_tick_params(length=0)
+    top.spines[:].set_visible(False)
+    axes.set_yticks(range(len(others)), list(others))
+    axes.set_ylim(len(others) - 0.4, -0.6)
+    axes.spines[["left", "top", "right"]].set_visible(False)
 
 
-def smooth(posterior: Posterior, index: int, grid: np.ndarray) -> np.ndarray | None:
-    """A kernel estimate of a marginal density; None where the draws do not differ."""
-    from scipy.stats import gaussian_kde
-
+def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
     values = posterior.values[..., index].astype(np.float64)
     weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
-    values, weights = values.T.ravel(), weights.T.ravel()
+    return values.T.ravel(), weights.T.ravel()
+
+
+def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndarray | None:
+    """A kernel estimate of a marginal density; None where the draws do not differ."""
     every = -(-len(values) // SMOOTHED)
     values, weights = values[::every], weights[::every]
     if len(values) < 3 or not np.ptp(values[weights > 0]) > 0:
         return None
+    from scipy.stats import gaussian_kde
+
     return gaussian_kde(values, weights=weights)(grid)
 
 
-def reference_density(reference: Reference, index: int, grid: np.ndarray) -> tuple[np.ndarray, str]:
-    """The reference's marginal density, and how it is known: in the worst case as a normal of its moments."""
-    from scipy.stats import norm
-
+def reference_density(reference: Reference, index: int, grid: np.ndarray) -> np.ndarray:
+    """The reference's marginal density; where it is not known, a normal of its moments."""
     if reference.posterior is not None:
-        density = smooth(reference.posterior, index, grid)
+        density = smooth(*column(reference.posterior, index), grid)
         if density is not None:
-            return density, "reference"
+            return density
     known = reference.densities[index] if reference.densities else None
     if known is not None:
-        return np.asarray(known(grid)), "exact"
-    density = norm.pdf(grid, reference.mean[index], reference.sd[index])
-    return density, "normal of the exact mean and sd"
+        return np.asarray(known(grid))
+    from scipy.stats import norm
 
-
-def _window(posteriors: list[Posterior], reference: Reference | None, index: int) -> tuple[float, float]:
-    """A range that shows the reference whole and of the others what is near it."""
-    ends = [] if reference is None else [reference.mean[index] + 4.5 * s * reference.sd[index] for s in (-1, 1)]
-    for posterior in posteriors:
-        values = posterior.values[..., index].reshape(-1, 1).astype(np.float64)
-        weights = None if posterior.weights is None else posterior.weights.ravel()
-        ends += weighted_quantiles(values, [0.001, 0.999], weights).ravel().tolist()
-    ends = [end for end in ends if np.isfinite(end)]
-    low, high = min(ends), max(ends)
-    if reference is not None:
-        reach = 10 * reference.sd[index]
-        low, high = max(low, reference.mean[index] - reach), min(high, reference.mean[index] + reach)
-    margin = 0.02 * (high - low) or max(abs(low), 1.0) * 0.1
-    return float(low - margin), float(high + margin)
+    return norm.pdf(grid, reference.mean[index], reference.sd[index])

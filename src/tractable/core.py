@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, biject_to, constraints
-from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
 from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
@@ -68,7 +68,7 @@ class Kernel:
     draw: Callable
     step: Callable
 
-    def __call__(self, key: jax.Array, state: Any, batch: Batch | None = None) -> tuple[Any, Any]:
+    def __call__(self, key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Any]:
         noise = self.draw(key, 1, state, batch)
         return self.step(jax.tree.map(lambda x: x[0], noise), state, batch)
 
@@ -91,8 +91,7 @@ class Space(NamedTuple):
 class Through:
     """A likelihood that sees the input through a predictor: y | x ~ observe(params, predictor(params, x)).
 
-    It is called as any likelihood is. Methods that look at the predictor's structure (its noise, its Jacobian, whether
-    it is linear) find it here.
+    Methods that look at the predictor's structure (its noise, its Jacobian, whether it is linear) find it here.
 
     Attributes:
         predictor: ``(params, x) -> η``, an array.
@@ -178,8 +177,8 @@ class Model:
         Args:
             log_density: ``position -> scalar``, of the constrained values where ``support`` is given.
             position: an example position, where chains start (each jittered).
-            support: pytree of numpyro constraints shaped like ``position``; real by default. The
-                log-determinant is added by the library.
+            support: pytree of numpyro constraints shaped like ``position``; real by default. The log-determinant is
+                added.
         """
         return cls(log_density, None, position, support)
 
@@ -204,7 +203,7 @@ class Model:
     def unbounded(self) -> list[bool]:
         """Whether each parameter lives on the reals, and the unconstrained one is itself; leaf by leaf."""
 
-        def identity(b: Any) -> bool:
+        def identity(b: Transform) -> bool:
             return (
                 identity(b.base_transform) if isinstance(b, IndependentTransform) else isinstance(b, IdentityTransform)
             )
@@ -382,7 +381,7 @@ def _prior(model: Model, position: PyTree, flat: bool, jacobian: bool) -> tuple[
     return params, prior
 
 
-def is_distribution(x: Any) -> bool:
+def is_distribution(x: object) -> bool:
     """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
     return isinstance(x, Distribution)
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from tractable.checks import preflight
-from tractable.core import Model, as_data
+from tractable.core import Data, Model, as_data
 from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method
@@ -17,10 +17,12 @@ from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError, TractableWarning
 
+PyTree = Any
+
 
 def infer(
     model: Model,
-    data: Any,
+    data: Data | PyTree,
     method: Method,
     *,
     seed: int = 0,

@@ -1,8 +1,4 @@
-"""One loop for every kernel: whole blocks of steps inside jit, the host only between them.
-
-Absolute time decides everything. Steps come in groups; group g of a chain draws its noise from
-``fold_in(key, g)`` and its batches from (key, t), so a run is the same however it is cut or resumed.
-"""
+"""One loop for every kernel: whole blocks of steps inside jit, the host only between them."""
 
 import functools
 import time
@@ -29,8 +25,9 @@ traces = 0  # how often ``advance`` has been traced in this process; tests read 
 class Shape(NamedTuple):
     """What of a loop is known when it is compiled.
 
-    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the
-    other. A group is the larger of them: the unit of time.
+    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the other. A
+    group is the larger of them: the unit of time. Group g draws its noise from ``fold_in(key, g)`` and its batches from
+    (key, t), so a run is the same however it is cut or resumed.
     """
 
     thin: int
@@ -52,7 +49,8 @@ class Moments(NamedTuple):
 
     count: jax.Array  # ()
     mean: jax.Array  # (k,)
-    square: jax.Array  # (k,) Σ (x − mean)²
+    square: jax.Array  # (k,) Σ w (x − mean)²
+    weight: jax.Array | None = None  # () Σ w; None where all draws count alike
 
 
 def some_moments() -> Moments:
@@ -76,8 +74,7 @@ class Run(NamedTuple):
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
     """The loop's shape for ``draws`` kept draws a chain of a state of ``size`` numbers.
 
-    A block's length depends on thinning and size only, never on how many draws are asked for: or a longer run would
-    not begin as a shorter one does.
+    A block's length depends on thinning and size only: or a longer run would not begin as a shorter one does.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -92,7 +89,7 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
 def advance(
     program: Callable,
     loop: Shape,
-    plan: Any,
+    plan: Plan | None,
     tuned: PyTree,
     rows: PyTree,
     keys: jax.Array,
@@ -102,10 +99,7 @@ def advance(
     first: jax.Array,
     last: jax.Array,
 ) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
-    """Groups [first, last) of every chain; stops early, at the last good state, where one is not finite.
-
-    ``rows`` is what ``program(rows, tuned)`` builds the kernel on; with a plan, what batches are cut from.
-    """
+    """Groups [first, last) of every chain, on ``program(rows, tuned)``; stops at the last state that is finite."""
     global traces
     traces += 1
     kernel: Kernel = program(rows, tuned)
@@ -123,16 +117,14 @@ def advance(
             return kernel.step(noise, state, batch)
 
         def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-            """Consecutive steps, and the mean of what they say."""
             state, info = jax.lax.scan(step, state, now)
             return state, jax.tree.map(lambda x: jnp.mean(x, 0), info)
 
         def randomness(state: PyTree, b: jax.Array) -> tuple:
-            """Noise and batch places of a block's steps."""
             noise_key, batch_key = block_keys(key, g, b)
             times = g * loop.group + b * loop.block + jnp.arange(loop.block)
             noise = kernel.draw(noise_key, loop.block, state, None)
-            where = None if plan is None else jax.vmap(lambda t: place(plan, batch_key, t))(times)
+            where = None if plan is None else jax.vmap(functools.partial(place, plan, batch_key))(times)
             return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
 
         if loop.thin > loop.block:  # one draw a group, after its last block
@@ -169,7 +161,8 @@ def advance(
             info,
         )
         if moments is not None:
-            moments = jax.vmap(_updated)(moments, jax.vmap(jax.vmap(program.values))(positions))
+            values = jax.vmap(jax.vmap(program.values))(positions)
+            moments = jax.vmap(_updated)(moments, values, program.weigh(info._asdict()))
         return g + fine, states, (draws, infos), moments, fine
 
     def going(carry: tuple) -> jax.Array:
@@ -181,7 +174,6 @@ def advance(
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Keys of a block's noise, and of the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
@@ -194,14 +186,18 @@ def over_chains(function: Callable, keys: jax.Array, states: PyTree, g: jax.Arra
     return jax.vmap(function, in_axes=(0, 0, None, 0))(keys, states, g, cut)
 
 
-def _updated(moments: Moments, xs: jax.Array) -> Moments:
-    def one(m: Moments, x: jax.Array) -> tuple[Moments, None]:
-        count = m.count + 1
-        delta = x - m.mean
-        mean = m.mean + delta / count
-        return Moments(count, mean, m.square + delta * (x - mean)), None
+def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Moments:
+    def one(m: Moments, now: tuple[jax.Array, jax.Array | None]) -> tuple[Moments, None]:
+        x, w = now
+        count, delta = m.count + 1, x - m.mean
+        if w is None or m.weight is None:
+            mean = m.mean + delta / count
+            return Moments(count, mean, m.square + delta * (x - mean)), None
+        weight = m.weight + w
+        mean = m.mean + w * delta / jnp.where(weight > 0, weight, 1)
+        return Moments(count, mean, m.square + w * delta * (x - mean), weight), None
 
-    return jax.lax.scan(one, moments, xs)[0]
+    return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
 @functools.partial(jax.jit, static_argnames="program")
@@ -232,8 +228,8 @@ def run(
 
     Args:
         program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw
-            keeps, ``program.values((d,)) -> (k,)`` what moments are of, ``program.streams`` whether batches are read
-            from file.
+            keeps, ``program.values((d,)) -> (k,)`` what moments are of and ``program.weigh(info)`` how much draws
+            count in them, ``program.streams`` whether batches are read from file.
         loop: the loop's shape.
         data, plan: Data and Plan, the rows and how they are visited, or None; no plan hands the program all rows.
         tuned: arrays that the program was tuned to in warm-up.
@@ -255,8 +251,9 @@ def run(
     observed, info = _outputs.eval_shape(program, plan, tuned, rows, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
-        zeros = (chains, *values.shape)
-        moments = Moments(jnp.zeros(chains), jnp.zeros(zeros, values.dtype), jnp.zeros(zeros, values.dtype))
+        zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
+        weight = None if weight is None else jnp.zeros(chains, weight.dtype)
+        moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
     buffer = _buffer(loop, chains, observed, info)
     pieces, infos = [], []
     segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False
@@ -320,7 +317,7 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     return program.observe(state), info
 
 
-def _buffer(loop: Shape, chains: int, observed: Any, info: PyTree) -> tuple:
+def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
     """Room for a segment's draws, where it is not their moments that are kept, and for what its steps say."""
     length = loop.capacity * loop.kept
     draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)

@@ -34,6 +34,7 @@ class Approximation(NamedTuple):
         entropy: ``φ -> ()``, −E_q[log q].
         mean, sd: ``φ -> (d,)``.
         scale: ``(φ, sd (d,)) -> φ-shaped``: how far each number of φ moves when z moves by sd.
+        whole: whether the density is of all d numbers.
     """
 
     init: Callable[[jax.Array, jax.Array], Phi]
@@ -44,6 +45,7 @@ class Approximation(NamedTuple):
     mean: Callable[[Any], jax.Array]
     sd: Callable[[Any], jax.Array]
     scale: Callable[[Any, jax.Array], Phi]
+    whole: bool = True
 
 
 @functools.cache  # so that one family is one static argument of jit
@@ -185,6 +187,7 @@ def part(size: int, free: int) -> Approximation:
         lambda phi: phi["mean"],
         lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of(phi))),
         refuse,
+        whole=False,
     )
 
 

@@ -111,13 +111,15 @@ class Moments(Belief):
     Attributes:
         counts: (chain,) draws.
         means: (chain, k) of the user's parameters.
-        squares: (chain, k) Σ (x − mean)².
+        squares: (chain, k) Σ w (x − mean)².
+        totals: (chain,) Σ w; None where draws count alike.
     """
 
     kind: ClassVar[str] = "moments"
     counts: np.ndarray
     means: np.ndarray
     squares: np.ndarray
+    totals: np.ndarray | None = None
 
     @property
     def chains(self) -> int:
@@ -127,10 +129,10 @@ class Moments(Belief):
         return f"moments of {self.chains} chains of {int(self.counts[0])} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """Mean and sd over chains from each chain's running moments."""
+        """Mean and sd over chains, which weigh alike, from each chain's running moments."""
         means = self.means.astype(np.float64)
-        mean = means.mean(0)
-        within = self.squares.sum(0, dtype=np.float64) / self.counts.sum(dtype=np.float64)
+        mean, mass = means.mean(0), self.counts if self.totals is None else self.totals
+        within = self.squares.sum(0, dtype=np.float64) / mass.sum(dtype=np.float64)
         return mean, np.sqrt(within + np.square(means - mean).mean(0))
 
 

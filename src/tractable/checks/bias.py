@@ -1,18 +1,4 @@
-"""How far a stochastic-gradient sampler at a fixed step is from its target, predicted from what can be measured.
-
-Near a normal target with precision H, SGLD with step ε, preconditioner P = L Lᵀ and a stochastic gradient of
-covariance V is the linear recursion
-
-    θ' − μ = (I − (ε/2) P H)(θ − μ) + (ε/2) P ξ + √ε L z,   Cov ξ = V,
-
-whose stationary covariance Σ solves a discrete Lyapunov equation. In one dimension, with P = 1,
-
-    Σ = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
-
-Batches that visit every row once an epoch have noise that sums to zero over the epoch; its covariance between two
-batches is −V/(M − 1), and Σ then lies below the value for independent batches (``epoch=M``), averaged here over
-the phases of an epoch. All in float64 numpy; d × d where matrices are given, O(d) where vectors are.
-"""
+"""How far a stochastic-gradient sampler at a fixed step is from its target, predicted from what is measured."""
 
 import functools
 from typing import Any, NamedTuple
@@ -58,7 +44,13 @@ def stationary(
     epoch: int | None = None,
     injected: np.ndarray | None = None,
 ) -> Predicted:
-    """The stationary covariance of SGLD (friction 1) or SGHMC.
+    """The stationary covariance Σ of SGLD (friction 1) or SGHMC near a normal target with precision H, by Lyapunov.
+
+        θ' − μ = (I − (ε/2) P H)(θ − μ) + (ε/2) P ξ + √ε L z,   Cov ξ = V,   P = L Lᵀ
+
+    In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4), stable iff ε < 4/h. Batches that visit every row
+    once an epoch have noise that sums to zero over it, −V/(M − 1) between two of them: Σ then lies below the value for
+    independent batches, averaged here over the phases of an epoch. O(d) where H and V are diagonals.
 
     Args:
         measured: H and V.
@@ -126,10 +118,9 @@ def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float
 
 
 def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
-    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: noise injected so that the stationary covariance is H⁻¹ itself.
+    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: noise with which the stationary covariance is H⁻¹ itself.
 
-    The gradient brings (ε²/4) P V P of its own, and the finite step adds the rest; for a normal target and
-    independent batches nothing of the bias is left. None where ε is too large for what must be taken off.
+    For a normal target and independent batches. None where ε is too large for what must be taken off.
     """
     h, v = _whitened(measured, scale)
     if h.ndim == 1:
@@ -208,14 +199,10 @@ def measure(
     """H and V averaged over flat unconstrained positions, (k, d).
 
     V is the covariance of the estimator over every batch a run can draw (windows of the shuffled rows) where those are
-    few, else that of single rows, V₁ (N − n)/(n (N − 1)): a covariance of few samples overstates its largest
-    direction. Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the
-    prior's curvature plus the empirical Fisher information V₁/(N − 1), which is positive.
-
-    Args:
-        source: hashable, with ``source.estimator(model, tuned)`` the stochastic gradient; the plain minibatch one by
-            default.
-        tuned: its arrays.
+    few, else that of single rows, V₁ (N − n)/(n (N − 1)): a covariance of few samples overstates its largest direction.
+    Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the prior's
+    curvature plus the empirical Fisher information V₁/(N − 1), which is positive. ``source.estimator(model, tuned)`` is
+    the stochastic gradient; the plain minibatch one by default.
     """
     where = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
     dense = model.space.size <= DENSE

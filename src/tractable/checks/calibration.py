@@ -1,31 +1,23 @@
-"""Whether predictions deserve the trust they ask for: scores, coverage, calibration, and intervals that cover.
-
-Pure functions of NumPy arrays, computed in float64. n counts rows, s draws, C classes. Losses say so; all else is a
-plain measurement.
-"""
+"""Whether predictions deserve the trust they ask for: scores, coverage, calibration, and intervals that cover."""
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, xlogy
 
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import expect_whole
+from tractable.tools.tree import Numbers
 
 
-def crps_normal(y: Any, mean: Any, sd: Any) -> np.ndarray:
+def crps_normal(y: Numbers, mean: Numbers, sd: Numbers) -> np.ndarray:
     """The continuous ranked probability score of a normal forecast, in the units of y; less is better.
 
         CRPS = ∫ (F(t) − 1[y ≤ t])² dt = σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π],   z = (y − μ)/σ
 
-    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. At σ = 0 it is |y − μ|.
-
-    Args:
-        y, mean, sd: of shapes that broadcast; sd ≥ 0, the standard deviation and not the variance.
-
-    Raises:
-        DataError: a negative or NaN sd.
+    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast; at σ = 0 it is |y − μ|, of σ < 0 a DataError.
 
     >>> print(crps_normal(0.0, 0.0, 1.0).round(6))
     0.233695
@@ -39,7 +31,7 @@ def crps_normal(y: Any, mean: Any, sd: Any) -> np.ndarray:
     return np.where(sd > 0, score, np.abs(y - mean))
 
 
-def crps_draws(y: Any, draws: Any, weights: Any = None) -> np.ndarray:
+def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np.ndarray:
     """The continuous ranked probability score of a forecast known by draws, in the units of y; less is better.
 
         CRPS = E|X − y| − ½ E|X − X'|  ≈  Σᵢ wᵢ |xᵢ − y| − ½ Σ_{i≠j} wᵢ wⱼ |xᵢ − xⱼ| / (1 − Σᵢ wᵢ²)
@@ -49,12 +41,9 @@ def crps_draws(y: Any, draws: Any, weights: Any = None) -> np.ndarray:
     fair score may be negative. By sorting, in O(s log s).
 
     Args:
-        y: (n, ...).
+        y: (n, ...), as what is returned.
         draws: (s, n, ...), s ≥ 2.
         weights: (s,), ≥ 0; equal by default.
-
-    Returns:
-        (n, ...).
 
     Raises:
         DataError: shapes that do not fit, fewer than two draws that count, a negative weight.
@@ -75,25 +64,18 @@ def crps_draws(y: Any, draws: Any, weights: Any = None) -> np.ndarray:
     return np.asarray(np.sum(w * np.abs(x), axis=0) - pairs / (1 - np.sum(weights**2)))
 
 
-def coverage(y: Any, lower: Any, upper: Any) -> float:
+def coverage(y: Numbers, lower: Numbers, upper: Numbers) -> float:
     """The share of y inside [lower, upper], ends included; of nominal level where intervals are honest."""
     return float(np.mean((np.asarray(lower) <= y) & (y <= np.asarray(upper))))
 
 
-def pit(y: Any, forecast: Any) -> np.ndarray:
-    """The probability integral transform F(y), uniform on (0, 1) where forecasts are calibrated.
+def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The probability integral transform F(y), (n, ...), uniform on (0, 1) where forecasts are calibrated.
 
         u = F(y),   or of s draws   u = (#{x < y} + ½ #{x = y} + ½) / (s + 1)
 
-    Where y and the draws are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with equal
-    probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
-
-    Args:
-        y: (n, ...).
-        forecast: draws (s, n, ...), or the cdf, ``y -> F(y)``.
-
-    Returns:
-        (n, ...).
+    Where y and the draws (s, n, ...) are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with
+    equal probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
     """
     y = np.asarray(y, np.float64)
     if callable(forecast):
@@ -104,7 +86,7 @@ def pit(y: Any, forecast: Any) -> np.ndarray:
     return np.asarray((rank + 0.5) / (len(draws) + 1))
 
 
-def pit_histogram(values: Any, bins: int = 10) -> np.ndarray:
+def pit_histogram(values: Numbers, bins: int = 10) -> np.ndarray:
     """Counts (bins,) of PIT values in equal parts of [0, 1].
 
     Flat: calibrated. ∪: intervals too narrow; ∩: too wide; a slope: biased. Of s draws, let bins divide s + 1.
@@ -114,22 +96,17 @@ def pit_histogram(values: Any, bins: int = 10) -> np.ndarray:
 
 
 class Sharpness(NamedTuple):
-    """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
-
     width: float  # mean of upper − lower
     sd: float  # mean predictive sd; NaN where none was given
 
 
-def sharpness(lower: Any, upper: Any, sd: Any = None) -> Sharpness:
-    """How much forecasts claim to know, in the units of y; less is better among calibrated ones, and only there.
-
-    Gneiting, Balabdaoui & Raftery 2007: maximise sharpness subject to calibration.
-    """
+def sharpness(lower: Numbers, upper: Numbers, sd: Numbers | None = None) -> Sharpness:
+    """How much forecasts claim to know, in the units of y; less is better among calibrated ones, and only there."""
     width = np.mean(np.asarray(upper, np.float64) - np.asarray(lower, np.float64))
     return Sharpness(float(width), math.nan if sd is None else float(np.mean(np.asarray(sd, np.float64))))
 
 
-def rmse(y: Any, mean: Any) -> float:
+def rmse(y: Numbers, mean: Numbers) -> float:
     """√(mean (y − mean)²), in the units of y; less is better. Shapes are equal: (n,) against (n, 1) is refused."""
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     if y.shape != mean.shape:
@@ -144,7 +121,7 @@ class LogScore(NamedTuple):
     error: float  # standard error over rows; NaN of one row
 
 
-def log_score(log_densities: Any) -> LogScore:
+def log_score(log_densities: Numbers) -> LogScore:
     """The mean log predictive density of rows, (1/n) Σ log p(y_n | D), and its standard error sd/√n.
 
     >>> log_score([-1.0, -3.0])
@@ -155,13 +132,13 @@ def log_score(log_densities: Any) -> LogScore:
     return LogScore(float(np.mean(values)), error)
 
 
-def accuracy(probabilities: Any, labels: Any) -> float:
+def accuracy(probabilities: Numbers, labels: Numbers) -> float:
     """The share of rows (n, C) whose likeliest class is theirs; of equally likely ones the first counts."""
     probabilities, labels = _classified(probabilities, labels)
     return float(np.mean(probabilities.argmax(-1) == labels))
 
 
-def brier(probabilities: Any, labels: Any) -> float:
+def brier(probabilities: Numbers, labels: Numbers) -> float:
     """(1/n) Σₙ Σ_c (p_nc − 1[c = y_n])², in [0, 2]; less is better. Brier 1950; half of it is the form for y in {0, 1}.
 
     >>> brier([[0.75, 0.25], [0.5, 0.5]], [0, 0])
@@ -180,10 +157,10 @@ class Reliability(NamedTuple):
     count: np.ndarray  # rows
 
 
-def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
-    """How often the likeliest class was right, by the confidence in it.
+def reliability(probabilities: Numbers, labels: Numbers, bins: int = 15) -> Reliability:
+    """How often the likeliest class was right, by the confidence in it (Guo et al. 2017).
 
-    Bin m of M holds the rows whose largest probability lies in ((m − 1)/M, m/M]. Guo et al. 2017.
+    Bin m of M holds the rows whose largest probability lies in ((m − 1)/M, m/M].
 
     Args:
         probabilities: (n, C), rows that sum to 1.
@@ -192,7 +169,6 @@ def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
 
     Raises:
         DataError: shapes that do not fit, labels out of range, rows that do not sum to 1.
-        SettingsError: no bins.
     """
     expect_whole("bins", bins)
     probabilities, labels = _classified(probabilities, labels)
@@ -204,38 +180,30 @@ def reliability(probabilities: Any, labels: Any, bins: int = 15) -> Reliability:
         return Reliability(np.bincount(where, top, bins) / count, np.bincount(where, right, bins) / count, count)
 
 
-def ece(probabilities: Any, labels: Any, bins: int = 15) -> float:
-    """The expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
+def ece(probabilities: Numbers, labels: Numbers, bins: int = 15) -> float:
+    """Expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
 
-    Guo et al. 2017, eq. 3; bins as in ``reliability``. It is zero for forecasts that are calibrated only in the limit:
-    of n calibrated rows it is of order √(bins/n), so compare it at one n.
+    Guo et al. 2017, eq. 3; bins as in ``reliability``. Of n calibrated rows it is of order √(bins/n): compare it at one
+    n.
     """
     told = reliability(probabilities, labels, bins)
     gap = np.abs(told.accuracy - told.confidence)
     return float(np.sum(np.where(told.count > 0, told.count * gap, 0.0)) / told.count.sum())
 
 
-def entropy(probabilities: Any) -> np.ndarray:
+def entropy(probabilities: Numbers) -> np.ndarray:
     """−Σ_c p_c log p_c over the last axis, in nats: from 0 (certain) to log C (no idea)."""
     p = np.asarray(probabilities, np.float64)
     return np.asarray(-np.sum(xlogy(p, p), axis=-1) + 0.0)  # no −0
 
 
-def mutual_information(probabilities: Any, weights: Any = None) -> np.ndarray:
-    """What the label of a row would tell about the parameters, I(y*; θ), in nats: the epistemic part of the entropy.
+def mutual_information(probabilities: Numbers, weights: Numbers | None = None) -> np.ndarray:
+    """What the label of a row would tell about the parameters, I(y*; θ), (n,) nats: the entropy's epistemic part.
 
         I = H(Σ_s w_s p_s) − Σ_s w_s H(p_s),   0 ≤ I ≤ H(Σ_s w_s p_s)
 
-    Houlsby et al. 2011 (BALD).
-
-    Args:
-        probabilities: (s, n, C), of every draw.
-        weights: (s,); equal by default.
-
-    Returns:
-        (n,).
-
-    Two draws that are sure of different classes: one bit.
+    of probabilities (s, n, C) of every draw, weights (s,), equal by default. Houlsby et al. 2011 (BALD). Two draws that
+    are sure of different classes: one bit.
 
     >>> print((mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]) / np.log(2)).round(9))
     [1.]
@@ -247,11 +215,10 @@ def mutual_information(probabilities: Any, weights: Any = None) -> np.ndarray:
     return np.asarray(np.maximum(told, 0.0))
 
 
-def auroc(score_in: Any, score_out: Any) -> float:
-    """The area under the ROC curve: P(score_out > score_in) + ½ P(score_out = score_in).
+def auroc(score_in: Numbers, score_out: Numbers) -> float:
+    """The area under the ROC curve: P(score_out > score_in) + ½ P(score_out = score_in); Hanley & McNeil 1982.
 
-    ½ where the score cannot tell the two apart, 1 where every row outside scores higher (an entropy, say). Hanley &
-    McNeil 1982: the Mann–Whitney statistic.
+    ½ where the score cannot tell the two apart, 1 where every row outside scores higher (an entropy, say).
 
     >>> auroc([0.1, 0.2], [0.2, 0.9])
     0.875
@@ -266,22 +233,15 @@ def auroc(score_in: Any, score_out: Any) -> float:
     return float((below.sum() + upto.sum()) / (2 * inside.size * outside.size))
 
 
-def split_conformal(scores: Any, level: float) -> np.ndarray:
-    """The ⌈(n + 1) level⌉-th smallest of n scores of rows kept out of the fit: a new row's is at most that, with
-    probability at least ``level``, and at most level + 1/(n + 1) where no two scores are equal.
+def split_conformal(scores: Numbers, level: float) -> np.ndarray:
+    """The ⌈(n + 1) level⌉-th smallest, (...), of n scores (n, ...) of rows kept out of the fit.
 
-    Over exchangeable rows, kept-out ones included; whatever the model; not given the inputs. Vovk, Gammerman & Shafer
-    2005; Lei et al. 2018, theorem 2.
-
-    Args:
-        scores: (n, ...), how badly each row was predicted.
-        level: in (0, 1).
-
-    Returns:
-        (...).
+    A new row's is at most that with probability at least ``level``, and at most level + 1/(n + 1) where no two scores
+    are equal, over exchangeable rows, kept-out ones included; whatever the model; not given the inputs. Vovk, Gammerman
+    & Shafer 2005; Lei et al. 2018, theorem 2.
 
     Raises:
-        SettingsError: a level out of range.
+        SettingsError: a level outside (0, 1).
         DataError: scores that are NaN, or too few: n < level/(1 − level), for which only an infinite interval covers.
 
     >>> print(split_conformal(np.arange(1.0, 10.0), 0.9))
@@ -307,8 +267,7 @@ def _rank(size: int, level: float) -> int:
     return math.ceil((size + 1) * level - 1e-9)
 
 
-def _normalised(weights: Any, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights (s,) that sum to 1, of draws (s, *shape)."""
+def _normalised(weights: Numbers | None, draws: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if draws.ndim == 0 or draws.shape[1:] != shape or not len(draws):
         raise DataError(f"Expected draws of shape (s, {', '.join(map(str, shape))}); got {draws.shape}.")
     if weights is None:
@@ -319,7 +278,7 @@ def _normalised(weights: Any, draws: np.ndarray, shape: tuple[int, ...]) -> np.n
     return weights / weights.sum()
 
 
-def _classified(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def _classified(probabilities: Numbers, labels: Numbers) -> tuple[np.ndarray, np.ndarray]:
     p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y):
         raise DataError(f"Expected probabilities (n, C) and labels (n,); got {p.shape} and {y.shape}.")

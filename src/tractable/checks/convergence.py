@@ -22,8 +22,8 @@ class Diagnosed(NamedTuple):
 def diagnose(draws: np.ndarray) -> Diagnosed:
     """R-hat, effective draws and Monte-Carlo standard errors of draws (chain, draw, k).
 
-    A chain that does not move has no effective draws: R-hat and ESS of constant numbers, which arviz gives as
-    NaN and the number of draws, become inf and 0.
+    A chain that does not move has no effective draws: its R-hat and ESS, which arviz gives as NaN and the number of
+    draws, become inf and 0.
     """
     from arviz_stats.base.array import array_stats  # a second of imports, which a point does not need
 
@@ -54,16 +54,12 @@ def chain_checks(posterior: Any) -> list[Check]:
     """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
     seen: Diagnosed = posterior.diagnosed
     chains = posterior.chains
-    out = []
+    out = [Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")]
     if np.any(np.isfinite(seen.rhat)) or seen.stuck:
         worst = int(np.nanargmax(seen.rhat))
         rhat = float(seen.rhat[worst])
         verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
-        out.append(Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree"))
-    else:
-        out.append(
-            Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")
-        )
+        out = [Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree")]
     for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
         least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
         value = float(values[least])

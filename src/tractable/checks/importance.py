@@ -2,12 +2,13 @@
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.kernels.annealed import log_mean
+from tractable.tools.tree import Numbers
 
 
 class Weighed(NamedTuple):
@@ -27,7 +28,7 @@ class Weighed(NamedTuple):
     bound: float
 
 
-def weigh(log_weights: Any) -> Weighed:
+def weigh(log_weights: Numbers) -> Weighed:
     """k̂ and bounds of log p(y, z_s) − log q(z_s), z_s ~ q, (S,)."""
     log_weights = np.asarray(log_weights, np.float64)
     size = len(log_weights)
@@ -36,11 +37,10 @@ def weigh(log_weights: Any) -> Weighed:
 
 
 def khat_limit(size: int) -> float:
-    """Up to which so many draws give importance sampling that can be relied on."""
     return min(1 - 1 / math.log10(size), 0.7)
 
 
-def khat(log_weights: Any) -> float:
+def khat(log_weights: Numbers) -> float:
     """k̂ of Pareto-smoothed importance sampling; −inf for weights equal up to rounding: q is the posterior."""
     log_weights = np.asarray(log_weights, np.float64)
     if not np.all(np.isfinite(log_weights)):
@@ -56,7 +56,6 @@ def khat(log_weights: Any) -> float:
 
 
 def khat_check(weighed: Weighed) -> Check:
-    """k̂ as a verdict."""
     if weighed.khat <= weighed.threshold:
         verdict, meaning = "trust", "reweighting q would change little"
     elif weighed.khat <= 1:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.check import Check
+from tractable.checks.evidence import grade
 from tractable.data.rows import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import HELD, bounds
@@ -23,8 +24,6 @@ SIGMAS = 2.58  # of a gap that is no chance, 99 %
 
 
 class Sight(NamedTuple):
-    """What a ladder does with some rows."""
-
     elbo: float  # nats a row
     bound: float  # of ``samples`` draws, nats a row
     effective: float  # median over rows of the weights' effective number
@@ -34,9 +33,8 @@ class Sight(NamedTuple):
     divergence: float | None  # mean KL(q(h | x) ‖ p(h | x)), nats a row; None where h cannot be enumerated
 
     def found(self) -> dict[str, Any]:
-        """As a posterior keeps it."""
-        told = {"elbo": self.elbo, "bound": self.bound, "weights' sample size": self.effective / self.samples}
-        told |= {"samples": self.samples}
+        told = {"elbo": self.elbo, "bound": self.bound, "samples": self.samples}
+        told |= {"weights' sample size": self.effective / self.samples}
         told |= {f"cost h{i + 1}": cost for i, cost in enumerate(self.costs)}
         told |= {f"active h{i + 1}": count for i, count in enumerate(self.active)}
         return told if self.divergence is None else told | {"q against the posterior": self.divergence}
@@ -55,10 +53,7 @@ def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int
 
 
 def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
-    """Of each layer, the units with Var_x E_q[h | x] > 0.01; a categorical unit counts by any of its levels.
-
-    What averaging over draws adds to the variance is taken off.
-    """
+    """Of each layer, the units with Var_x E_q[h | x] > 0.01, without what averaging adds; any level counts."""
     units = sum(layer.seen for layer in ladder.layers[1:])
     together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
     counts = []
@@ -97,63 +92,49 @@ def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
 def judged(found: dict[str, Any], depth: int) -> list[Check]:
     """What a posterior's numbers mean for trust.
 
-    The ELBO's gap is a property of q, not a fault of θ: more than a nat is to be known where models are compared. The
-    log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
-    half a single draw carries the sum, and what is averaged by these weights is that draw's.
+    The log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
+    half a single draw carries the sum. The ELBO's gap is a property of q, not a fault of θ.
     """
-    settled = bool(found["settled"])
-    gap, samples = found["bound"] - found["elbo"], found["samples"]
-    effective = found["weights' sample size"] * samples
+    settled, samples = bool(found["settled"]), found["samples"]
+    gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
+    rising = "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does"
+    lifted = f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
+    if gap > LOOSE:
+        lifted += "; compare models by log_evidence(), and a richer inference network narrows it"
     checks = [
-        Check(
-            "trend", float(not settled), "trust" if settled else "caution",
-            "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does",
-        ),
-        Check(
-            "bound gap", gap, "trust" if gap <= LOOSE else "caution",
-            f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
-            + ("" if gap <= LOOSE else "; compare models by log_evidence(), and a richer inference network narrows it"),
-        ),
+        Check("trend", float(not settled), fine(settled), rising),
+        Check("bound gap", gap, fine(gap <= LOOSE), lifted),
         sample_size_check(effective, samples),
         *_units(found, depth),
-    ]  # fmt: skip
+    ]
     if "gradient signal" in found:
-        checks.append(
-            Check(
-                "gradient signal", found["gradient signal"], "trust",
-                "‖E g‖² over the noise of one step's gradient g, at the end: 0 at a maximum or lost in noise",
-            )
-        )  # fmt: skip
+        signal = "‖E g‖² over the noise of one step's gradient g, at the end: 0 at a maximum or lost in noise"
+        checks.append(Check("gradient signal", found["gradient signal"], "trust", signal))
     if "q against the posterior" in found:
         far = found["q against the posterior"]
-        checks.append(
-            Check(
-                "q against the posterior", far, "trust" if far <= LOOSE else "caution",
-                "mean KL(q(h | x) ‖ p(h | x)) in nats a row, summed over all h: what the ELBO loses",
-            )
-        )  # fmt: skip
+        lost = "mean KL(q(h | x) ‖ p(h | x)) in nats a row, summed over all h: what the ELBO loses"
+        checks.append(Check("q against the posterior", far, fine(far <= LOOSE), lost))
     return checks
 
 
+def fine(good: bool) -> str:
+    return "trust" if good else "caution"
+
+
 def sample_size_check(effective: float, samples: int) -> Check:
-    """How many of a row's weights count, in the median row."""
-    return Check(
-        "weights' sample size", effective / samples,
-        "trust" if effective >= FEW else "caution" if effective >= NONE else "reject",
-        f"share of {samples} draws of q that count, in the median row"
-        + ("" if effective >= FEW else ": q misses p(h | x); the bound is known to about ")
-        + ("" if effective >= FEW else f"{math.sqrt(1 / effective):.1f} nats a row"),
-    )  # fmt: skip
+    said = f"share of {samples} draws of q that count, in the median row"
+    if effective < FEW:
+        said += f": q misses p(h | x); the bound is known to about {math.sqrt(1 / effective):.1f} nats a row"
+    return Check("weights' sample size", effective / samples, grade(-effective, -FEW, -NONE), said)
 
 
 def _units(found: dict[str, Any], depth: int) -> list[Check]:
-    """Which layers say anything of x, and what they cost."""
-    costs = [found[f"cost h{i + 1}"] for i in range(depth)]
-    counts = [found[f"active h{i + 1}"] for i in range(depth)]
+    costs, counts = ([found[f"{what} h{i + 1}"] for i in range(depth)] for what in ("cost", "active"))
     collapsed = sum(costs) < COLLAPSED or not sum(counts)
     checks = []
     for i, (cost, count) in enumerate(zip(costs, counts, strict=True)):
-        said = f"units of h{i + 1} whose mean depends on x (variance > {ACTIVE:g}); h{i + 1} costs {cost:.3g} nats"
+        h = f"h{i + 1}"
+        said = f"units of {h} whose mean depends on x (variance > {ACTIVE:g}); {h} costs {cost:.3g} nats"
         if collapsed:
             said += (
                 ". Training collapsed: h says nothing of x, unless x holds nothing to say. Is the noise of a normal x "
@@ -161,22 +142,16 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
                 "(AutoEncoding(warmup=..., free_bits=...)), or take a smaller learning_rate="
             )
         elif not count:
-            said += f": h{i + 1} is not used, and a ladder without it does as well"
-        verdict = "reject" if collapsed else "trust" if count else "caution"
-        checks.append(Check(f"active h{i + 1}", count, verdict, said))
-        checks.append(
-            Check(
-                f"cost h{i + 1}", cost, "reject" if collapsed else "trust",
-                f"nats a row: mean of log q(h{i + 1} | ·) − log p(h{i + 1} | ·)",
-            )
-        )  # fmt: skip
+            said += f": {h} is not used, and a ladder without it does as well"
+        paid = f"nats a row: mean of log q({h} | ·) − log p({h} | ·)"
+        checks.append(Check(f"active {h}", count, "reject" if collapsed else fine(count > 0), said))
+        checks.append(Check(f"cost {h}", cost, "reject" if collapsed else "trust", paid))
     return checks
 
 
 def held_out_check(gap: float, error: float, rows: int) -> Check:
-    """What rows that were not learnt from lose."""
     chance = gap <= SIGMAS * error
     said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
     if not chance:
         said += ": overfitted by so much. Quote the held-out bound; fewer epochs=, weight_sd= or more rows narrow it"
-    return Check("held-out gap", gap, "trust" if chance else "caution", said)
+    return Check("held-out gap", gap, fine(chance), said)

@@ -1,8 +1,4 @@
-"""What is checked before anything runs, in sentences.
-
-A minibatch needs no check at run time: a model describes one datum and the library maps, sums and scales, so
-its gradient is unbiased by construction (a law test enumerates it).
-"""
+"""What is checked before anything runs, in sentences."""
 
 import functools
 import inspect
@@ -24,17 +20,11 @@ SHOWN = 12  # numbers of a row in a sentence
 
 @functools.partial(jax.jit, static_argnames="model")
 def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-    """The log posterior of a flat position and its gradient."""
     return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
 
 
 def check(model: Model, data: Data | None) -> None:
-    """Raise the first thing that is wrong with a model on its data.
-
-    Raises:
-        ModelError: densities of the wrong shape or type.
-        DataError: data outside the likelihood's support, or missing.
-    """
+    """Raise the first thing that is wrong with a model on its data, a ModelError or a DataError."""
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
@@ -48,7 +38,7 @@ def check(model: Model, data: Data | None) -> None:
     _check_support(model, data)
 
 
-def _check_scalar(result: Any, subject: str) -> None:
+def _check_scalar(result: PyTree, subject: str) -> None:
     leaves = jax.tree.leaves(result)
     if len(leaves) != 1 or leaves[0].shape != ():
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -143,7 +133,7 @@ def _check_support(model: Model, data: Data) -> None:
             )
 
 
-def _base(distribution: Any) -> Any:
+def _base(distribution: Distribution) -> Any:
     """The distribution of single numbers, where several of them are one datum."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist

@@ -1,5 +1,6 @@
 """How far a posterior can be trusted: the verdict, and the numbers behind it."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ ORDER = ("trust", "caution", "reject")
 class Report(NamedTuple):
     """The worst verdict of the checks, and the checks.
 
-    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind.
-    "reject": do not use it before the cause is mended.
+    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind. "reject": do
+    not use it before the cause is mended.
     """
 
     verdict: str
@@ -45,13 +46,11 @@ def judge(posterior: Any) -> Report:
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
 
 
-def worst(checks: Any) -> str:
-    """The verdict of several checks."""
+def worst(checks: Iterable[Check]) -> str:
     return max((c.verdict for c in checks), key=ORDER.index, default="caution")
 
 
 def with_check(report: Report, check: Check) -> Report:
-    """The report with one check more."""
     checks = (*report.checks, check)
     return Report(worst(checks), checks, report.title)
 
@@ -59,8 +58,9 @@ def with_check(report: Report, check: Check) -> Report:
 def moment_checks(posterior: Any) -> list[Check]:
     """What running moments alone can say: whether the chains' means agree."""
     belief = posterior.belief
-    count, means, squares = (np.asarray(m, np.float64) for m in (belief.counts, belief.means, belief.squares))
-    within = (squares / count[:, None]).mean(0)
+    mass = belief.counts if belief.totals is None else belief.totals
+    mass, means, squares = (np.asarray(m, np.float64) for m in (mass, belief.means, belief.squares))
+    within = (squares / mass[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
     verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
     return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]

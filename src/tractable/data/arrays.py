@@ -9,11 +9,12 @@ import jax
 import numpy as np
 
 from tractable.tools.errors import DataError
+from tractable.tools.tree import Numbers
 
 PyTree = Any
 
 
-def arrays_of(source: Any, role: str) -> PyTree:
+def arrays_of(source: PyTree, role: str) -> PyTree:
     """Arrays of numbers, or a sentence about ``role`` ("y", "given"); those of a file stay there where they can."""
     if isinstance(source, str | pathlib.Path):
         out = _from_file(pathlib.Path(source))
@@ -37,7 +38,7 @@ def arrays_of(source: Any, role: str) -> PyTree:
     return out
 
 
-def weights_of(source: Any, size: int) -> np.ndarray:
+def weights_of(source: PyTree, size: int) -> np.ndarray:
     """How often each of ``size`` rows counts, (N,) float64, or a sentence about weights that cannot be."""
     leaves = jax.tree.leaves(arrays_of(source, "weights"))
     if len(leaves) != 1 or leaves[0].shape != (size,):
@@ -54,7 +55,7 @@ def weights_of(source: Any, size: int) -> np.ndarray:
     return weights
 
 
-def _native(a: Any) -> np.ndarray:
+def _native(a: Numbers) -> np.ndarray:
     """An array of a byte order and precision that JAX takes."""
     a = a if isinstance(a, np.ndarray) else np.asarray(a)
     if a.dtype.kind == "f" and a.dtype.itemsize > 8:
@@ -65,13 +66,13 @@ def _native(a: Any) -> np.ndarray:
 def _from_file(path: pathlib.Path) -> PyTree:
     if not path.exists():
         raise DataError(f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet.")
-    readers: dict[str, Callable] = {".npy": _npy, ".npz": _npz, ".parquet": _parquet}
+    readers: dict[str, Callable] = {".npy": mapped, ".npz": _npz, ".parquet": _parquet}
     if path.suffix not in readers:
         raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}.")
     return readers[path.suffix](path)
 
 
-def _npy(path: pathlib.Path) -> np.ndarray:
+def mapped(path: pathlib.Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:

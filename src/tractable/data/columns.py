@@ -40,7 +40,6 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """Names of its columns of X."""
         plain = {"text": [f"{self.name}={level}" for level in self.levels], "presence": []}
         return plain.get(self.kind, [self.name]) + [f"{self.name} is missing"] * self.indicator
 
@@ -148,11 +147,7 @@ def standardised(name: str, numbers: np.ndarray) -> Column | None:
 
 
 def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and sd of a column's numbers.
-
-    Raises:
-        DataError: numbers so large or so close that there is no sd.
-    """
+    """Mean and sd of a column's numbers; a DataError where they are so large or so close that there is no sd."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(numbers.mean()), float(numbers.std())
     if not (0 < sd < math.inf):
@@ -161,7 +156,6 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
-    """(n, columns of X that it makes)."""
     gone = lacks(values)
     blocks = [] if column.kind == "presence" else [_encode_present(column, values, gone)]
     return np.concatenate([*blocks, *([gone[:, None]] * column.indicator)], axis=1).astype(np.float64)

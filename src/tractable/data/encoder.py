@@ -1,17 +1,4 @@
-"""A table of one's own, as arrays that a model takes; and a model's answers, in the table's terms.
-
-``fit_encoder`` learns from a training table what ``encode`` then does to every table:
-
-    number      (value − mean) / sd
-    boolean     0 or 1
-    text        one 0/1 column a level, every level: none is special, as priors shrink towards nothing rather
-                than towards a reference; and a level never seen is all zeros, which is no other level's code
-    missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
-                training lacked values, a 0/1 column beside says so, which for text is a level of its own
-    target      "normal": standardised; "bernoulli", "categorical": 0..C−1 in sorted order
-
-The encoder is plain numbers and names: ``to_dict`` is JSON.
-"""
+"""A table of one's own, as arrays that a model takes; and a model's answers, in the table's terms."""
 
 import functools
 from collections.abc import Sequence
@@ -34,7 +21,9 @@ from tractable.data.columns import (
     text_of,
 )
 from tractable.data.files import Frame, distinct
+from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
+from tractable.tools.tree import Numbers
 from tractable.tools.words import listing
 
 MOST_CLASSES = 100  # of a target
@@ -68,6 +57,13 @@ NOTHING = Target("", "none")
 class Encoder:
     """How rows become numbers and numbers rows: what ``fit_encoder`` or ``fit_numbers`` learnt.
 
+        number      (value − mean) / sd
+        boolean     0 or 1
+        text        one 0/1 column a level, every level; a level never seen is all zeros
+        missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
+                    training lacked values, a 0/1 column beside says so, which for text is a level of its own
+        target      "normal": standardised; "bernoulli", "categorical": 0..C−1 in sorted order
+
     Attributes:
         columns: used ones, in the training table's order.
         target: what is explained.
@@ -82,12 +78,10 @@ class Encoder:
 
     @property
     def features(self) -> list[str]:
-        """Names of the D columns of X."""
         return [name for column in self.columns for name in column.features]
 
     @property
     def names(self) -> list[str]:
-        """Of the d columns used."""
         return [column.name for column in self.columns]
 
     @functools.cached_property
@@ -108,25 +102,18 @@ class Encoder:
         return rows * sd + mean
 
     def log_scales(self, rows: np.ndarray) -> np.ndarray:
-        """log |∂ numbers of the file / ∂ standardised ones| of those there are in each row, (n,).
-
-        By so much the log density of a row in the file's units is lower.
-        """
+        """log |∂ numbers of the file / ∂ standardised ones| of each row, (n,): its log density is so much lower."""
         return np.where(np.isnan(rows), 0, np.log(self.scale[1])).sum(1)
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, strings, lists and dicts, for JSON; fields of columns that are as by default are left out."""
         usual = asdict(Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
-        return _lists({"version": VERSION, **asdict(self), "columns": columns})
+        return plain({"version": VERSION, **asdict(self), "columns": columns})
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
-        """The encoder which ``to_dict`` described.
-
-        Raises:
-            DataError: another version, or fields missing or unknown.
-        """
+        """The encoder which ``to_dict`` described; a DataError of another version, or fields missing or unknown."""
         if saved.get("version") != VERSION:
             raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
@@ -146,21 +133,20 @@ class Encoded(NamedTuple):
 def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str | None = None) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
-    The target is "normal" where it is a number, unless it has two distinct values ("bernoulli"), or at most
-    ten which are all whole ("categorical"). True/False and text are classes.
+    The target is "normal" where it is a number, unless it has two distinct values ("bernoulli"), or at most ten which
+    are all whole ("categorical"). True/False and text are classes. A column which is the same in every row is left out
+    with a TractableWarning.
 
     Args:
         frame: the training table; every column but the target is an input.
         target: the column to explain.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in (see
-            above) and leaves out rows without a target.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
+            out
+            rows without a target.
         family: overrules what is said above about the target.
 
     Raises:
         DataError: with the column, and where it helps the row, that cannot be used, and the remedy.
-
-    A column which is the same in every row says nothing about the target: it is left out with a
-    TractableWarning.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
@@ -189,10 +175,9 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
 def fit_numbers(
     values: np.ndarray, names: Sequence[str], shape: tuple[int, ...] | None = None, missing: str = "raise"
 ) -> tuple[Encoder, np.ndarray]:
-    """Learn from training rows (n, d) how to standardise columns of numbers, none of which is a target.
+    """Learn from training rows (n, d), NaN left out, how to standardise columns of numbers, none a target.
 
     Args:
-        values: the rows; NaN is left out of means and sds.
         names: of the d columns.
         shape: of a row of an array, whose numbers the columns are; None of a table.
         missing: what was done about gaps.
@@ -200,9 +185,6 @@ def fit_numbers(
     Returns:
         The encoder, and which columns differ between the rows, (d,). One that does not is left out of a table, and
         keeps its place in an array, with an sd of 1.
-
-    Raises:
-        DataError: numbers so large or so close that there is no sd.
 
     >>> encoder, differs = fit_numbers(np.array([[1.0, 7.0], [3.0, 7.0]]), ["age", "year"])
     >>> encoder.names, differs.tolist(), encoder.standardise(np.array([[3.0]])).tolist()
@@ -218,20 +200,15 @@ def fit_numbers(
 
 
 def encode(encoder: Encoder, frame: Frame) -> Encoded:
-    """X and, where the table holds the target, y.
+    """X and, where the table holds the target, y; other columns are ignored.
 
-    Rows with missing values are left out where the encoder says "drop" and the table holds the target, and rows
-    without a target where it says "impute"; ``complete`` tells which stay. A table to predict for keeps every row:
-    missing values are then filled in by an encoder that imputes, and refused by any other.
-
-    Args:
-        encoder: from ``fit_encoder``.
-        frame: a table with the encoder's columns; others are ignored.
+    Rows with missing values are left out where the encoder says "drop" and the table holds the target, and rows without
+    a target where it says "impute"; ``complete`` tells which stay. A table to predict for keeps every row: missing
+    values are then filled in by an encoder that imputes, and refused by any other. A level never seen in training is
+    encoded as none of the known ones, with a TractableWarning.
 
     Raises:
         DataError: columns missing or of another kind, missing values, a class never seen.
-
-    A level never seen in training is encoded as none of the known ones, with a TractableWarning.
     """
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
@@ -249,13 +226,8 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
 
 
-def decode(encoder: Encoder, y: Any) -> np.ndarray:
-    """Encoded targets in the table's own terms: its units, or its class labels.
-
-    Args:
-        encoder: from ``fit_encoder``.
-        y: any shape; standardised values, such as a predictive mean or quantile, or codes of classes.
-    """
+def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
+    """Encoded targets of any shape in the table's terms: standardised values in its units, codes as class labels."""
     target = encoder.target
     if target.family == "normal":
         return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
@@ -265,13 +237,8 @@ def decode(encoder: Encoder, y: Any) -> np.ndarray:
     return np.asarray(_labels(target)[codes.astype(np.int64)])
 
 
-def decode_sd(encoder: Encoder, sd: Any) -> np.ndarray:
-    """Standard deviations of a normal target in the table's units.
-
-    Args:
-        encoder: from ``fit_encoder``.
-        sd: any shape; of standardised values.
-    """
+def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
+    """Standard deviations of a normal target, of any shape, in the table's units."""
     if encoder.target.family != "normal":
         raise DataError(
             f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
@@ -382,9 +349,3 @@ def _plain(values: Values) -> set[Any]:
     found = {value.item() if hasattr(value, "item") else value for value in values.unique()}
     whole = all(float(value).is_integer() for value in found)
     return {int(value) if whole and isinstance(value, float) else value for value in found}
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lists(item) for key, item in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
+from tractable.data.arrays import mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
@@ -25,8 +26,6 @@ Frame = pd.DataFrame
 
 def read_table(path: str | Path) -> Frame:
     """A CSV file (``.csv``, also ``.csv.gz``; commas, a header, UTF-8) or a Parquet file as a DataFrame.
-
-    Empty cells of a CSV file, and NA, NaN, null, None and the like, are missing values.
 
     Raises:
         DataError: no such file; another kind of file; an unreadable or empty one; two columns of one name.
@@ -74,7 +73,6 @@ def _read_csv(path: Path) -> Frame:
 
 
 def distinct(names: list[str], where: str) -> None:
-    """A sentence about columns that share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has more than one column named {listing(twice)}; rename all but one.")
@@ -110,7 +108,6 @@ class Source(NamedTuple):
         return np.any(~np.isfinite(self.values), axis=1)
 
     def refuse_infinite(self) -> None:
-        """A sentence about the first number that is infinite."""
         if np.isinf(self.values).any():
             row, column = map(int, np.argwhere(np.isinf(self.values))[0])
             where = self.place(column)
@@ -139,15 +136,12 @@ def places(shape: Sequence[int]) -> list[str]:
 
 
 def read_rows(path: Path, array: str | None = None, first: Sequence[str] = USUAL, names: Sequence[str] = ()) -> Source:
-    """Rows of an .npz, an .npy, a .csv or a .parquet file.
+    """Rows of an .npz, an .npy, a .csv or a .parquet file; a DataError of a file that holds none.
 
     Args:
         array: which of an .npz.
         first: arrays that are taken where none is named, the foremost that is there.
         names: of columns a table must have; all columns of numbers by default.
-
-    Raises:
-        DataError: a file that is not there or damaged, no such array, text, Python objects, no numbers.
     """
     if path.suffix not in ARRAYS:
         if array is not None:
@@ -169,9 +163,6 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
         path: of the table, for sentences.
         names: columns that it must have, and which are taken; all of numbers by default.
         purpose: ends a sentence about a table that has none.
-
-    Raises:
-        DataError: columns that are not there, or hold no numbers.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
@@ -189,7 +180,6 @@ def of_table(frame: Frame, path: Path, names: Sequence[str] = (), purpose: str =
 
 
 def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str | None, np.ndarray]:
-    """Name and values of an array on file; nothing is unpickled."""
     if not path.exists():
         raise DataError(f"{path} does not exist.")
     try:
@@ -227,13 +217,12 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
 
 
 def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(x, weight) of ``size`` rows at a time."""
     for start in range(0, len(x), size):
         yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
 
 
 @contextlib.contextmanager
-def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
+def opened(x: object, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
     """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
     if not isinstance(x, str | pathlib.Path):
         yield x, None
@@ -242,11 +231,7 @@ def opened(x: Any, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
     if not path.is_file():
         raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
     if path.suffix == ".npy":
-        try:
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
-        yield table, None
+        yield mapped(path), None
     elif path.suffix == ".parquet":
         with tempfile.TemporaryDirectory() as folder:
             yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
@@ -279,18 +264,15 @@ def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.nd
     return table, schema.names
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pyarrow.DataType) -> bool:
     types = pyarrow.types
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def on_file(x: Any, chunk: int) -> bool:
+def on_file(x: object, chunk: int) -> bool:
     """Whether rows are mapped, and more than are looked at at once."""
     return isinstance(x, np.memmap) and x.ndim > 0 and len(x) > chunk
 
 
-def framed(x: Any, names: list[str] | None) -> Any:
-    """Rows with their columns' names."""
-    if names is None:
-        return x
-    return pd.DataFrame(np.asarray(x), columns=pd.Index(names))
+def framed(x: object, names: list[str] | None) -> Any:
+    return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

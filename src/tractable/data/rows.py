@@ -1,11 +1,4 @@
-"""Data that knows its size, where its rows live, and which rows batch t of a run holds.
-
-Batch t is a pure function of (key, t), so a resumed run needs no iterator state. An epoch cuts the
-N rows into M blocks whose sizes differ by at most one, starting at a random offset, and visits them
-in a random order: every row once. Blocks are contiguous rows of a copy shuffled once, because
-gathering random rows from memory costs several times a gradient. What randomness remains between
-epochs is the offset and the order; neighbours in the shuffled copy stay neighbours.
-"""
+"""Data that knows its size, where its rows live, and which rows batch t of a run holds."""
 
 import hashlib
 from collections.abc import Callable
@@ -81,9 +74,9 @@ def whole(rows: PyTree) -> Batch:
 class Plan(NamedTuple):
     """How a run walks through N rows: at most ``batch_size`` a step, by epochs or independently.
 
-    ``independent`` draws each batch's place afresh; the gradient noise is then white, which a
-    correction for it needs. Batches of one epoch are negatively correlated, which is the better
-    choice everywhere else.
+    An epoch cuts the rows, shuffled once, into M contiguous blocks whose sizes differ by at most one, from a random
+    offset and in a random order. ``independent`` draws each batch's place afresh; the gradient noise is then white,
+    which a correction for it needs. Batches of one epoch are negatively correlated, which is better everywhere else.
     """
 
     size: int
@@ -120,8 +113,7 @@ def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Arra
 def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
     """π(index) for a pseudo-random permutation π of 0..count−1 that eight random words choose.
 
-    A Feistel network on Z_a × Z_b with ab ≥ count, walked along its cycle until it lands inside:
-    no array of length ``count`` is ever formed.
+    A Feistel network on Z_a × Z_b, ab ≥ count, walked along its cycle until it lands inside: no array of ``count``.
     """
     if count == 1:
         return jnp.zeros_like(index)
@@ -171,10 +163,10 @@ class Data:
 
     def __init__(
         self,
-        y: Any,
-        given: Any = None,
+        y: PyTree,
+        given: PyTree = None,
         *,
-        weights: Any = None,
+        weights: PyTree = None,
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
@@ -188,12 +180,12 @@ class Data:
         if self.size >= 1 << 30:
             raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
         self.weights = None if weights is None else weights_of(weights, self.size)
-        bad = _not_finite(rows, self.size, missing == "keep")
-        if bad and missing != "drop":
-            raise DataError(bad.sentence)
-        if bad:
-            rows = jax.tree.map(lambda a: np.asarray(a)[~bad.rows], rows)
-            self.weights = None if self.weights is None else self.weights[~bad.rows]
+        wrong, bad = _not_finite(rows, self.size, missing == "keep")
+        if wrong and missing != "drop":
+            raise DataError(wrong)
+        if wrong:
+            rows = jax.tree.map(lambda a: np.asarray(a)[~bad], rows)
+            self.weights = None if self.weights is None else self.weights[~bad]
             self.size = _common_length(rows)
             if self.size == 0:
                 raise DataError("Data holds no rows once those that are not finite are dropped.")
@@ -230,18 +222,17 @@ class Data:
         """Σ_n w_n, how many rows these count as: N where every row counts once."""
         return self.size if self.weights is None else float(np.sum(self.weights))
 
-    def take(self, index: Any) -> "Data":
+    def take(self, index: np.ndarray | jax.Array | list | slice) -> "Data":
         """The rows at ``index`` (an array of integers, a mask or a slice) as Data."""
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
         taken = Data(y, given, missing=self.missing)
-        taken.weights = None if self.weights is None else self.weights[index]
+        taken.weights = None if self.weights is None else self.weights[index]  # of which all may be zero
         return taken
 
     def alike(self, count: int = EVENLY) -> "Data":
-        """Rows that all count once and stand for these, to begin a method from: the data themselves without weights.
+        """Rows that all count once and stand for these, to begin a method from; those of weight zero are left out.
 
-        Rows of weight zero are left out. Where the others differ in weight, ``count`` rows stand for them, evenly in
-        proportion to it.
+        Where the others differ in weight, ``count`` rows stand for them, evenly in proportion to it.
         """
         if self.weights is None:
             return self
@@ -252,8 +243,7 @@ class Data:
             reached = np.cumsum(weights) / weights.sum()
             evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
             kept = kept[np.minimum(evenly, len(kept) - 1)]
-        y, given = jax.tree.map(lambda a: np.asarray(a[kept]), self.rows)
-        return Data(y, given, missing=self.missing)
+        return Data(*jax.tree.map(lambda a: np.asarray(a[kept]), self.rows), missing=self.missing)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Data", "Data"]:
         """Two random parts, the second of about ``fraction`` of the rows."""
@@ -282,10 +272,7 @@ class Data:
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
     def windows(self, width: int) -> PyTree:
-        """The rows in shuffled order on the device, the first ``width`` repeated at the end.
-
-        So that any ``width`` rows, taken round the end, are one contiguous slice.
-        """
+        """The rows in shuffled order on the device, the first ``width`` again at the end: any ``width`` are a slice."""
         if width not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
@@ -330,62 +317,51 @@ def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index
 def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
     """The same from rows that ``Data.read`` has already cut out."""
     data, weights = apart(data)
-    mask = _mask(plan, rows)
+    if plan.size % plan.count == 0 or plan.independent:  # all batches are full
+        mask = jnp.ones(plan.width)
+    else:
+        mask = (jnp.arange(plan.width) < rows).astype(jnp.result_type(float))
     if weights is None:
         return Batch(data, mask, plan.size, index, plan.count)
     return Batch(data, mask * weights, plan.size, index, plan.count, jnp.sum(mask))
 
 
-def _mask(plan: Plan, rows: jax.Array) -> jax.Array:
-    if plan.size % plan.count == 0 or plan.independent:  # all batches are full
-        return jnp.ones(plan.width)
-    return (jnp.arange(plan.width) < rows).astype(jnp.result_type(float))
-
-
-def as_data(data: Any) -> Data:
+def as_data(data: Data | PyTree) -> Data:
     """``data`` itself, or arrays made into Data."""
     return data if isinstance(data, Data) else Data(data)
 
 
+def _named(rows: PyTree) -> dict[str, np.ndarray]:
+    """Arrays as sentences call them: y['a']."""
+    leaves = jax.tree_util.tree_flatten_with_path(rows)[0]
+    return {("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:]): leaf for path, leaf in leaves}
+
+
 def _common_length(rows: PyTree) -> int:
-    lengths = {
-        ("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:]): leaf.shape[:1]
-        for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]
-    }
+    lengths = {name: leaf.shape[:1] for name, leaf in _named(rows).items()}
     if len(set(lengths.values())) != 1 or () in lengths.values():
         listing = ", ".join(f"{name}: {shape[0] if shape else 'a scalar'}" for name, shape in lengths.items())
         raise DataError(f"All arrays of Data need the same number of rows; got {listing}.")
     return next(iter(lengths.values()))[0]
 
 
-class _Bad(NamedTuple):
-    sentence: str
-    rows: np.ndarray
-
-
-def _not_finite(rows: PyTree, size: int, gaps: bool = False) -> _Bad | None:
+def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
+    """A sentence about the first number that is not finite, or with ``gaps`` is infinite; and rows with such, (N,)."""
     bad, sentence = np.zeros(size, bool), ""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(rows)[0]:
-        if leaf.dtype.kind != "f":
-            continue
-        name = ("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:])
-        count, first = 0, None
-        for start in range(0, size, CHUNK):
+    for name, leaf in _named(rows).items():
+        count, first = 0, []
+        for start in range(0, size if leaf.dtype.kind == "f" else 0, CHUNK):
             part = leaf[start : start + CHUNK]
-            finite = ~np.isinf(part) if gaps else np.isfinite(part)
-            if finite.all():
-                continue
-            where = np.argwhere(~finite)
+            where = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
+            where[:, 0] += start
             count += len(where)
-            bad[start + where[:, 0]] = True
-            if first is None:
-                first = [int(where[0][0]) + start, *map(int, where[0][1:])]
-        if first is not None and not sentence:
+            bad[where[:, 0]] = True
+            first = first or where[:1].ravel().tolist()
+        if count and not sentence:
             column = f", column {first[1]}" if len(first) > 1 else ""
-            value = leaf[tuple(first)]
             sentence = (
                 f"{name} holds {count} {'numbers that are' if count > 1 else 'number that is'} not "
-                f"finite, the first ({value}) in row {first[0]}{column}. Mend or impute them, "
+                f"finite, the first ({leaf[tuple(first)]}) in row {first[0]}{column}. Mend or impute them, "
                 "or leave those rows out with Data(..., missing='drop')."
             )
-    return _Bad(sentence, bad) if sentence else None
+    return sentence, bad

@@ -33,20 +33,12 @@ def over_devices(count: int | None) -> Callable[[PyTree], PyTree]:
 
 @dataclass(frozen=True)
 class RowsOver:
-    """Lays rows over the devices of a mesh, and sums over them there.
-
-    Attributes:
-        mesh: of one axis, "row".
-    """
+    """Lays rows over the devices of a mesh of one axis, "row", and sums over them there."""
 
     mesh: Mesh
 
-    def __call__(self, rows: PyTree, mask: Any = None) -> tuple[PyTree, jax.Array]:
-        """Rows and mask, each device holding ⌈n/devices⌉ of them.
-
-        Args:
-            rows: pytree of arrays with a leading axis of n ≥ 1; from the host they go straight to their devices.
-            mask: (n,), how often each row counts, ≥ 0; once by default.
+    def __call__(self, rows: PyTree, mask: jax.Array | np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
+        """Rows (n ≥ 1) and mask (n,), how often each counts, each device holding ⌈n/devices⌉ of them.
 
         Where n does not divide, the last row is repeated with mask 0: a row of zeros might be no possible datum.
         """
@@ -60,10 +52,7 @@ class RowsOver:
         return laid[0], laid[1]
 
     def summed(self, sums: Callable) -> Callable:
-        """``(theta, batch) -> sums`` over all rows, of one that sums over those it is given.
-
-        Every device sums over its own rows, however ``sums`` walks through them, and only the sums travel.
-        """
+        """``(theta, batch) -> sums`` over all rows: every device sums over its own, and only the sums travel."""
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
             def part(theta: PyTree, rows: PyTree, mask: jax.Array) -> PyTree:
@@ -80,11 +69,7 @@ class RowsOver:
 
 
 def rows_over(count: int) -> RowsOver:
-    """Rows over ``count`` devices.
-
-    Raises:
-        SettingsError: more devices than there are.
-    """
+    """Rows over ``count`` devices; a SettingsError of more devices than there are."""
     return RowsOver(_mesh(count, ROWS))
 
 

@@ -21,7 +21,6 @@ HOLDS = {
 
 
 def check_support(source: Source, values: np.ndarray, family: str, levels: int = LEVELS) -> None:
-    """A sentence about the first number that a family does not have."""
     if family == "normal":
         return
     if family == "bernoulli":
@@ -48,7 +47,6 @@ def levels_of(source: Source) -> int:
 
 
 def is_whole(values: np.ndarray) -> bool:
-    """Whether all numbers are whole."""
     return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
 
 
@@ -64,11 +62,7 @@ def brightest(source: Source) -> float:
 
 
 def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
-    """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said.
-
-    Args:
-        binary: the model's rows are binary, whatever they look like.
-    """
+    """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said."""
     values, pixels = source.values, asked in (None, "bernoulli", "continuous-bernoulli")
     divisor = brightest(source) if pixels else 1.0
     if divisor != 1:

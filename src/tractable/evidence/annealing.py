@@ -1,10 +1,4 @@
-"""The way from base to target by temperatures, and back: one run for every kind of target, a pilot for each kind.
-
-Whatever adapts (temperatures, step sizes, covariances) does so in a pilot on particles of its own. It is fixed before
-any weight is made: weights of chains that adapt as they go are no longer unbiased. Of θ given y a pilot finds
-temperatures by stages, each with a covariance (Del Moral, Doucet & Jasra 2006); of z given x_n all data share one
-sigmoidal way, with a step size for each temperature. Neal 2001; Grosse, Ghahramani & Adams 2015 (backwards).
-"""
+"""The way from base to target by temperatures, and back: one run for every kind of target, a pilot for each."""
 
 import functools
 import math
@@ -37,7 +31,7 @@ GAINS = (4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 1.0, 1.0)  # of rounds of that pilot: dow
 
 
 class TemperatureLadder(NamedTuple):
-    """What a pilot chose; fixed before any weight is made, so that the weights stay unbiased."""
+    """What a pilot chose, on particles of its own; fixed before any weight, so that the weights stay unbiased."""
 
     betas: jax.Array  # (T + 1,)
     stage: jax.Array  # (T + 1,) of each temperature, 0..K−1
@@ -49,12 +43,10 @@ def both_ways(
     targets: Targets, settings: Annealing, ladder: TemperatureLadder, keys: tuple[jax.Array, jax.Array],
     exact: Callable[[], PyTree] | None, watch: Watch,
 ) -> tuple[np.ndarray, np.ndarray | None, list[Check]]:  # fmt: skip
-    """(N, S) log weights forwards from the base and backwards from exact draws, and checks of the way.
+    """(N, S) log weights forwards from the base and backwards from exact draws, and checks of the way (Neal 2001).
 
-    Args:
-        keys: of the forward and of the backward run.
-        exact: called for the draws once the forward weights are there, gives None where it was interrupted; None
-            where there are none.
+    ``exact`` is called once the forward weights are there, and gives None where it was interrupted; it is None itself
+    where there are no such draws (Grosse, Ghahramani & Adams 2015).
     """
     runs = functools.partial(run, targets, settings.kernel, settings.chains, settings.transitions, ladder)
     watch.go("forward")
@@ -105,7 +97,6 @@ def kernel_named(kind: str, density: Callable, step: jax.Array, scale: jax.Array
 
 
 def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: float) -> list[Check]:
-    """Of the temperatures and what moved at them."""
     stages = f", in {len(ladder.scales)} stages of the pilot" if len(ladder.scales) < len(ladder.betas) - 1 else ""
     return [
         Check("temperatures", len(ladder.betas) - 1, "trust",
@@ -119,7 +110,7 @@ def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: floa
 
 
 def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
-    """Temperatures, step sizes and covariances, from particles moved from base to target.
+    """Temperatures, step sizes and covariances, from particles moved from base to target (Del Moral et al. 2006).
 
     Every stage takes β as far as half of the particles' effective number is kept, resamples, and moves them while the
     step size finds its acceptance. Temperatures are then laid evenly within the stages.
@@ -164,8 +155,10 @@ def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, w
 
 
 def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
-    """A sigmoidal way, and for each of its temperatures the step at which some of the data's chains accept as often as
-    they should; in units of the prior's sds, so that steps shrink about as 1/β does where the data say much."""
+    """A sigmoidal way that all data share, and for each temperature the step at which some data's chains accept.
+
+    Steps are in units of the prior's sds, and shrink about as 1/β does where the data say much.
+    """
     few = targets.some(max(1, settings.pilot // settings.chains))
     scale = spread(few, settings.chains, jax.random.fold_in(key, 0))
     temperatures = settings.temperatures or TEMPERATURES
@@ -202,7 +195,7 @@ def first_step(kind: str, size: int) -> float:
 
 
 def _root(places: np.ndarray) -> np.ndarray:
-    """L of the particles' covariance, shrunk towards its diagonal; the sds alone where there are many parameters."""
+    """L of the particles' covariance, shrunk towards its diagonal; the sds alone where there are many."""
     count, size = places.shape
     sds = np.maximum(places.std(0), 1e-12 * (1 + np.abs(places.mean(0))))
     if size > DENSE:

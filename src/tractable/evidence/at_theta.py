@@ -30,7 +30,13 @@ HEAVY = 0.05  # of them may have heavy tails by chance
 
 
 def at_theta(
-    model: LatentModel, data: Data, seed: int, chosen: Any, theta: PyTree, z: PyTree, watch: Watch
+    model: LatentModel,
+    data: Data,
+    seed: int,
+    chosen: Enumeration | MonteCarlo | Importance | Annealing,
+    theta: PyTree,
+    z: PyTree,
+    watch: Watch,
 ) -> Evidence:
     """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``."""
     theta, key = jax.tree.map(jnp.asarray, theta), jax.random.key(seed)
@@ -60,16 +66,12 @@ def _by_enumeration(model: LatentModel, data: Data, theta: PyTree, watch: Watch)
 def _by_importance(
     causes: Targets, key: jax.Array, settings: Importance, watch: Watch
 ) -> tuple[np.ndarray, list[Check]]:
-    """(N, S) log weights of draws from a mixture of Student t around the modes of every datum's z, and what q and the
-    weights' tails look like.
+    """(N, S) log weights of draws from Student t around the modes of every datum's z, and checks of q and the tails.
 
         p(x_n|θ) ≈ (1/S) Σ_s p(x_n, u_s|θ)/q_n(u_s),   q_n(u) = Σ_k ρ_k t_ν(u; û_k, Λ_k⁻¹)
 
-    û_k are the places where climbs from p(z|θ) ended, Λ_k the curvature of −log p(x_n, u|θ) there, and ρ_k the shares
-    of the mass that the normals around them hold (Laplace).
-
-    Raises:
-        ModelError: z of more than 100 numbers.
+    û_k are where climbs from p(z|θ) ended, Λ_k the curvature there, and ρ_k the shares of the mass of the normals
+    around.
     """
     sds = spread(causes.some(SPREAD), SPREAD, jax.random.fold_in(key, 0))
     if len(sds) > CURVED:
@@ -108,8 +110,7 @@ def _weighed(log_weights: np.ndarray, checks: list[Check]) -> Evidence:
 def _upper(forward: np.ndarray, back: np.ndarray) -> float:
     """Σ u_n + t(N−1) √N sd(u_n − f_n), of backward and forward estimates u_n and f_n of N data, (N,).
 
-    E u_n ≥ log p(x_n|θ). A datum's chains come back from one draw, so only different data tell the error; subtracting
-    f_n, which is independent of u_n, takes off what p(x_n) itself differs by and only adds to the spread.
+    E u_n ≥ log p(x_n|θ). A datum's chains come back from one draw, so only different data tell the error.
     """
     from scipy.stats import t
 
@@ -137,7 +138,13 @@ def _mode_check(modes: np.ndarray) -> Check:
 
 
 def latent_problem(
-    model: Model, data: Any, method: str | None, theta: PyTree, z: PyTree, posterior: Any, settings: dict[str, Any]
+    model: Model,
+    data: Data | PyTree,
+    method: str | None,
+    theta: PyTree,
+    z: PyTree,
+    posterior: object,
+    settings: dict[str, Any],
 ) -> tuple[LatentModel, str, Any, Data]:
     """The model, the method's name, its settings and the data, after the sentences about what does not fit."""
     if not isinstance(model, LatentModel):

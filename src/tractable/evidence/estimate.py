@@ -1,16 +1,4 @@
-"""The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, and a verdict.
-
-    "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
-    "importance"    p(y) ≈ (1/S) Σ p(y, z_s)/q(z_s),            z_s ~ q, the weights' tail smoothed
-    "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; and 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior: a sandwich
-    "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
-
-All in logs and over the unconstrained z, whose density carries the log-determinant: log p(y) does not depend on how the
-parameters are written. E log w < log E w: a mean of log weights is a lower bound, the log of their mean an estimate,
-which is itself low by about var/(2S). Of a latent model at a given θ it is Σ_n log p(x_n|θ), datum by datum: these
-biases are all of one sign and add up, Σ var/(2S), where errors add as squares. Neal 2001; Vehtari et al. 2024
-(smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
-"""
+"""The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +13,7 @@ from tractable.checks.evidence import Evidence
 from tractable.core import Data, Model, as_data, is_distribution
 from tractable.evidence.at_theta import at_theta, latent_problem
 from tractable.evidence.parameters import by_annealing, by_importance, by_laplace, by_monte_carlo
-from tractable.evidence.settings import check_resident, settings_of
+from tractable.evidence.settings import Annealing, Way, check_resident, settings_of
 from tractable.evidence.weights import Watch
 from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
@@ -42,7 +30,7 @@ OF_PARAMETERS: dict[str, Callable[..., Evidence]] = {
 
 def log_evidence(
     model: Model,
-    data: Any = None,
+    data: Data | PyTree = None,
     method: str | None = None,
     *,
     theta: PyTree = None,
@@ -54,24 +42,30 @@ def log_evidence(
 ) -> Evidence:
     """The log marginal likelihood of a model, in nats; of a log density alone, log Z = log ∫ e^{log density}.
 
-    "monte-carlo" averages the likelihood over prior draws. It is unbiased for p(y), and fails all the same: the
-    posterior holds a share of the prior's mass that falls off exponentially in the parameters and the digits the data
-    add, so that a handful of draws carry the whole mean or none does; and as E log < log E, its logarithm is then far
-    too low while its standard error, from weights that never saw the peak, looks small. Few parameters, few data.
+        "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
+        "importance"    p(y) ≈ (1/S) Σ p(y, z_s)/q(z_s),            z_s ~ q, the weights' tail smoothed
+        "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; and 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior: a
+            sandwich
+        "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
 
-    "importance" draws from a q near the posterior: one that was fitted, or a Student t at the modes. As good as q.
+    over the unconstrained z, whose density carries the log-determinant. E log w < log E w: a mean of log weights is a
+    lower bound, the log of their mean an estimate, itself low by about var/(2S). Neal 2001; Vehtari et al. 2024
+    (smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
 
-    "annealed" goes from the prior to the posterior by temperatures, and back from posterior draws, which bounds
-    log p(y) from below and above; the gap is what is not known. The default; some thousand gradients a chain.
-
-    "laplace" is one climb and one curvature, exact for a normal posterior; it knows no error, so its verdict is that of
-    importance weights against it.
+    "monte-carlo" is unbiased for p(y), and fails all the same: the posterior holds a share of the prior's mass that
+    falls off exponentially in the parameters and the digits the data add, so that a handful of draws carry the whole
+    mean or none does; the estimate is then far too low while its standard error, from weights that never saw the peak,
+    looks small. For few parameters and few data. "importance" draws from a q near the posterior: one that was fitted,
+    or a Student t at the modes. As good as q. "annealed" goes from the prior to the posterior by temperatures, and back
+    from posterior draws, which bounds log p(y) from below and above; the gap is what is not known. The default; some
+    thousand gradients a chain. "laplace" is one climb and one curvature, exact for a normal posterior; it knows no
+    error, so its verdict is that of importance weights against it.
 
     Of a ``LatentModel`` at a given ``theta`` it is Σ_n log p(x_n|θ), z alone being summed out: exactly by "enumeration"
-    where there is a sum or a closed form (the default then), else estimated for every datum by "monte-carlo" over
-    z ~ p(z|θ), by "importance" from a Student t about every mode of p(z|x_n, θ) that climbs find, or "annealed" from
-    p(z|θ) to p(z|x_n, θ). Annealing has an upper bound only for simulated data, whose ``z`` is an exact draw of every
-    posterior.
+    where there is a sum or a closed form (the default then), else estimated for every datum by "monte-carlo" over z ~
+    p(z|θ), by "importance" from a Student t about every mode of p(z|x_n, θ) that climbs find, or "annealed" from p(z|θ)
+    to p(z|x_n, θ). Biases are then all of one sign and add up, where errors add as squares. Annealing has an upper
+    bound only for simulated data, whose ``z`` is an exact draw of every posterior.
 
     A log density (``Model.from_log_density``) or a callable prior cannot be drawn from: "monte-carlo" and "annealed"
     then begin at a normal around the modes, of twice their sd; an unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
@@ -79,8 +73,7 @@ def log_evidence(
     Args:
         model: what is believed; its priors proper.
         data: Data or arrays; those of ``posterior`` where left out; None for a model without a likelihood.
-        method: "monte-carlo", "importance", "annealed" (the default) or "laplace"; with ``theta`` "enumeration" (the
-            default where it can be), "monte-carlo", "importance" or "annealed".
+        method: one of these; by default "annealed", with ``theta`` "enumeration" where it can be.
         theta: parameters of a ``LatentModel``, in the user's space.
         z: with ``theta`` and "annealed": the causes that ``model.sample`` drew with these data, leading axis N ≥ 8.
         seed: of all randomness.
@@ -90,9 +83,8 @@ def log_evidence(
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         settings: of the method: ``draws`` (monte-carlo, importance, laplace), ``degrees`` (importance), ``starts``
             (importance, laplace); ``chains``, ``temperatures``, ``transitions``, ``kernel``, ``reverse``, ``pilot``
-            (annealed). See ``MonteCarlo``, ``Importance``, ``Annealing`` and ``Laplace`` of ``evidence_settings``.
-            With ``theta`` draws (1000), starts (4), chains (32) and temperatures (100) are each datum's, and
-            ``reverse`` is whether there is z.
+            (annealed). With ``theta`` draws (1000), starts (4), chains (32) and temperatures (100) are each datum's,
+            and ``reverse`` is whether there is z.
 
     Ctrl-C and SIGTERM stop the call between its phases: where the forward weights are there they are returned, without
     an upper bound and with "caution".
@@ -129,7 +121,7 @@ def log_evidence(
     return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
 
 
-def _data(model: Model, data: Any, posterior: Posterior | None, method: str, settings: Any) -> Data | None:
+def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
     """The data, after the sentences about a model, data and posterior that do not fit."""
     data = None if data is None else as_data(data)
     if posterior is not None:
@@ -151,7 +143,7 @@ def _data(model: Model, data: Any, posterior: Posterior | None, method: str, set
     return data
 
 
-def _check_posterior(model: Model, data: Data | None, posterior: Posterior, method: str, settings: Any) -> None:
+def _check_posterior(model: Model, data: Data | None, posterior: Posterior, method: str, settings: Way) -> None:
     if not isinstance(posterior, Posterior):
         raise SettingsError(f"posterior= expects what infer returns; got {type(posterior).__name__}.")
     name = type(posterior.method).__name__
@@ -162,7 +154,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
     other = posterior.data
     if data is not None and (other is None or other.fingerprint != data.fingerprint):
         raise SettingsError("posterior= was fitted to other data; leave data out, or give those that were fitted.")
-    if method == "importance" and (posterior.fitted is None or posterior.fitted.family == "part"):
+    if method == "importance" and not (posterior.fitted and posterior.fitted.q.whole):
         raise SettingsError(
             "method='importance' needs a q with a density over all parameters (MeanField, FullRank, LowRank, Laplace); "
             f"got a posterior by {name}. Leave posterior= out for a Student t at the modes."
@@ -173,7 +165,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
             "method='annealed' runs back from draws of an exact sampler (NUTS, HMC, MALA, RandomWalk, Rejection); got "
             f"a posterior by {name}, without such draws. Leave posterior= out to have NUTS run."
         )
-    if method == "annealed" and posterior.chains * posterior.count < settings.chains:
+    if isinstance(settings, Annealing) and posterior.chains * posterior.count < settings.chains:
         raise SettingsError(
             f"log_evidence(chains={settings.chains}) runs back from as many posterior draws; posterior= has "
             f"{posterior.chains * posterior.count}. Use fewer chains, or extend the posterior."

@@ -1,7 +1,4 @@
-"""Modes of targets and what lies around them: where importance sampling draws, and where annealing may begin.
-
-Of θ given y they are climbed to one by one, on the host; of z given x_n in one compiled program, for all data at once.
-"""
+"""Modes of targets and what lies around them: where importance sampling draws, and annealing may begin."""
 
 import functools
 import math
@@ -28,8 +25,6 @@ MASS = 20.0  # nats of the likeliest mode's mass below which a mode is none
 
 
 class Mode(NamedTuple):
-    """A mode of the unconstrained density, with the root of its inverse curvature."""
-
     position: np.ndarray  # (d,)
     value: float
     root: np.ndarray  # (d, d), lower triangular
@@ -61,7 +56,6 @@ def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> lis
 
 
 def _same(position: np.ndarray, mode: Mode) -> bool:
-    """Whether a climb ended within a twentieth of an sd of a mode."""
     away = np.linalg.solve(mode.root, position - mode.position)
     return float(np.linalg.norm(away)) < 0.05 * math.sqrt(len(position))
 
@@ -91,9 +85,8 @@ def normal_base(modes: list[Mode]) -> Normal:
 def modes_of_causes(targets: Targets, count: int, spread: jax.Array, key: jax.Array) -> tuple[Mixture, jax.Array]:
     """For each of N targets Student t around the distinct modes where climbs from the base end, and their number.
 
-    Climbs are in units of the base's sds ``spread`` (d,). The shares are of the mass that the normals around
-    the modes hold. Without a curvature anywhere the number is 0, and q as wide as the base,
-    about the highest end.
+    Climbs are in units of the base's sds ``spread`` (d,). Without a curvature anywhere the number is 0, and q as wide
+    as the base, about the highest end.
     """
     size = len(spread)
 

@@ -11,18 +11,12 @@ from tractable.tools.settings import Count, Range, Settings, at_least, is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Way(Settings):
-    """Settings of a way to the evidence."""
-
     subject: ClassVar[str] = "log_evidence"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo(Way):
-    """Settings of "monte-carlo".
-
-    Args:
-        draws: S ≥ 100, of the prior.
-    """
+    """Settings of "monte-carlo": S draws of the prior."""
 
     draws: Annotated[int, at_least(100)] = 100_000
 
@@ -32,8 +26,8 @@ class Importance(Way):
     """Settings of "importance".
 
     Args:
-        draws: S ≥ 100, of q.
-        degrees: ν > 0 of the Student t that q is where no posterior is given.
+        draws: S, of q.
+        degrees: ν of the Student t that q is where no posterior is given.
         starts: climbs to modes, from which q is made; at a given θ for every datum.
     """
 
@@ -47,13 +41,12 @@ class Annealing(Way):
     """Settings of "annealed".
 
     Args:
-        chains: S ≥ 32, forwards and as many backwards.
-        temperatures: T ≥ 2, about, spread over the pilot's stages; None chooses it so that log w has a variance
+        chains: S, forwards and as many backwards.
+        temperatures: T, about, spread over the pilot's stages; None chooses it so that log w has a variance
             of about ½, in 200..10,000.
-        transitions: ≥ 1 at every temperature.
-        kernel: "mala" or "random-walk".
+        transitions: at every temperature.
         reverse: run backwards from posterior draws too, for the upper bound.
-        pilot: ≥ 64 particles of the run that chooses temperatures, steps and covariances.
+        pilot: particles of the run that chooses temperatures, steps and covariances.
     """
 
     chains: Annotated[int, at_least(32)] = 256
@@ -66,12 +59,7 @@ class Annealing(Way):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Way):
-    """Settings of "laplace".
-
-    Args:
-        draws: S ≥ 100, of the normal, that judge it.
-        starts: climbs to modes; several modes are found only from several.
-    """
+    """Settings of "laplace": draws of the normal that judge it, and climbs to modes, of which one finds one."""
 
     draws: Annotated[int, at_least(100)] = 4000
     starts: Count = 4

@@ -1,12 +1,4 @@
-"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it.
-
-    log f_β(u) = log p₀(u) + β r(u),    r = log(unnormalised target) − log p₀,    Z = ∫ e^{log p₀(u) + r(u)} du
-
-    θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
-    z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
-
-u are flat unconstrained reals, and densities of them carry the log-determinant.
-"""
+"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it."""
 
 import dataclasses
 import functools
@@ -32,14 +24,15 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Normal(NamedTuple):
-    """N(mean, root rootᵀ)."""
-
     mean: jax.Array  # (d,)
     root: jax.Array  # (d, d), lower triangular
 
 
 class Target(NamedTuple):
-    """One density in parts; a state is what the base is drawn as, θ or z in the user's space."""
+    """One density in parts: log f_β(u) = log p₀(u) + β r(u), Z = ∫ e^{log p₀(u) + r(u)} du, u unconstrained.
+
+    A state is what the base is drawn as, θ or z in the user's space; densities of flat u carry the log-determinant.
+    """
 
     sample: Callable  # key -> state, of the base
     log_likelihood: Callable  # state -> (), r
@@ -55,8 +48,10 @@ class Target(NamedTuple):
 class Targets:
     """One target that looks at all rows, or one for every row. A pytree, so that compiled functions take it.
 
+        θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
+        z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
+
     Attributes:
-        model: of all.
         target: ``(model, shared, rows) -> Target``, of all rows or of one.
         shared: what every target looks at beside its rows.
         rows: of the data, leading axis N.
@@ -71,7 +66,6 @@ class Targets:
 
     @property
     def count(self) -> int:
-        """N, or 1."""
         return jax.tree.leaves(self.rows)[0].shape[0] if self.many else 1
 
     def some(self, count: int) -> "Targets":
@@ -96,12 +90,10 @@ class Targets:
         return jax.lax.map(one, (keys, self.rows, own), batch_size=self.together(draws))
 
     def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
-        """``function(target, key, own) -> (value, info)`` of every draw: the values (N, draws, …), of one target
-        (draws, …), and the infos' mean. Every target has draws of its own, so that their errors are independent.
+        """``function(target, key, own) -> (value, info)`` of every draw, each with a key: values, and infos' mean.
 
-        Args:
-            own: of each target, leading axis N; of one target of each draw, leading axis ``draws``.
-            work: times the numbers that a draw takes otherwise.
+        Values are (N, draws, …), of one target (draws, …); ``own`` is of each target, leading axis N, of one target of
+        each draw; ``work`` times the numbers that a draw takes otherwise.
         """
 
         def every(target: Target, key: jax.Array, own: PyTree) -> tuple:
@@ -121,12 +113,10 @@ def _mean(info: PyTree) -> PyTree:
 
 
 def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -> Targets:
-    """θ given all rows, from the prior or from another base."""
     return Targets(model, parameters_target, base, None if data is None else data.arrays(), many=False)
 
 
 def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
-    """z_n given x_n and θ, of every row."""
     return Targets(model, cause_target, theta, data.arrays(), many=True)
 
 
@@ -211,7 +201,6 @@ def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Targe
         return jnp.concatenate([jnp.ravel(real) for real in reals]).astype(jnp.result_type(float))
 
     def opened(u: jax.Array) -> tuple[PyTree, list[jax.Array]]:
-        """z, and its parts as reals."""
         reals = [real.reshape(shape) for real, shape in zip(jnp.split(u, ends[:-1]), shapes, strict=True)]
         return structure.unflatten([way(real) for way, real in zip(ways, reals, strict=True)]), reals
 

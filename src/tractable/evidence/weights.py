@@ -1,11 +1,4 @@
-"""Weights of draws: of the base, and of a proposal q that lies nearer to the target.
-
-    base        w_s = e^{r(u_s)},                       u_s ~ p₀
-    proposal    w_s = e^{log p₀(u_s) + r(u_s)}/q(u_s),  u_s ~ q
-
-A proposal is ``(own, φ, key) -> (u, log q(u))``, with what it has of each target and what is the same for all: a
-Student t, a mixture of them, or a q that was fitted.
-"""
+"""Weights of draws: of the base, e^{r(u)}, and of a proposal q nearer to the target, e^{log p₀(u) + r(u)}/q(u)."""
 
 import functools
 import math
@@ -21,6 +14,7 @@ from tractable.checks.importance import khat
 from tractable.evidence.targets import Target, Targets
 from tractable.tools.errors import RunError
 from tractable.tools.small import inverse
+from tractable.tools.tree import Numbers
 
 PyTree = Any
 Propose = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
@@ -46,7 +40,6 @@ def weigh(
     targets: Targets, key: jax.Array, draws: int, watch: Watch, propose: Propose | None = None, own: PyTree = None,
     phi: PyTree = None, work: int = 1,
 ) -> np.ndarray:  # fmt: skip
-    """(N, draws) log weights, see ``log_weights``."""
     watch.go("draws")
     found = nan_is_nothing(log_weights(targets, own, phi, key, draws, propose, work))
     watch.say("draws", 1, 1)
@@ -58,12 +51,9 @@ def log_weights(
     targets: Targets, own: PyTree, phi: PyTree, key: jax.Array, draws: int, propose: Propose | None = None,
     work: int = 1,
 ) -> jax.Array:  # fmt: skip
-    """(N, draws), those of one target (draws,): of draws of the base, or of a proposal.
+    """(N, draws), those of one target (draws,): of draws of the base, or of ``(own, φ, key) -> (u, log q(u))``.
 
-    Args:
-        own: the proposal's, of each target, leading axis N.
-        phi: the proposal's, the same for all.
-        work: times the numbers that a draw takes otherwise.
+    ``own`` is the proposal's of each target, leading axis N, ``phi`` the same for all.
     """
 
     def one(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, tuple]:
@@ -75,7 +65,7 @@ def log_weights(
     return targets.over(one, key, draws, own, work)[0]
 
 
-def nan_is_nothing(log_weights: Any) -> np.ndarray:
+def nan_is_nothing(log_weights: Numbers) -> np.ndarray:
     """(N, S) in float64, those (S,) of one target likewise; NaN counts as impossible."""
     log_weights = np.atleast_2d(np.asarray(log_weights, np.float64))
     return np.nan_to_num(log_weights, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
@@ -98,11 +88,8 @@ def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
     )
 
 
-def smoothed(log_weights: Any) -> np.ndarray:
-    """(S,) log weights with the largest replaced by quantiles of a Pareto tail fitted to them (PSIS).
-
-    As they are where they are equal up to rounding, or not all finite.
-    """
+def smoothed(log_weights: Numbers) -> np.ndarray:
+    """(S,) log weights with the largest replaced by quantiles of a fitted Pareto tail (PSIS), if finite and unequal."""
     log_weights = np.asarray(log_weights, np.float64)
     if not math.isfinite(khat(log_weights)):
         return log_weights
@@ -118,9 +105,7 @@ def smoothed(log_weights: Any) -> np.ndarray:
 
 @functools.cache
 def fitted(family: str) -> Propose:
-    """A q of ``approximations``, by the name of its family."""
-
-    def propose(_: None, phi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def propose(_: None, phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         q = approximations.of(family, phi)
         u = q.sample(phi, jax.random.normal(key, (q.noise,), phi["mean"].dtype))
         return u, q.log_prob(phi, u)
@@ -129,16 +114,12 @@ def fitted(family: str) -> Propose:
 
 
 class StudentT(NamedTuple):
-    """t_ν(mean, root rootᵀ)."""
-
     degrees: jax.Array  # () ν
     mean: jax.Array  # (d,)
     root: jax.Array  # (d, d), lower triangular
 
 
 class Mixture(NamedTuple):
-    """Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
-
     mean: jax.Array  # (K, d) û_k
     factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
     share: jax.Array  # (K,) ρ_k, 0 of a place that is left out

@@ -147,8 +147,10 @@ class Drawing(Method):
             "compiling": result.compile_seconds,
         }
         if session.moments:
-            counts, means, squares = (np.asarray(m) for m in result.moments or loop.some_moments())
-            belief = Moments(counts=counts, means=means, squares=squares, thin=chains.thin)
+            moments = result.moments or loop.some_moments()
+            counts, means, squares = (np.asarray(m) for m in moments[:3])
+            totals = None if moments.weight is None else np.asarray(moments.weight)
+            belief = Moments(counts=counts, means=means, squares=squares, totals=totals, thin=chains.thin)
             return Outcome(belief, chains.found, seconds, result.interrupted, chains)
         new = {POSITION: result.draws, **result.info} if result.draws is not None else {}
         traces = saver.drawn() if saver is not None else joined(before or {}, new)

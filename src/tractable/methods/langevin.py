@@ -1,7 +1,7 @@
 """SGLD and SGHMC, which say beforehand how wrong their step makes them."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -296,7 +296,7 @@ class SGLD(Drawing):
         # Powers of two: a second fit of the same model then finds its program compiled.
         return int(2 ** np.clip(np.round(np.log2(relaxation)), 0, np.log2(LONGEST)))
 
-    def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
+    def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         if self.cycles:
             return (info["temperature"] > 0.5 * self.temperature).astype(float)
         return info["step_size"] if callable(self.step_size) else None

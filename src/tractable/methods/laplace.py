@@ -67,7 +67,7 @@ class Laplace(MAP):
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
         found |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
         q = approximations.of(family, phi)
-        weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if family != "part" else None
+        weights = log_weights(model, data, q, phi, jax.random.fold_in(session.key, 1)) if q.whole else None
         draws = approximations.drawn(q, phi, draws_key(session.key), self.draws)
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
         phi = jax.tree.map(np.asarray, phi)

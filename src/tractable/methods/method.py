@@ -1,6 +1,7 @@
 """What every method is: a frozen dataclass of settings that knows the kernel to build and how to be judged."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -50,6 +51,10 @@ class Program(NamedTuple):
     def values(self, position: jax.Array) -> jax.Array:
         """The user's parameters of a flat unconstrained position, flat."""
         return self.model.values(position)
+
+    def weigh(self, info: dict[str, jax.Array]) -> Any:
+        """How much draws count, by what their steps say; None where all count alike."""
+        return self.method.weigh(info)
 
     def describe(self, position: jax.Array) -> str:
         """The parameters of the numbers that are not finite."""
@@ -146,7 +151,7 @@ class Method(Settings):
         """So many kept draws a chain in all, as if they had been asked for at once."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
-    def weigh(self, info: dict[str, np.ndarray]) -> np.ndarray | None:
+    def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         """Weights of draws, where they do not count alike."""
         return None
 

@@ -1,8 +1,4 @@
-"""What is shown of a result: tables, facts and figures under a title, described once and drawn by whoever shows them.
-
-``parameters``, ``networks``, ``ladders``, ``mixtures``, ``held_out`` and ``comparison`` make exhibits; ``render``
-writes them as a page, ``terminal`` prints their tables, and ``Table.frame`` is a table's values.
-"""
+"""What is shown of a result: tables, facts and figures under a title, described once and drawn by who shows them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,16 +13,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-class Cell(NamedTuple):
-    """One value, and how it is written."""
+Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | tuple | None
 
-    value: Any  # a number, a text, a list of these, or None
+
+class Cell(NamedTuple):
+    value: Value
     form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
     aside: str = ""  # a remark in small letters after the value
     poor: bool = False  # the value speaks against the result
 
 
-def cell(value: Any) -> Cell:
+def cell(value: Value | Cell) -> Cell:
     """A value that may be a Cell already, as one."""
     return value if isinstance(value, Cell) else Cell(value)
 
@@ -55,8 +52,6 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A drawing."""
-
     draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # what is seen, for readers who cannot see it
@@ -74,15 +69,13 @@ class Picture(NamedTuple):
 
 
 class Exhibit(NamedTuple):
-    """What stands under one title.
+    """What stands under one title; none where it is empty, and the verdict beside it.
 
     Attributes:
-        title: none where it is empty.
         parts: in their order; a dict is facts, values by name; an exhibit among them is a subsection.
         note: sentences on how to read it.
         layout: CSS classes of its parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
             "folded" hides them until the title is clicked.
-        verdict: stands beside the title.
     """
 
     title: str
@@ -95,7 +88,7 @@ class Exhibit(NamedTuple):
 Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Exhibit | str
 
 
-def text(value: Any, form: str | None = None, minus: str = "-") -> str:
+def text(value: Value, form: str | None = None, minus: str = "-") -> str:
     """A value in words: numbers in the digits that mean something, – where there is none."""
     if value is None:
         return "none"
@@ -116,7 +109,6 @@ def decimals(sizes: np.ndarray) -> int:
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds in a unit that suits them."""
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

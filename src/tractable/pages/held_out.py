@@ -21,6 +21,7 @@ from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
+PyTree = Any
 SEEN = 2000  # rows whose integral transforms are drawn
 DRAWN = 500  # predictive draws of each
 FACTS = ("log predictive", "accuracy", "RMSE", "coverage")  # scores with a place of their own on the page
@@ -36,22 +37,18 @@ class Score(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """How predictions of rows that inference did not see turned out."""
-
     scores: list[Score]
     y: np.ndarray | None  # None of a datum of several parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # of numbers: the share of each row's prediction below what was seen
 
 
-def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: Any = None) -> HeldOut:
+def held_out_scores(
+    posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: PyTree = None
+) -> HeldOut:
     """Scores of held-out rows, in the target's own units, from one prediction of them.
 
-    Args:
-        posterior: with draws, or a point.
-        data: rows kept out of the fit.
-        encoder: of a table; its unit is the scores'.
-        shifted: inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
+    ``shifted`` are inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
     """
     unit = unit_of(encoder)
     # A density in other units is another number: p(y) = p(standardised y) / sd.
@@ -86,7 +83,7 @@ def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = 
         other = posterior.predict(shifted)
         elsewhere = other.sd if other.entropy is None else other.entropy
         what = "sd" if other.entropy is None else "entropy"
-        value = calibration.auroc(doubt, elsewhere)
+        value = calibration.auroc(np.asarray(doubt), elsewhere)
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
@@ -94,22 +91,19 @@ def held_out_scores(posterior: Posterior, data: Data, encoder: Encoder | None = 
 
 
 def unit_of(encoder: Encoder | None) -> float:
-    """What one is in the target's own units."""
     return 1.0 if encoder is None else encoder.target.sd
 
 
 def covered(below: np.ndarray, level: float) -> float:
-    """The share of rows inside their interval."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
 def score_table(scores: Sequence[Score]) -> Table:
-    """Scores, one a row."""
     heads = ["score", "value", "what it means"]
     return Table(heads, scores, heads[2:])
 
 
-def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: Any = None) -> list[Exhibit]:
+def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Exhibit]:
     """How predictions of the rows turned out: facts, a figure of their calibration, and the scores."""
     if posterior.count == 0 and not posterior.is_point:
         return [Exhibit("Held-out data", note="Without kept draws there are no predictions.")]
@@ -158,10 +152,7 @@ def calibrated(below: np.ndarray) -> list[Exhibit]:
 
 
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Of at most ``SEEN`` rows, evenly chosen: the share of predictive draws below what was seen, and the CRPS.
-
-    The shares, ties by half, are uniform where predictions are calibrated.
-    """
+    """Of at most ``SEEN`` rows: the share of predictive draws below what was seen, ties by half, and the CRPS."""
     first = data if data.size <= SEEN else data.take(np.linspace(0, data.size - 1, SEEN).astype(int))
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each
@@ -173,11 +164,11 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
 
 
 @functools.partial(jax.jit, static_argnames=("model", "each"))
-def _drawn(model: Model, each: int, params: Any, rows: Any) -> jax.Array:
+def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
     n = jax.tree.leaves(rows)[0].shape[0]
 
-    def of_draw(draw: Any) -> jax.Array:
+    def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
         theta, key = draw
         sample = jax.vmap(lambda x, k: model.datum(theta, x).sample(k, (each,)), out_axes=1)
         return sample(rows[1], jax.random.split(key, n))

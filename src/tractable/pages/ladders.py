@@ -36,13 +36,7 @@ PALEST = 246  # of 255: pictures end where they end
 
 
 def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
-    """Layers, climb, rows from the model, rows again, codes and traversals, as far as each is there.
-
-    Args:
-        posterior: of a ladder at one θ.
-        shape: (height, width) of a row that is a picture; by default square where its numbers are a square, and lines
-            elsewhere.
-    """
+    """Layers, climb, rows from the model, rows again, codes and traversals, as far as each is there."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
     data = some_rows(posterior, MAPPED)
@@ -86,7 +80,6 @@ def pixels(ladder: Ladder, values: np.ndarray) -> np.ndarray:
 
 
 def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
-    """What the layers are, and what they do."""
     rows = []
     for i in range(ladder.depth, -1, -1):
         name, layer = ladder.layer_names[i], ladder.layers[i]
@@ -103,7 +96,6 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
 
 
 def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, shape: Shape) -> Exhibit:
-    """Rows from the model beside rows of data."""
     made = coding.generate(posterior, DRAWN if shape else OVERLAID)
     mean, x = pixels(ladder, made.mean), np.asarray(made.x, float)
     sets = {} if data is None else {"data": pixels(ladder, data[: len(mean)])}
@@ -118,7 +110,6 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
 
 
 def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shape: Shape) -> Exhibit:
-    """Rows, and what is left of them after a code."""
     again = pixels(ladder, coding.reconstruct(posterior, data, draws=1))
     data = pixels(ladder, data)
     limits = spread({"data": data, "again": again})
@@ -224,7 +215,6 @@ def lines(
 
 @drawing("Codes of rows", (WIDE, 4.0))
 def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
-    """Rows (row, 2) as dots."""
     axes = canvas.subplots()
     dots(axes, values[:, 0], values[:, 1], COLOURS[0], 2.6, 0.5)
     axes.margins(0.04)
@@ -235,7 +225,6 @@ def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
 
 @drawing("Codes of rows", (WIDE, 2.2))
 def histogram(canvas: Canvas, values: np.ndarray, label: str) -> None:
-    """Of one number a row."""
     axes = canvas.subplots()
     axes.hist(values, 40, color=MUTED, alpha=0.5, linewidth=0)
     axes.set_xlabel(label)

@@ -32,7 +32,6 @@ class Components(NamedTuple):
 
     @property
     def sds(self) -> np.ndarray:
-        """(K, d)."""
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
 
     def frame(self, rows: int) -> pd.DataFrame:
@@ -53,8 +52,6 @@ def exhibits(
     """The choice, the components, the rows and the climbs of EM.
 
     Args:
-        found: the choice among several K.
-        components: those of the model chosen.
         rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
         likeliest: (n,) component of each, from 0.
         covariance: its form.
@@ -81,7 +78,6 @@ def exhibits(
 
 
 def facts(found: Selection, rows: np.ndarray) -> dict[str, Any]:
-    """The few numbers that say how large this was."""
     return {
         "rows of data": Cell(len(rows), ",d"),
         "columns": Cell(rows.shape[1], ",d"),
@@ -108,7 +104,6 @@ def more_of(table: pd.DataFrame) -> list[str]:
 
 
 def unsound(table: pd.DataFrame) -> np.ndarray:
-    """Which K were not to be chosen."""
     return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
 
 
@@ -128,7 +123,6 @@ def tried_table(table: pd.DataFrame, best: int) -> Table:
 
 
 def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
-    """Each criterion against K, where several were tried."""
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
@@ -139,7 +133,6 @@ def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
 
 
 def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
-    """Weights, means and sds, a column each."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
         lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
@@ -181,7 +174,6 @@ def most_distinct(found: Components) -> np.ndarray:
 
 
 def climbs(posterior: Posterior) -> list[Exhibit]:
-    """What EM gained at every step of every start."""
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []
@@ -229,13 +221,7 @@ def starts(canvas: Canvas, traces: np.ndarray) -> None:
 
 @drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
 def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Rows (n, k) of every two columns, coloured by component, and the ellipses that hold 90 % of each component.
-
-    Args:
-        found: the components in these k columns.
-        values: NaN where a number is missing.
-        likeliest: (n,) component of each row, from 0.
-    """
+    """Rows (n, k) of every two columns, NaN where missing, by likeliest component (n,), and each one's 90 % ellipse."""
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
     radius = np.sqrt(stats.chi2.ppf(0.9, 2))
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]

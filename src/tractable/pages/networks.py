@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, Normal, kl_divergence
+from numpyro.distributions.transforms import Transform
 
 from tractable.beliefs import approximations
 from tractable.core import is_distribution
@@ -51,11 +52,8 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
     return list(zip(*(jax.tree.leaves(unravel(moment(phi))) for moment in (q.mean, q.sd)), strict=True))
 
 
-def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Any, unbounded: bool) -> jax.Array:
-    """KL(N(mean, sd²) ‖ prior) in nats, over the unconstrained numbers of one parameter.
-
-    In closed form where the prior is normal, else by ``KL_DRAWS`` draws.
-    """
+def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Transform, unbounded: bool) -> jax.Array:
+    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws where it is not normal."""
     base: Any = prior
     while isinstance(base, Independent | ExpandedDistribution):
         base = base.base_dist
@@ -73,7 +71,6 @@ def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: A
 
 
 def layers(posterior: Posterior) -> list[Exhibit]:
-    """What is known of a network's weights, layer by layer."""
     if posterior.model.prior_is_callable or listed(posterior.model).all():
         return []
     table = table_of(posterior)
@@ -85,7 +82,6 @@ def layers(posterior: Posterior) -> list[Exhibit]:
 
 
 def members(posterior: Posterior) -> list[Exhibit]:
-    """An ensemble's members, and how high each climbed."""
     if not is_ensemble(posterior):
         return []
     heights = (posterior.found.get(f"objective {i}", math.nan) for i in range(posterior.chains))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tractable.compare import Comparison
-from tractable.core import as_data
+from tractable.core import Data, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
@@ -14,15 +14,17 @@ from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
 from tractable.results.posterior import Posterior
 
+PyTree = Any
+
 
 def write_page(
     folder: str | pathlib.Path,
     posterior: Posterior,
     *,
     title: str,
-    held_out: Any = None,
+    held_out: Data | PyTree = None,
     encoder: Encoder | None = None,
-    shifted: Any = None,
+    shifted: PyTree = None,
     shape: tuple[int, int] | None = None,
     facts: dict[str, Any] | None = None,
     exhibits: Sequence[Exhibit] | None = None,
@@ -60,7 +62,6 @@ def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *,
 
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
-    """The few numbers that say how large a run was."""
     kept, count = parameters.kept_by(posterior)
     return {
         "rows of data": Cell(posterior.rows, ",d"),
@@ -71,7 +72,6 @@ def usual_facts(posterior: Posterior) -> dict[str, Any]:
 
 
 def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Exhibit]:
-    """The table of the parameters, and figures by what is known of them."""
     first = parameters.numbers(posterior, encoder)
     if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
         return [first, *ladders.exhibits(posterior, shape)]

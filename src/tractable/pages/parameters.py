@@ -38,7 +38,6 @@ def kept_by(posterior: Posterior) -> tuple[str, str]:
 
 
 def is_drawn(posterior: Posterior) -> bool:
-    """Whether there are draws to show."""
     return posterior.unconstrained is not None
 
 
@@ -53,7 +52,6 @@ def is_ensemble(posterior: Posterior) -> bool:
 
 
 def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
-    """Figures of the parameters, by what is known of them."""
     if not is_drawn(posterior):
         return estimates(posterior, labels)
     return chains(posterior, labels) if is_ordered(posterior) else marginals(posterior, labels)
@@ -84,7 +82,6 @@ def feature(name: str, encoder: Encoder | None) -> str:
 
 
 def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
-    """Names of parameters, with the columns that they belong to."""
     return [f"{name} · {what}" if (what := feature(name, encoder)) else name for name in names]
 
 
@@ -98,7 +95,6 @@ def summary(posterior: Posterior) -> pd.DataFrame:
 
 
 def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
-    """The summary of the parameters that are listed."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     kept = listed(posterior.model)
@@ -205,14 +201,12 @@ def pairs(
 
 
 def climb(bound: np.ndarray, steps: float | int, note: str) -> list[Exhibit]:
-    """The noisy bound on the way up, where it was kept."""
     if np.sum(np.isfinite(bound)) < 2:
         return []
     return [Exhibit("Climb", [plots.climb(bound, steps)], note, "chart")]
 
 
 def bound_on_evidence(posterior: Posterior) -> list[Exhibit]:
-    """The climb of a fitted q."""
     trace = {} if posterior.fitted is None else posterior.fitted.trace
     bound = np.asarray(trace.get("bound", ()), float).ravel()
     note = "The noisy bound on log p(y) at every step that was looked at, and its running mean. The first are cut off."

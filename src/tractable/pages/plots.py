@@ -1,8 +1,4 @@
-"""Figures, small so that a page can lay them side by side or, on a phone, under one another.
-
-A function decorated with ``drawing`` says how to draw on an empty matplotlib figure; called without that figure, it
-gives the ``Figure`` of an exhibit.
-"""
+"""Figures, small so that a page can lay them side by side or, on a phone, under one another."""
 
 import functools
 import warnings
@@ -30,7 +26,7 @@ Draw = Callable[..., None]
 def drawing(
     title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
 ) -> Callable[[Draw], Callable[..., Figure]]:
-    """Make a function that draws into one that gives a Figure, whose size may be a function of what is drawn."""
+    """Make a function that draws on an empty canvas into one that, without it, gives a Figure."""
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
@@ -44,7 +40,6 @@ def drawing(
 
 
 def lines_tall(labels: list[str], *_: Any) -> Size:
-    """A wide figure with a line for each label."""
     return WIDE, 0.55 + 0.2 * len(labels)
 
 
@@ -104,7 +99,6 @@ def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
 
 @drawing("Autocorrelation of the chain", margin=34)
 def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
-    """Of one chain (draw,), over lags."""
     axes, centred = canvas.subplots(), np.asarray(chain, float) - np.mean(chain)
     lags = min(60, len(centred) - 1)
     products = np.array([centred[: len(centred) - k] @ centred[k:] for k in range(lags + 1)])
@@ -115,7 +109,6 @@ def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
 
 @drawing("Draws of every two parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
 def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> None:
-    """Draws (n, k) of every two parameters against each other."""
     every = slice(None, None, -(-len(values) // DOTS))
 
     def alone(axes: Axes, i: int) -> None:
@@ -131,7 +124,6 @@ def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.nd
 
 
 def squares(side: float, height: float, count: int) -> Size:
-    """Inches of ``triangle``."""
     return max(side * count, 4.4), max(height * side * count, 3.4 if count > 1 else 2.6)
 
 
@@ -189,7 +181,6 @@ def climbing(axes: Axes, low: float, high: float, what: str) -> None:
 
 @drawing("Estimates and their intervals", lines_tall)
 def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """An estimate and its interval a line."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     axes.axvline(0, color=LINE, linewidth=0.8)
     axes.hlines(at, low, high, color=COLOURS[0], linewidth=1.4)
@@ -199,7 +190,6 @@ def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarra
 
 @drawing("Predicted inflation of every marginal sd", lines_tall)
 def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: float) -> None:
-    """Predicted inflation of every marginal sd, against what is tolerated."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     within = np.abs(shares) <= tolerance
     known = np.nan_to_num(np.where(np.isfinite(shares), shares, np.nan))
@@ -255,7 +245,6 @@ def tidy(axes: Axes, x: int = 5, y: int = 3, *, whole: bool = False) -> None:
 
 
 def bare(axes: Axes) -> None:
-    """Leave only the x axis."""
     tidy(axes, 4)
     axes.set_yticks([])
 

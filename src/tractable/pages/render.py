@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import jinja2
 import matplotlib
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
-from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, cell, text
+from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 
 HERE = pathlib.Path(__file__).parent
@@ -28,12 +27,7 @@ TALL = 30  # rows of a table before it scrolls
 
 
 def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
-    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path.
-
-    Args:
-        title: of the page.
-        by: stands above the title: the method, or how many.
-    """
+    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path."""
     path = pathlib.Path(folder) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html(title, exhibits, by), encoding="utf-8")
@@ -41,7 +35,6 @@ def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], b
 
 
 def html(title: str, exhibits: Sequence[Exhibit], by: str) -> str:
-    """The page that ``write`` writes."""
     return _template().render(
         title=title, by=by, exhibits=exhibits, style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
@@ -56,7 +49,7 @@ def _template() -> jinja2.Template:
     return places.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
 
 
-def shown(value: Any, form: str | None = None) -> str:
+def shown(value: Value, form: str | None = None) -> str:
     """A value in words, with a true minus sign."""
     return text(value, form, "−")
 
@@ -99,7 +92,6 @@ def svg(figure: Figure) -> Markup:
 
 
 def png(picture: Picture) -> str:
-    """A picture's file in base64."""
     file = io.BytesIO()
     imsave(file, picture.pixels, format="png")
     return base64.b64encode(file.getvalue()).decode()

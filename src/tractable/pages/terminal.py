@@ -13,11 +13,7 @@ COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red
 
 
 def to_terminal(exhibit: Exhibit, rows: int | None = None, columns: int | None = None) -> Group:
-    """What rich prints of an exhibit: the title, with its verdict, and the first rows and columns of its tables.
-
-    Args:
-        rows, columns: of a table, at most; by default all.
-    """
+    """What rich prints of an exhibit: its title and verdict, and at most so many rows and columns of its tables."""
     return Group(*_printed(exhibit, rows, columns))
 
 

@@ -23,20 +23,17 @@ MEANING = {
 
 
 def overview(posterior: Posterior, facts: dict[str, Any]) -> Exhibit:
-    """The verdict, and the few numbers that say how large this was."""
     verdict = posterior.report().verdict
     stopped = " The run was stopped before its end." if posterior.interrupted else ""
     return Exhibit("", [facts], MEANING[verdict] + stopped, verdict=verdict)
 
 
 def checks(found: Sequence[Check]) -> Table:
-    """Checks, one a row."""
     heads = ["check", "verdict", "value", "what it means"]
     return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:], "wide checks")
 
 
 def why(report: Report) -> Exhibit:
-    """The checks that made the verdict."""
     return Exhibit("Why", [checks(report.checks)], khat(report.checks))
 
 

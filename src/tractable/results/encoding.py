@@ -1,14 +1,9 @@
-"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth.
-
-    encode: q(h | x)      generate: p(h^L) … p(x | h¹)      reconstruct: E[x | h], h ~ q(h | x)
-
-What is drawn for row n depends on the seed and n alone, not on the rows beside it.
-"""
+"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth."""
 
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -24,6 +19,7 @@ from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import bounds, log_weights, numbers
 from tractable.objectives.moments import coded, draws_needed, moments
+from tractable.results.predict import chunks
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
@@ -33,10 +29,7 @@ HELD_AGAINST = 1000  # rows learnt from that held-out ones are held against
 
 
 class Encoded(NamedTuple):
-    """h given x under q, a tuple of arrays over the layers h¹ … h^L.
-
-    Of Bernoulli units ``mean`` is the probabilities; of categorical ones those of their levels, (row, n · levels).
-    """
+    """h given x under q, a tuple of arrays over the layers h¹ … h^L; of units that are 0, 1 or levels probabilities."""
 
     mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
     sd: tuple[np.ndarray, ...]  # (row, n)
@@ -45,8 +38,6 @@ class Encoded(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Rows from the model."""
-
     x: np.ndarray  # (row, n)
     mean: np.ndarray  # (row, n) E[x | h¹]; of categorical x the probabilities, (row, n · levels)
     h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
@@ -62,11 +53,12 @@ class Bound(NamedTuple):
     rows: int  # held out
 
 
-def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
-    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, draws.
+def encode(posterior: Any, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
+    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
 
     A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
-    (``averaged``). With redraw=True the pixels are drawn from x once.
+    (``averaged``). With redraw=True the pixels are drawn from x once. What is drawn for row n depends on the seed and
+    n.
 
     Raises:
         SettingsError: a posterior without an inference network; draws < 0.
@@ -74,7 +66,7 @@ def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
     """
     ladder, params = network_of(posterior, "encode")
     expect("encode(draws=...)", draws, Annotated[int, at_least(0)])
-    rows = rows_of(ladder, params, x, "encode")
+    rows = rows_of(ladder, params, x, "encode").y
     averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
     width = rows_together(ladder, max(draws, *averaged, 1))
     mean, variance, drawn = over_rows(
@@ -87,7 +79,7 @@ def encode(posterior: Any, x: Any, *, draws: int = 0, seed: int = 0) -> Encoded:
 
 
 def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
-    """n of x from the top down, h^L first. The first of many are those of few."""
+    """n new rows x, p(h^L) … p(x | h¹), the mean of each given its h¹, and h. The first of many are those of few."""
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
     made = over_rows(
@@ -96,34 +88,33 @@ def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
     return Generated(*made)
 
 
-def reconstruct(posterior: Any, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
+def reconstruct(posterior: Any, x: Data | PyTree, *, draws: int = 1, seed: int = 0) -> np.ndarray:
     """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
-    rows = rows_of(ladder, params, x, "reconstruct")
+    rows = rows_of(ladder, params, x, "reconstruct").y
     again = functools.partial(_reconstructed, ladder, draws, params, jax.random.key(seed))
     return over_rows(again, rows, rows_together(ladder, draws))
 
 
-def elbo(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
-    """The mean of log w over ``samples`` draws of q for every row, (row,), nats: no higher than log p(x) on average."""
+def elbo(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:
+    """E_q[log p(x, h) − log q(h | x)] of every row by ``samples`` draws, (row,), nats: at most log p(x) on average."""
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
 def log_evidence(
-    posterior: Any, data: Any = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
+    posterior: Any, data: Data | PyTree = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
 ) -> Evidence:
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
     It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
-    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is
-    log p(x) itself.
+    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is log
+    p(x) itself.
 
-    An upper side needs an exact draw of p(h | x), which nobody has of rows from the world, and everybody of rows that
-    the model made: there the h that x came from joins the K, and the bound turns round (Grosse, Ghahramani & Adams
-    2015). ``simulated`` such rows tell how far apart the two are, for q as it was learnt; what lies beside its rows may
-    be farther. Where the layers are normal, ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows
-    anneals both ways, which needs no q.
+    An upper side needs an exact draw of p(h | x), which only rows that the model made have: there the h that x came
+    from joins the K, and the bound turns round (Grosse, Ghahramani & Adams 2015). ``simulated`` such rows tell how far
+    apart the two are, for q as it was learnt; what lies beside its rows may be farther. Where the layers are normal,
+    ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows anneals both ways, which needs no q.
 
     Args:
         data: rows; those learnt from by default.
@@ -137,7 +128,9 @@ def log_evidence(
     ladder, params = network_of(posterior, "log_evidence")
     expect("log_evidence(samples=...)", samples, Count)
     expect("log_evidence(simulated=...)", simulated, Annotated[int, at_least(0)])
-    rows = _data(posterior, ladder, params, data)
+    if data is None and posterior.data is None:
+        raise DataError("This posterior was loaded without its data: log_evidence(data).")
+    rows = posterior.data if data is None else rows_of(ladder, params, data, "log_evidence")
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
     checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
     if simulated:
@@ -150,8 +143,7 @@ def log_evidence(
 
 
 def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:
-    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality for the
-    law in which the h that x came from is any one of the K + 1."""
+    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality."""
     make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
     make = functools.partial(_generated, ladder, params["theta"], make_key)
     x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
@@ -165,12 +157,8 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
     return Sandwich(float(lower.mean()), float(upper.mean()), float(gap.mean()), error, count)
 
 
-def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) -> Bound:
-    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row.
-
-    Raises:
-        DataError: rows that are those learnt from; a posterior that was loaded without its data.
-    """
+def held_out(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
+    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row."""
     kept = as_data(data)
     learnt = posterior.data
     if learnt is None:
@@ -183,8 +171,7 @@ def held_out(posterior: Any, data: Any, *, samples: int = 100, seed: int = 0) ->
     return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, kept.size)
 
 
-def gap_check(posterior: Any, data: Any) -> Check:
-    """``held_out`` as a line of a report."""
+def gap_check(posterior: Any, data: Data | PyTree) -> Check:
     found = held_out(posterior, data)
     return held_out_check(found.gap, found.error, found.rows)
 
@@ -221,30 +208,19 @@ def visible(ladder: Ladder, params: PyTree) -> Any:
     return jax.eval_shape(lambda p: ladder.dreamt(jax.random.key(0), p["theta"], 1)[0], params)
 
 
-def check_width(ladder: Ladder, params: PyTree, x: Any, what: str) -> None:
+def check_width(ladder: Ladder, params: PyTree, x: np.ndarray, what: str) -> None:
     wanted, got = visible(ladder, params).shape[1:], np.shape(x)
     if got[1:] != wanted or len(got) != 1 + len(wanted):
         one = f"; one row is x[None], of shape {(1, *wanted)}" if got == wanted else ""
         raise DataError(f"{what}(x) expects rows of shape (n, {', '.join(map(str, wanted))}); got shape {got}{one}.")
 
 
-def _data(posterior: Any, ladder: Ladder, params: PyTree, data: Any) -> Data:
-    if data is None and posterior.data is None:
-        raise DataError("This posterior was loaded without its data: log_evidence(data).")
-    if data is None:
-        return posterior.data
-    rows = as_data(data)
-    check_width(ladder, params, rows.rows[0], "log_evidence")
-    preflight.check(ladder, rows)
-    return rows
-
-
-def rows_of(ladder: Ladder, params: PyTree, x: Any, what: str) -> np.ndarray:
-    """x as rows that the ladder can have made, or a sentence."""
+def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> Data:
+    """Rows x that the ladder can have made, or a sentence."""
     data = as_data(x)
-    check_width(ladder, params, data.rows[0], what)
+    check_width(ladder, params, data.y, what)
     preflight.check(ladder, data)
-    return data.rows[0]
+    return data
 
 
 def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
@@ -266,17 +242,13 @@ def rows_together(ladder: Ladder, draws: int) -> int:
 def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
     """``function(index (w,), rows (w, …))`` over all rows, ``width`` at a time."""
     count, parts = len(jax.tree.leaves(rows)[0]), []
-    width = min(width, count)
-    for start in range(0, count, width):
-        index = np.minimum(np.arange(start, start + width), count - 1)
-        part = function(jnp.asarray(index), jax.tree.map(lambda a, i=index: jnp.asarray(a[i]), rows))
-        real = min(width, count - start)
+    for chunk, index, real in chunks(rows, count, min(width, count)):
+        part = function(jnp.asarray(index), jax.tree.map(jnp.asarray, chunk))
         parts.append(jax.tree.map(lambda a, n=real: np.asarray(a)[:n], part))
     return jax.tree.map(lambda *each: np.concatenate(each), *parts)
 
 
-def draws_first(drawn: Any) -> tuple[np.ndarray, ...]:
-    """(row, draw, n) as (draw, row, n)."""
+def draws_first(drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(np.swapaxes(a, 0, 1) for a in drawn)
 
 
@@ -284,11 +256,6 @@ def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -
     """``function(key, row)`` of every row, each with a key of its own."""
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
     return jax.vmap(function)(keys, *rows)
-
-
-def _only(trees: Any) -> Any:
-    """Without the axis of the one row, (draw, 1, n) to (draw, n)."""
-    return jax.tree.map(lambda a: a[:, 0], trees)
 
 
 @functools.partial(jax.jit, static_argnames=("ladder", "averaged", "draws"))
@@ -299,7 +266,7 @@ def _encoded(
         look_key, draw_key, moment_key = jax.random.split(key, 3)
         x = ladder.look(look_key, x[None])
         told = coded(ladder, params, x, moment_key, averaged)
-        drawn = _only(ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
+        drawn = jax.tree.map(lambda a: a[:, 0], ladder.drawn(draw_key, params, x, draws)[0]) if draws else ()
         return [mean[0] for mean, _, _ in told], [variance[0] for _, variance, _ in told], drawn
 
     return each_row(one, key, index, rows)

@@ -26,15 +26,14 @@ from tractable.tools.errors import CheckpointError, TractableWarning
 from tractable.tools.leaves import flattened, nested
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tractable.tools.store import DrawStore
 
 PyTree = Any
 VERSION = "0.1.0"
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
-MADE_AGAIN = (
-    "positions",
-    "network",
-)  # fields that are not in a belief's own file: draws of q, and what has one of its own
+MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
 
 
 class Saver:
@@ -89,11 +88,9 @@ class Saver:
             files.save(self.folder / "checkpoint", flattened(standing), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
-        """All that was drawn, as far as memory allows."""
         return {} if self.store is None else read_draws(self.store)
 
     def inside(self, name: str) -> "Saver":
-        """A folder within, for a run that is part of this one."""
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
@@ -125,7 +122,6 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def store_of(folder: pathlib.Path) -> "DrawStore":
-    """The draws of a run's folder."""
     from tractable.tools.store import DrawStore
 
     return DrawStore.open(folder / "draws.zarr")
@@ -179,20 +175,12 @@ def write(
     belief: Belief,
     model: Model,
     settings: dict[str, Any],
-    summary: Any,
+    summary: "pd.DataFrame",
     about: dict[str, Any],
     *,
     streamed: bool = False,
 ) -> None:
-    """What was learnt, with its settings (TOML), its summary (CSV) and all else that is known of it (JSON).
-
-    Args:
-        belief: draws go to zarr, anything else to a sealed checkpoint.
-        settings: of the method, and the seed.
-        summary: a DataFrame.
-        about: what JSON can hold.
-        streamed: the draws are there already.
-    """
+    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON)."""
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
@@ -211,7 +199,7 @@ def write(
 def read(
     folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool
 ) -> Belief:
-    """What was learnt.
+    """What was learnt; a CheckpointError of what is damaged, or of a version whose folders are not read.
 
     Args:
         weigh: weights of draws, of their traces.
@@ -219,9 +207,6 @@ def read(
         seed: with which the draws of a q are made again.
         count: draws a chain; a run ends with a whole block of steps, and so with some more.
         point: of a method that learns one θ.
-
-    Raises:
-        CheckpointError: damaged, or written by a version whose folders are not read.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
@@ -245,5 +230,4 @@ def read(
 
 
 def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null."""
     return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}

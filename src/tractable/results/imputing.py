@@ -12,70 +12,58 @@ import numpyro.distributions as dist
 from tractable.core import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.moments import moments
-from tractable.results.encoding import (
-    check_width,
-    draws_first,
-    each_row,
-    network_of,
-    over_rows,
-    rows_of,
-    rows_together,
-)
+from tractable.results import encoding as coding
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
-DEFENCE = (
-    0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little of what is hidden
-)
+DEFENCE = 0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little
 
 
 class Imputed(NamedTuple):
-    """Rows whose missing numbers were filled in."""
-
     mean: np.ndarray  # (row, n) x where seen, E[x_m | x_o] where missing; of categorical x the likeliest level
     draws: np.ndarray  # (draw, row, n) x where seen, draws of p(x_m | x_o) where missing
     h: tuple[np.ndarray, ...]  # (draw, row, n) those that they came from
     effective: np.ndarray  # (row,) effective number of the weighted draws: few of them where it is small
 
 
-def impute(posterior: Any, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Imputed:
-    """What is missing of x given what is seen of it, p(x_m, h | x_o): NaN stands for a missing number.
+def impute(
+    posterior: Any, x: Data | PyTree, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0
+) -> Imputed:
+    """What is missing of x (row, n), NaN, given what is seen of it: mean and draws of p(x_m, h | x_o).
 
         x̃_k completes x,   h_k ~ r_k(h) = 0.8 q(h | x̃_k) + 0.2 p(h),   w_k = p(x_o | h_k) p(h_k) / r_k(h_k)
 
-    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the
-    step before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is
-    unbiased for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step
-    have a bias of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``. Needs p(x | h) to
-    factorise over x's numbers.
+    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the step
+    before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is unbiased
+    for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step have a bias
+    of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``.
 
     Args:
-        x: (row, n).
         draws: that are told, resampled by weight.
         samples: K ≥ 2 weighted draws a row.
         steps: ≥ 1.
 
     Raises:
         SettingsError, DataError: as ``encode``.
-        ModelError: a p(x | h) that does not factorise.
+        ModelError: a p(x | h) that does not factorise over x's numbers.
     """
-    ladder, params = network_of(posterior, "impute")
+    ladder, params = coding.network_of(posterior, "impute")
     expect("impute(draws=...)", draws, Count)
     expect("impute(samples=...)", samples, Annotated[int, at_least(2)])
     expect("impute(steps=...)", steps, Count)
     rows = np.asarray(x.rows[0] if isinstance(x, Data) else x)
     filled = _filled(ladder, params, rows)
-    rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
+    coding.rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
     seen = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
     complete = functools.partial(_imputed, ladder, (draws, samples, steps), params, jax.random.key(seed))
-    mean, drawn, h, effective = over_rows(complete, (filled, seen), rows_together(ladder, samples))
-    return Imputed(mean, np.swapaxes(drawn, 0, 1), draws_first(h), effective)
+    mean, drawn, h, effective = coding.over_rows(complete, (filled, seen), coding.rows_together(ladder, samples))
+    return Imputed(mean, np.swapaxes(drawn, 0, 1), coding.draws_first(h), effective)
 
 
 def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
     """Rows with some possible number in the place of every missing one."""
-    check_width(ladder, params, rows, "impute")
+    coding.check_width(ladder, params, rows, "impute")
     if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
         raise ModelError("impute(x) leaves single numbers of x out of p(x | h), which needs it to factorise over them.")
     possible = np.asarray(_possible(ladder, params["theta"]))
@@ -103,17 +91,13 @@ def _imputed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, index: jax.Array, rows: PyTree
 ) -> tuple:
     complete = functools.partial(completed, ladder, counts, params)
-    return each_row(complete, key, index, *rows)
+    return coding.each_row(complete, key, index, *rows)
 
 
 def completed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple:
-    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights.
-
-    Args:
-        counts: draws told, K, steps.
-    """
+    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights."""
     draws, samples, steps = counts
     theta = params["theta"]
     look_key, first_key, step_key, last_key, told_key = jax.random.split(key, 5)

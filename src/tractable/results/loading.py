@@ -10,15 +10,19 @@ import numpy as np
 from tractable.beliefs.check import Check
 from tractable.checks.bias import Predicted
 from tractable.checks.report import Report
-from tractable.core import Model, as_data
+from tractable.core import Data, Model, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
 from tractable.results.folder import model_fingerprint, read
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError
 
+PyTree = Any
 
-def load(path: str | pathlib.Path, model: Model, data: Any = None, *, method: Method | None = None) -> Posterior:
+
+def load(
+    path: str | pathlib.Path, model: Model, data: Data | PyTree = None, *, method: Method | None = None
+) -> Posterior:
     """A posterior that was saved, with the model it was of.
 
     Functions are not written to disk, so the model is given again; a model whose log density differs is an error.

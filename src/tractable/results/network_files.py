@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from tractable.core import Model
 from tractable.models.ladder import Ladder
@@ -18,18 +19,13 @@ PyTree = Any
 FOLDER = "network"
 
 
-def save_network(ladder: Any, phi: PyTree, folder: pathlib.Path) -> None:
-    """φ in a folder beside θ's."""
+def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     files.save(folder / FOLDER, arrays, network_fingerprint(ladder), step=0)
 
 
-def load_network(ladder: Any, folder: pathlib.Path) -> PyTree:
-    """φ in the ladder's own structure; None where none was saved.
-
-    Raises:
-        CheckpointError: a model that is no ladder, a network of other sizes or that computes something else.
-    """
+def load_network(ladder: Model, folder: pathlib.Path) -> PyTree:
+    """φ in the ladder's own structure, None where none was saved; a CheckpointError of another network's."""
     if not (folder / FOLDER).exists():
         return None
     saved = files.load(folder / FOLDER)
@@ -73,7 +69,7 @@ def network_fingerprint(model: Model) -> dict[str, str]:
     return {"inference network": digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))}
 
 
-def digest(jaxpr: Any) -> str:
+def digest(jaxpr: ClosedJaxpr) -> str:
     """SHA-256 of a program and its constants; addresses of functions are left out."""
     found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
     for constant in jaxpr.consts:
@@ -81,8 +77,7 @@ def digest(jaxpr: Any) -> str:
     return found.hexdigest()
 
 
-def _shapes(ladder: Any) -> dict[str, PyTree]:
-    """Shapes of {θ, φ}."""
+def _shapes(ladder: Ladder) -> dict[str, PyTree]:
     return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
 
 

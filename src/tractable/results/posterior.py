@@ -261,7 +261,7 @@ class Posterior:
         return self.method.predictive(self.model, self.belief)
 
     def predict(
-        self, x: Any = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Any = None
+        self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Data | PyTree = None
     ) -> prediction.Prediction:
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
@@ -285,7 +285,7 @@ class Posterior:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
-    def log_predictive(self, data: Any, *, draws: int = 1000) -> np.ndarray:
+    def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
         """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
         Of a ladder with an inference network a lower bound of log p(x*_n | θ) by so many draws (``log_evidence``).
@@ -316,29 +316,11 @@ class Posterior:
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
         return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
 
-    # Of ladders; arguments and errors as for the functions of these names in ``coding`` and ``imputing``.
+    # Of ladders: what these functions say of their ``posterior``.
+    encode, generate, reconstruct, elbo = coding.encode, coding.generate, coding.reconstruct, coding.elbo
+    impute = imputing.impute
 
-    def encode(self, x: Any, *, draws: int = 0, seed: int = 0) -> coding.Encoded:
-        """q(h | x): mean and sd of every layer, (row, n), and ``draws`` of h, (draw, row, n)."""
-        return coding.encode(self, x, draws=draws, seed=seed)
-
-    def generate(self, n: int, *, seed: int = 0) -> coding.Generated:
-        """n new rows x, the mean of each given its h¹, and h."""
-        return coding.generate(self, n, seed=seed)
-
-    def reconstruct(self, x: Any, *, draws: int = 1, seed: int = 0) -> np.ndarray:
-        """E[x | h], averaged over ``draws`` of h ~ q(h | x), (row, n)."""
-        return coding.reconstruct(self, x, draws=draws, seed=seed)
-
-    def impute(self, x: Any, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0) -> Any:
-        """Mean and draws of what is missing of x (NaN) given what is seen."""
-        return imputing.impute(self, x, draws=draws, samples=samples, steps=steps, seed=seed)
-
-    def elbo(self, data: Any, *, samples: int = 100, seed: int = 0) -> np.ndarray:
-        """E_q[log p(x, h) − log q(h | x)] of every row, (row,), nats: at most log p(x)."""
-        return coding.elbo(self, data, samples=samples, seed=seed)
-
-    def report(self, *, held_out: Any = None) -> Report:
+    def report(self, *, held_out: Data | PyTree = None) -> Report:
         """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
 
         Args:
@@ -373,7 +355,7 @@ class Posterior:
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
             return arviz_base.from_dict(groups)
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | pathlib.Path) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
         folder = pathlib.Path(path)
         if any((folder / name).exists() for name in ("draws.zarr", "belief", "fitted")):

@@ -1,10 +1,7 @@
-"""From draws of the parameters to predictions, their parts and their intervals, in memory that does not grow with rows.
-
-Rows go through in chunks; within a chunk the model runs once for each draw, on all its rows, so that a network's
-products are of matrices. What a chunk holds fits ``BYTES``, whatever the widths of the network.
-"""
+"""From draws of the parameters to predictions, their parts and intervals, in memory that does not grow with rows."""
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +16,7 @@ from numpyro.distributions import Distribution
 from tractable.checks.calibration import entropy, split_conformal
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.tools.tree import Numbers
 
 PyTree = Any
 BYTES = 1 << 25  # of a chunk of rows: the activations of one draw, or what is kept of all draws
@@ -30,11 +28,9 @@ class Prediction(NamedTuple):
     """The predictive distribution at n inputs, averaged over the posterior.
 
     For classes ``mean`` to ``upper`` are of the class indicators: ``mean`` is then the probabilities, (n, classes) or,
-    for two classes coded 0 and 1, (n,).
-
-    A likelihood without a variance (Student-t of two degrees of freedom or fewer, in any draw) has aleatoric = sd =
-    inf. Where there is no mean either (one degree or fewer, Cauchy), mean is NaN, every sd inf, and a
-    ``TractableWarning`` says so. The interval holds in both cases.
+    for two classes coded 0 and 1, (n,). A likelihood without a variance, in any draw, has aleatoric = sd = inf; where
+    there is no mean either, it is NaN, every sd inf, and a ``TractableWarning`` says so. The interval holds in both
+    cases.
     """
 
     mean: np.ndarray  # (n, ...) E[y*]
@@ -62,11 +58,11 @@ def predict(
     model: Model,
     params: PyTree,
     weights: np.ndarray,
-    x: Any = None,
+    x: PyTree = None,
     *,
     level: float = 0.9,
     seed: int = 0,
-    calibrate: Any = None,
+    calibrate: Data | PyTree = None,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
@@ -74,19 +70,9 @@ def predict(
         H(E[p]) = E[H(p)] + I(y*; θ)                  of classes, in nats
 
     The interval of a number is of at least 1000 data drawn from the likelihood, evenly over the draws of the
-    parameters. What is drawn for row n depends on the seed and n alone, not on the rows beside it.
-
-    Args:
-        x: rows of inputs, an array (also memory-mapped) or a pytree of them; None where the model has none, which
-            gives one row.
-        level: of the intervals, in (0, 1).
-        calibrate: Data that took no part in the fit. Intervals are then mean ± q sd, with q the ⌈(m + 1) level⌉-th
-            smallest of their m scores |y − mean|/sd (split conformal). They hold a new y with probability at least
-            ``level`` over rows exchangeable with these, in finite samples and whatever the model; on average over
-            rows, not at each input. For numbers only.
-
-    Returns:
-        Arrays on the host.
+    parameters, or with ``calibrate`` mean ± q sd, q the ⌈(m + 1) level⌉-th smallest of their m scores |y − mean|/sd
+    (split conformal). What is drawn for row n depends on the seed and n alone. Arguments as of ``Posterior.predict``;
+    arrays on the host.
 
     Raises:
         SettingsError: a level out of range; ``calibrate`` for classes.
@@ -117,9 +103,25 @@ def predict(
 
 def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
     """What is told of rows; with intervals of ``each`` data a draw, NaN for 0."""
-    mean, squares, variance, within, lower, upper = _over_rows(
-        model, kind, each, params, weights, rows, count, level, jax.random.key(seed)
-    )
+    activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
+    width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each))
+    shares, blocks, key = np.repeat(weights, each), _blocks(params, weights), jax.random.key(seed)
+
+    def launched() -> Iterator[tuple[_Sums, list, int]]:
+        for chunk, index, real in chunks(rows, count, width):
+            zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
+            sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
+            kept = []
+            for first, thetas, block in blocks:
+                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
+                kept.append(more)
+            yield sums, kept, real
+
+    # A chunk is sorted while the one after it is computed.
+    pairs = itertools.pairwise(itertools.chain(launched(), [None]))
+    done = [_finished(*chunk, shares, level) for chunk, _ in pairs if chunk is not None]
+    # mean, Var(E), E[Var], E[H], lower and upper of all rows
+    mean, squares, variance, within, lower, upper = (np.concatenate(parts) for parts in zip(*done, strict=True))
     if kind == "number":
         mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
     told = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
@@ -154,33 +156,6 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
     d: Any = model.datum(theta, x)
     return d.mean, d.variance
-
-
-def _over_rows(model, kind, each, params, weights, rows, count, level, key) -> list[np.ndarray]:
-    """mean, Var(E), E[Var], E[H], lower and upper of all rows."""
-    datum = functools.partial(_datum, model, kind)
-    activations, (mean, _) = _per_row(datum, params, rows)
-    samples = mean.size * mean.dtype.itemsize * len(weights) * each
-    shares = np.repeat(weights, each)
-    blocks = _blocks(params, weights)
-
-    def launched() -> Iterator[tuple[_Sums, list, int]]:
-        for chunk, index, real in _chunks(rows, count, max(1, BYTES // max(activations, samples))):
-            zeros = np.zeros((len(index), *mean.shape[1:]), jnp.result_type(float))
-            sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
-            kept = []
-            for first, thetas, block in blocks:
-                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
-                kept.append(more)
-            yield sums, kept, real
-
-    done, chunks = [], launched()
-    current = next(chunks)
-    for following in chunks:  # which is computed while this one is sorted
-        done.append(_finished(*current, shares, level))
-        current = following
-    done.append(_finished(*current, shares, level))
-    return [np.concatenate(parts) for parts in zip(*done, strict=True)]
 
 
 def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Array) -> tuple:
@@ -226,7 +201,6 @@ def _predict(model, kind, each, sums, params, weights, first, rows, index, key) 
 
 
 def _finished(sums: _Sums, kept: list, real: int, shares: np.ndarray, level: float) -> tuple:
-    """On the host, without the rows that fill a chunk."""
     samples = np.concatenate([np.asarray(a)[:real] for a in kept], -1)  # a copy, to be sorted
     moments = (np.asarray(a)[:real] for a in sums[1:])
     return *moments, *_bounds(samples, shares, level)
@@ -273,7 +247,6 @@ def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level:
 
 
 def _divisor(sd: np.ndarray) -> np.ndarray:
-    """The sd, if errors can be measured in it."""
     if not np.all((sd > 0) & np.isfinite(sd)):
         raise DataError(
             "predict(calibrate=...) measures errors in predictive sds, and some are zero or not finite. Give the "
@@ -290,7 +263,7 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     activations, _ = _per_row(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows)
     blocks = _blocks(params, np.log(weights))
     done = []
-    for chunk, index, real in _chunks(rows, count, max(1, BYTES // activations)):
+    for chunk, index, real in chunks(rows, count, _width(count, activations)):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
             total = _log_predictive(model, total, thetas, block, chunk)
@@ -326,8 +299,7 @@ def _rows(x: PyTree) -> tuple[PyTree, int]:
     return x, lengths.pop()[0]
 
 
-def _counted(params: PyTree, weights: Any) -> tuple[PyTree, np.ndarray]:
-    """The draws that count, and their weights, which sum to 1."""
+def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     weights = np.asarray(weights, np.float64)
     counts = weights > 0
     if not counts.all():  # 0 · inf is NaN
@@ -347,9 +319,8 @@ def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.n
     ]
 
 
-def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
     """(rows, their numbers, how many are real), in chunks of one shape: the last is filled with its last row."""
-    width = -(-count // -(-count // width))
     for start in range(0, count, width):
         index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
         real = min(width, count - start)
@@ -360,8 +331,13 @@ def _chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.n
         yield chunk, index, real
 
 
+def _width(count: int, bytes_a_row: int) -> int:
+    """Rows of a chunk that fits ``BYTES``, all chunks of about one size."""
+    return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
+
+
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
-    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and the shapes of what it returns of one.
+    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and shapes of what it returns of one.
 
     Read off its traces: what is made of parameters alone is the same for one row and for two, and drops out.
     """
@@ -377,7 +353,6 @@ def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any
 
 
 def _bytes(jaxpr: Any) -> int:
-    """Of all that a trace makes, calls included."""
     own = sum(v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size"))
     inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
     return own + sum(map(_bytes, inner))

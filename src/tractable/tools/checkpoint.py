@@ -1,11 +1,4 @@
-"""Checkpoints that survive a kill, a power cut, a full disk and a flipped bit.
-
-A checkpoint is a folder ``step-000000001234/`` with ``arrays.npz`` (uncompressed, no pickles) and
-``manifest.json``. It is written under another name, synced, and renamed: it is there whole or not at
-all. Every array has its SHA-256 in the manifest and the manifest has its own, so that a damaged file
-is refused, and the checkpoint before it is taken instead. The sums guard against accidents; they are
-no signature. One run owns a folder at a time.
-"""
+"""Checkpoints that survive a kill, a power cut, a full disk and a flipped bit."""
 
 import errno
 import hashlib
@@ -32,11 +25,10 @@ _SLACK = 2**20  # bytes for the manifest, the headers and the folder's own entry
 
 
 def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2) -> Path:
-    """Write ``folder/step-<step>/`` and delete all but the newest ``keep`` checkpoints.
+    """Write ``folder/step-<step>/``: ``arrays.npz`` (no pickles) and ``manifest.json``, whole or not at all.
 
-    Checkpoints of later steps are deleted too: they belong to a branch that was given up (damaged, or
-    gone back from), and the next ``load`` would take them for the newest. Saving a step again
-    replaces it.
+    All but the newest ``keep`` are deleted, and those of later steps: they belong to a branch that was given up, and
+    the next ``load`` would take them for the newest. Saving a step again replaces it. One run owns a folder at a time.
 
     Args:
         folder: made if missing.
@@ -46,8 +38,7 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
         keep: how many checkpoints stay, >= 1.
 
     Raises:
-        CheckpointError: if something cannot be stored, or the disk is full. Checkpoints written
-            before are then untouched.
+        CheckpointError: something that cannot be stored, or a full disk. Checkpoints written before stay as they are.
     """
     folder, step = Path(folder), int(step)
     if step < 0 or keep < 1:
@@ -75,16 +66,13 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
 
 
 def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """Step, arrays and manifest of the newest checkpoint whose checksums all hold.
-
-    Returns:
-        None where there is no checkpoint at all.
+    """Step, arrays and manifest of the newest checkpoint whose checksums all hold; None where there is none.
 
     Warns:
-        TractableWarning: if newer ones were damaged and passed over; names file and array.
+        TractableWarning: newer ones were damaged and passed over; names file and array.
 
     Raises:
-        CheckpointError: if there are checkpoints and all are damaged.
+        CheckpointError: there are checkpoints and all are damaged.
     """
     damage = []
     for path in reversed(_checkpoints(Path(folder))):
@@ -115,14 +103,11 @@ def differences(saved: Mapping, now: Mapping) -> list[str]:
     >>> differences({"method": {"step_size": 0.1}}, {"method": {"step_size": 0.2}})
     ['method.step_size: saved 0.1, now 0.2']
     """
-    return list(_differences(_plain(saved), _plain(now), ""))
+    return list(_differences(plain(saved), plain(now), ""))
 
 
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, whatever the mapping's order.
-
-    Reads some rows at a time, so that memory-mapped arrays larger than memory can be fingerprinted.
-    """
+    """SHA-256 over names, dtypes, shapes and bytes, in whatever order; some rows at a time, for memory maps."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -151,7 +136,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 def sealed(entries: Mapping) -> dict:
     """``entries`` as JSON would give them back, with their SHA-256 as one more entry."""
-    entries = _plain(entries)
+    entries = plain(entries)
     return {**entries, "sha256": _sum_of(entries)}
 
 
@@ -219,7 +204,7 @@ def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
         }
         for name, array in arrays.items()
     }
-    return {**_plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
+    return {**plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
 
 
 def _check_space(folder: Path, size: int) -> None:
@@ -267,7 +252,6 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{12,18}", path.name)]
     return sorted(found, key=_step)
 
@@ -303,10 +287,7 @@ def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -> np.ndarray:
-    """One array, its memory claimed only once the file is known to be that long.
-
-    Shape and dtype are the manifest's; the member's .npy header is skipped unparsed.
-    """
+    """One array, its memory claimed only once the file is known to be that long; its .npy header is not parsed."""
     dtype, shape, size = np.dtype(about["dtype"]), tuple(about["shape"]), about["bytes"]
     member = archive.getinfo(f"{name}.npy")
     if dtype.kind not in "biufc" or min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
@@ -328,7 +309,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
 # -- small ones ------------------------------------------------------------------------------------
 
 
-def _plain(entries: Mapping) -> dict:
+def plain(entries: Mapping) -> dict:
     """As JSON gives it back: tuples become lists, keys strings."""
     try:
         return json.loads(json.dumps(entries))

@@ -1,8 +1,4 @@
-"""A pytree as arrays with names, and back: how whatever stands somewhere is written down.
-
-A leaf's name is its path, ``states/position/w``; numbers, truth values, texts and keys of JAX carry their kind behind
-a colon, ``gain:float``, and come back as they went.
-"""
+"""A pytree as arrays named by path, ``states/position/w``, and back; what is no array says its kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,21 +15,15 @@ KINDS = {bool: "bool", int: "int", float: "float"}
 
 
 def flattened(tree: PyTree) -> dict[str, np.ndarray]:
-    """Every leaf of a pytree by its path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
 
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The pytree of ``like``'s structure whose leaves are those arrays.
+    """The pytree of ``like``'s structure whose leaves are those arrays; a CheckpointError where one is not there.
 
-    Args:
-        like: where it holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
-            dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
-        arrays: of ``flattened``.
-
-    Raises:
-        CheckpointError: a leaf that is not there.
+    Where ``like`` holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
+    dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
     """
     known = {_parted(name)[0]: name for name in arrays}
     leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
@@ -48,7 +38,6 @@ def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Dictionaries within dictionaries, as the paths say."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
         *steps, last = map(unquote, _parted(name)[0].split("/"))
@@ -59,7 +48,7 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return out
 
 
-def _open(leaf: Any) -> bool:
+def _open(leaf: PyTree) -> bool:
     """What stands in an example for anything, or for nothing."""
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
@@ -70,13 +59,13 @@ def _parted(name: str) -> tuple[str, str]:
     return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
 
 
-def _step(entry: Any) -> str:
+def _step(entry: object) -> str:
     """One step of a path: a field's name, a dictionary's key or a place in a sequence; without its own / and :."""
     named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
     return quote(str(named), safe=" ,.[]()=+")
 
 
-def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:
+def _written(path: str, leaf: PyTree) -> tuple[str, np.ndarray]:
     if isinstance(leaf, str):
         return f"{path}:text", np.frombuffer(leaf.encode(), np.uint8)
     if type(leaf) in KINDS:
@@ -86,7 +75,7 @@ def _written(path: str, leaf: Any) -> tuple[str, np.ndarray]:
     return path, np.asarray(leaf)
 
 
-def _read(path: str, like: Any, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
+def _read(path: str, like: PyTree, known: dict[str, str], arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(like, dict):
         return nested(beneath(arrays, path))
     if path not in known:
@@ -96,7 +85,7 @@ def _read(path: str, like: Any, known: dict[str, str], arrays: Mapping[str, np.n
     return _value(known[path], arrays[known[path]], like)
 
 
-def _value(name: str, array: np.ndarray, like: Any) -> Any:
+def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
     kind = _parted(name)[1]
     if kind == "text":
         return array.tobytes().decode()

@@ -1,23 +1,10 @@
-"""Normals, and logarithms of uniforms, in single precision, as cheaply as a processor allows.
-
-``jax.random.normal`` spends most of its time on small matters: the generator's rounds are a loop, and the inverse error
-function asks for two logarithms. Here the rounds of Threefry-2x32 (Salmon et al. 2011) are written out, which gives the
-very bits of ``jax.random.bits``, and the inverse is Giles' (2012, "Approximating the erfinv function", single
-precision), with one. Six to ten times quicker for blocks of a few thousand numbers.
-
-A network's weights take so many numbers that two more things matter. Normals come in pairs (Box & Muller 1958), R cos θ
-and R sin θ, from one word: 20 bits of it are u of R² = −2 log u, 12 are θ. So few directions are enough: averages over
-4,096 of them are exact for every polynomial in the pair of a degree below that. And they are written down before they
-are used. The compiler would rather draw again wherever noise is read, forward, backward and in every line of Adam, once
-for each row where biases are added, and no barrier keeps it from that; what comes out of a loop it has to keep. Two to
-three times quicker than the inverse, and more where several read them.
-"""
+"""Normals, and logarithms of uniforms, in single precision, as cheaply as a processor allows."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -35,11 +22,11 @@ EVEN = 2048  # a loop over no multiple of it, shared between cores, loses its ve
 COSINE = [(-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k) for k in range(7)]  # of πx/2, in powers of x²
 
 
-def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """Independent standard normals.
 
-    In single precision from Threefry keys as the module says, the largest 5.4 sd, in pairs from LARGE numbers on; of
-    any other kind ``jax.random.normal``'s.
+    In single precision, from Threefry keys: Giles' inverse error function (2012), one logarithm, the largest 5.4 sd;
+    from LARGE numbers on in pairs. Of any other kind ``jax.random.normal``'s.
     """
     if not cheap(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
@@ -49,10 +36,11 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Arr
 
 
 def in_pairs(key: jax.Array, size: int) -> jax.Array:
-    """``size`` standard normals by twos, each computed once however often it is read.
+    """``size`` standard normals by twos (Box & Muller 1958) of a key (2,), each computed once however often read.
 
-    Args:
-        key: (2,) uint32.
+    R cos θ and R sin θ come from one word: 20 bits are u of R² = −2 log u, 12 are θ, whose 4,096 directions are exact
+    for polynomials in the pair of lower degree. The compiler would draw noise again wherever it is read; what comes out
+    of a loop it has to keep.
     """
     block = -(-size // (4 * EVEN)) * EVEN
     words = jnp.stack(threefry(key, jax.lax.iota(jnp.uint32, block)))  # (2, block)
@@ -70,14 +58,14 @@ def in_pairs(key: jax.Array, size: int) -> jax.Array:
     return drawn.reshape(-1)[:size]
 
 
-def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def log_uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> jax.Array:
     """log u, u uniform in (0, 1): middles of 2²⁴ equal parts in single precision, so never 0 or −∞."""
     if not cheap(key, shape, dtype):
         return -jax.random.exponential(key, shape, dtype)
     return jnp.log((bits(key, shape) >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25)
 
 
-def cheap(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> bool:
+def cheap(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike | None) -> bool:
     """Whether numbers of this kind are made here, and not by ``jax.random``."""
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     return dtype == jnp.float32 and math.prod(shape) < MOST and "threefry2x32" in str(jax.random.key_impl(key))
@@ -90,12 +78,7 @@ def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def threefry(key: jax.Array, counter: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The two words of Threefry-2x32, twenty rounds, of counters (0, c), each shaped like ``counter``.
-
-    Args:
-        key: (2,) uint32.
-        counter: uint32.
-    """
+    """The two words of Threefry-2x32 (Salmon et al. 2011), twenty rounds, of uint32 counters (0, c) and a key (2,)."""
     keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(PARITY)
     left, right = jnp.zeros_like(counter) + keys[0], counter + keys[1]
     for group in range(5):

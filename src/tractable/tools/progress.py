@@ -8,8 +8,6 @@ Say = Callable[[str, int, int], None]
 
 
 class Progress:
-    """Receives ``say(phase, done, of)`` between segments of a run."""
-
     def __init__(self, say: Say):
         self.say = say
 

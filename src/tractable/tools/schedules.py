@@ -1,7 +1,4 @@
-"""Step sizes as functions of absolute time t = 0, 1, 2, …: ``schedule(t) -> ε_t``.
-
-ε is Welling and Teh's everywhere: drift ε/2, noise variance ε. It is 2 × BlackJAX's step size.
-"""
+"""Step sizes as functions of absolute time t = 0, 1, 2, …: ``schedule(t) -> ε_t``."""
 
 import math
 from collections.abc import Callable
@@ -15,14 +12,13 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def constant(step_size: float | jax.Array) -> Schedule:
-    """ε_t = ε."""
     if isinstance(step_size, int | float) and not (step_size > 0 and math.isfinite(step_size)):
         raise SettingsError(f"A step size is a positive finite number; got {step_size}.")
     return lambda t: jnp.asarray(step_size, jnp.result_type(float))
 
 
 def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
-    """ε_t = a (b + t)^−γ (Welling & Teh 2011, section 4).
+    """ε_t = a (b + t)^−γ (Welling & Teh 2011, section 4): drift ε/2, noise variance ε; 2 × BlackJAX's step size.
 
     Args:
         a: scale, > 0.

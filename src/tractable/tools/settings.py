@@ -1,14 +1,4 @@
-"""A setting states its range on its own line, in the words of the error that a value outside it raises.
-
-    @dataclass(frozen=True, kw_only=True)
-    class Sampler(Settings):
-        draws: Count = 1000
-        thin: Count | Literal["auto"] = "auto"
-        start: Literal["mode", "random"] = "mode"
-        step_size: Positive | None = None
-
-``Sampler(thin=0)`` is a SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
-"""
+"""A setting states its range on its own line, in the words of the error that a value outside it raises."""
 
 import dataclasses
 import math
@@ -29,7 +19,7 @@ class Range(NamedTuple):
     holds: Callable[[Any], Any]
 
 
-def is_whole(value: Any, least: int = 1) -> bool:
+def is_whole(value: object, least: int = 1) -> bool:
     """Whether ``value`` is an integer, Python's or NumPy's and no bool, of at least ``least``."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
@@ -41,7 +31,6 @@ def is_number(value: Any, above: float | int = -math.inf) -> bool:
 
 
 def at_least(least: int) -> Range:
-    """Whole numbers ≥ ``least``."""
     return Range(f"a whole number ≥ {least}", lambda value: is_whole(value, least))
 
 
@@ -61,11 +50,15 @@ Share = Annotated[float | int, between(0, 1)]
 class Settings:
     """Base of dataclasses that check their fields against the ranges on the fields' lines.
 
+        class Sampler(Settings):
+            draws: Count = 1000
+            thin: Count | Literal["auto"] = "auto"
+
     NumPy's scalars become Python's numbers and strings, which print and are saved as what they are. A rule between
     fields is a ``__post_init__`` that calls this one first, and then ``check``.
 
     Raises:
-        SettingsError: "Sampler(draws=...) expects a whole number ≥ 1; got 0."
+        SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
     """
 
     subject: ClassVar[str] = ""  # what errors name in place of the class
@@ -79,7 +72,7 @@ class Settings:
             if allowed := range_of(field.type):
                 self.check(allowed.holds(getattr(self, field.name)), field.name, allowed.expected)
 
-    def check(self, good: Any, field: str, expected: str) -> None:
+    def check(self, good: object, field: str, expected: str) -> None:
         """Raise the sentence of a field that is out of range, by itself or beside other fields."""
         if not good:
             what = f"{self.subject or type(self).__name__}({field}=...)"
@@ -92,24 +85,23 @@ def fields_of(kind: type) -> dict[str, str]:
     return {name: allowed.expected for name, allowed in found.items() if allowed}
 
 
-def expect(what: str, value: Any, hint: Any, error: type[TractableError] = SettingsError) -> None:
+def expect(what: str, value: object, hint: object, error: type[TractableError] = SettingsError) -> None:
     """Raise "{what} expects {range}; got {value}." unless ``value`` is in the range that the type ``hint`` states."""
     allowed = range_of(hint)
     if allowed and not allowed.holds(value):
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
 
 
-def expect_whole(what: str, value: Any, error: type[TractableError] = SettingsError, of: str = "") -> None:
-    """Raise "{what} is a whole number{of}, 1 or more; got {value}." unless it is."""
+def expect_whole(what: str, value: object, error: type[TractableError] = SettingsError, of: str = "") -> None:
     if not is_whole(value):
         raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
 
 
-def range_of(hint: Any) -> Range | None:
+def range_of(hint: object) -> Range | None:
     """The range that a type states; None where it states none.
 
-    Ranges are stated by ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions of these;
-    ``Annotated[type, "words"]`` gives words of its own to such a type, or to all instances of another.
+    By ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions; ``Annotated[type, "words"]``
+    gives words of its own to one of these, or to all instances of another.
     """
     ranges = _alternatives(hint)
     if not ranges:
@@ -121,7 +113,7 @@ def range_of(hint: Any) -> Range | None:
     return Range(f"{', '.join(first)}{comma} or {last}", lambda value: any(one.holds(value) for one in ranges))
 
 
-def _alternatives(hint: Any) -> list[Range]:
+def _alternatives(hint: object) -> list[Range]:
     """The ranges of a union's members; none where a member states none."""
     kind, members = get_origin(hint), get_args(hint)
     if kind is Annotated:
@@ -141,5 +133,5 @@ def _alternatives(hint: Any) -> list[Range]:
     return [_only(None)] if hint is types.NoneType else []
 
 
-def _only(choice: Any) -> Range:
+def _only(choice: object) -> Range:
     return Range(repr(choice), lambda value: isinstance(value, type(choice)) and value == choice)

@@ -1,9 +1,4 @@
-"""Many small matrices at once: Cholesky factors and inverses of triangles, as loops over columns of the whole batch.
-
-For batches of small matrices this is faster than a LAPACK call a matrix. And it cannot stop: two *batched* LAPACK calls
-of one program, run side by side by XLA on a machine of two cores, have been seen to wait for each other for ever
-(jaxlib 0.10: ``ParallelBatchMap`` blocks the worker threads that it needs).
-"""
+"""Many small matrices at once, by loops over columns: no batched LAPACK calls, which may wait for ever."""
 
 import jax
 import jax.numpy as jnp
@@ -56,5 +51,4 @@ def inverse_root(matrices: jax.Array) -> jax.Array:
 
 
 def _along(mask: jax.Array, rank: int) -> jax.Array:
-    """A mask over the last of so many axes."""
     return mask.reshape((1,) * (rank - 1) + mask.shape)

@@ -1,11 +1,4 @@
-"""Draws on disk: one zarr v3 array a name, (chain, draw, ...), each chunk with its own CRC32C.
-
-A chunk is one file with ``chunk`` draws of all chains, uncompressed. Appends in multiples of
-``chunk`` never touch a chunk already written; only a last chunk that is not full is written again.
-Draws count from the moment their number is in the group's attributes, which are replaced atomically
-after the chunks have reached the disk: what a killed append leaves behind is not counted, and the
-next append writes over it. One run writes at a time.
-"""
+"""Draws on disk: one zarr v3 array a name, (chain, draw, ...), each chunk with its own CRC32C."""
 
 import json
 import math
@@ -27,7 +20,11 @@ Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
 
 @dataclass(frozen=True)
 class DrawStore:
-    """A folder of draws, made by ``create`` or ``open``.
+    """A folder of draws, made by ``create`` or ``open``; one run writes at a time.
+
+    A chunk is one uncompressed file with ``chunk`` draws of all chains; only a last one that is not full is written
+    again. Draws count from the moment their number is in the group's attributes, which are replaced atomically after
+    the chunks have reached the disk: the next append writes over what a killed one left behind.
 
     Attributes:
         path: the zarr group's folder; any zarr v3 reader opens it too.
@@ -45,14 +42,8 @@ class DrawStore:
     def create(path: str | Path, fields: Mapping[str, Field], *, chains: int, chunk: int) -> "DrawStore":
         """An empty store in a folder that does not exist yet.
 
-        Args:
-            path: the folder.
-            fields: as ``{"position": ((d,), "float32"), "accepted": ((), "bool")}``.
-            chains: chains a draw, >= 1.
-            chunk: draws a file, >= 1; a chunk is written and checked as a whole.
-
         Raises:
-            CheckpointError: if the folder exists, or a field cannot be stored.
+            CheckpointError: the folder exists, or a field cannot be stored.
         """
         path = Path(path)
         if path.exists():
@@ -85,7 +76,7 @@ class DrawStore:
         """The store in a folder, its description checked against its checksum and its arrays.
 
         Raises:
-            CheckpointError: if there is none, or the description is damaged. Draws are checked on read.
+            CheckpointError: there is none, or the description is damaged. Draws are checked on read.
         """
         about = _description(Path(path))
         try:
@@ -109,8 +100,7 @@ class DrawStore:
         """Add n draws: for every field an array (chain, n, ...) of the field's dtype.
 
         Raises:
-            CheckpointError: if an array does not fit, the last chunk is damaged, or the disk is full;
-                ``count`` is then as it was.
+            CheckpointError: an array that does not fit, a damaged last chunk, a full disk; ``count`` is then as it was.
         """
         start = self.count
         stop = start + self._length(draws)
@@ -144,7 +134,7 @@ class DrawStore:
         """Draws start ≤ i < stop of one field, shape (chain, stop − start, ...).
 
         Raises:
-            CheckpointError: if a chunk is missing, of the wrong length, or fails its CRC; names the file.
+            CheckpointError: a chunk that is missing, of the wrong length, or fails its CRC; names the file.
         """
         count = self.count
         stop = count if stop is None else stop
@@ -170,7 +160,6 @@ class DrawStore:
         return draws
 
     def _array(self, name: str) -> zarr.Array:
-        """The zarr array of a field, its metadata held against the sealed description."""
         shape, dtype = self.fields[name]
         # Without write_empty_chunks a chunk of zeros would have no file, as a lost one has none.
         try:

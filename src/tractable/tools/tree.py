@@ -2,22 +2,21 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tractable.tools.noise import normal
 
 PyTree = Any
+Numbers: TypeAlias = ArrayLike | float | int  # what NumPy makes an array of
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
-    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length.
-
-    One call of the generator for the whole tree, split into leaves afterwards: a call costs more than many numbers.
-    """
+    """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length."""
     leaves, treedef = jax.tree.flatten(tree)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
     dtype = jnp.result_type(*leaves)
@@ -32,8 +31,8 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
 def raveller(shapes: PyTree) -> tuple[Callable[[PyTree], jax.Array], Callable[[jax.Array], PyTree]]:
     """``ravel`` and ``unravel`` between pytrees of these shapes and flat vectors.
 
-    As ``jax.flatten_util.ravel_pytree``, whose transpose pads every leaf to full length and adds: twenty times a
-    network's gradient. Here the transpose is one concatenation.
+    As ``jax.flatten_util.ravel_pytree``, whose transpose costs twenty times a network's gradient; here it is one
+    concatenation.
     """
     leaves, treedef = jax.tree.flatten(shapes)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves]).tolist()
@@ -56,12 +55,10 @@ def size(tree: PyTree) -> int:
 
 
 def total(tree: PyTree) -> jax.Array:
-    """The sum of a pytree's leaves."""
     return functools.reduce(jnp.add, jax.tree.leaves(tree))
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
-    """Inner product of two pytrees of one structure."""
     return total(jax.tree.map(jnp.vdot, a, b))
 
 
@@ -85,6 +82,6 @@ def names(tree: PyTree) -> list[str]:
     return out
 
 
-def path_name(path: Any) -> str:
+def path_name(path: tuple) -> str:
     """The name of a leaf: ``weights.layer0.bias``."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"

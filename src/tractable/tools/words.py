@@ -22,5 +22,4 @@ def listing(names: Iterable[object]) -> str:
 
 
 def tell(sentence: str) -> None:
-    """A note to the user: a TractableWarning."""
     warnings.warn(sentence, TractableWarning, stacklevel=3)
