@@ -63,7 +63,9 @@ class Result(NamedTuple):
     @property
     def seconds(self) -> dict[str, float]:
         """Wall time by phase."""
-        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())} if self.selection else self.posterior.seconds
+        if self.selection is None:
+            return self.posterior.seconds
+        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())}
 
 
 @dataclass(frozen=True, eq=False)

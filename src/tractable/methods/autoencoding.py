@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from jax.typing import ArrayLike
+import jax
 
 from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
@@ -66,7 +66,7 @@ class AutoEncoding(Amortised):
         check_relaxation(model, self.relaxation)
         return model
 
-    def objective(self, ladder: Ladder, warmup: ArrayLike = 0) -> Objective:
+    def objective(self, ladder: Ladder, warmup: float | jax.Array = 0) -> Objective:
         return autoencoding(
             ladder, samples=self.samples, gradient=self.gradient, kl=self.kl, beta=self.beta,
             free_bits=self.free_bits, warmup=warmup, relaxation=self.relaxation,
