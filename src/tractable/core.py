@@ -267,9 +267,14 @@ class Model:
         return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
 
     @property
+    def through(self) -> Through | None:
+        """The likelihood, where it goes through a predictor."""
+        return self.likelihood if isinstance(self.likelihood, Through) else None
+
+    @property
     def network_weights(self) -> tuple[str, ...]:
         """Names of parameters that are weights of a network, whose units can be exchanged: single ones mean little."""
-        network = isinstance(self.likelihood, Through) and self.start is not None and isinstance(self.prior, dict)
+        network = self.through is not None and self.start is not None and isinstance(self.prior, dict)
         return ("weights",) if network and "weights" in self.prior else ()
 
     def log_jacobian(self, unconstrained: PyTree, params: PyTree) -> jax.Array:

@@ -21,7 +21,7 @@ from tractable.methods.climbing import settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
 from tractable.methods.stretches import stretched
-from tractable.models.ladder import Ladder
+from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
@@ -68,19 +68,19 @@ class Amortised(Method):
 
     def needed(self, model: Model) -> Ladder:
         """The ladder, or a sentence where this method cannot learn the model."""
-        name = type(self).__name__
-        if not isinstance(model, Ladder):
+        name, ladder = type(self).__name__, ladder_of(model)
+        if ladder is None:
             raise ModelError(
                 f"{name} learns ladders, such as tr.models.latent_gaussian and tr.models.sigmoid_belief_network make; "
                 f"got {type(model).__name__}."
             )
-        if self.pathwise and model.discrete:
+        if self.pathwise and ladder.discrete:
             raise ModelError(
-                f"{name} differentiates draws of h, and layer {model.discrete[0]} is "
-                f"{model.layers[model.discrete[0]].family.name}, whose draws have no derivative. NVIL, VIMCO, "
+                f"{name} differentiates draws of h, and layer {ladder.discrete[0]} is "
+                f"{ladder.layers[ladder.discrete[0]].family.name}, whose draws have no derivative. NVIL, VIMCO, "
                 "WakeSleep and ReweightedWakeSleep work there; AutoEncoding(relaxation=...) is their biased neighbour."
             )
-        return model
+        return ladder
 
     def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
         """Where the climb begins."""

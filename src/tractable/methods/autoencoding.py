@@ -9,7 +9,7 @@ from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import Amortised
 from tractable.methods.method import Check
-from tractable.models.ladder import Ladder
+from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.pathwise import (
     KL,
     Gradient,
@@ -61,10 +61,11 @@ class AutoEncoding(Amortised):
         self.check(self.warmup <= self.epochs, "warmup", f"at most the {self.epochs} epochs there are")
 
     def needed(self, model: Model) -> Ladder:
-        if self.relaxation is None or not isinstance(model, Ladder):
+        ladder = ladder_of(model)
+        if self.relaxation is None or ladder is None:
             return super().needed(model)
-        check_relaxation(model, self.relaxation)
-        return model
+        check_relaxation(ladder, self.relaxation)
+        return ladder
 
     def objective(self, ladder: Ladder, warmup: float | jax.Array = 0) -> Objective:
         return autoencoding(

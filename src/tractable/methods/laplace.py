@@ -77,7 +77,7 @@ class Laplace(MAP):
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
         """(family, φ, smallest eigenvalue of Λ or its diagonal)."""
         size = model.space.size
-        through = isinstance(model.likelihood, Through) and data is not None
+        through = model.through is not None and data is not None
         gauss = self.curvature == "gauss-newton" or (self.curvature == "auto" and through and model.start is not None)
         if gauss and not through:
             raise ModelError(
@@ -120,7 +120,7 @@ class Laplace(MAP):
         return curvature(model, mode, None if rows is None else whole(rows), prior=True, jacobian=True)
 
     def predictive(self, model: Model, belief: Belief) -> Model:
-        if not isinstance(belief, Fitted) or not isinstance(model.likelihood, Through) or model.start is None:
+        if not isinstance(belief, Fitted) or model.through is None or model.start is None:
             return model
         return linearised(model, jnp.asarray(belief.phi["mean"]))
 
@@ -141,7 +141,7 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
 
 def linearised(model: Model, mode: jax.Array) -> Model:
     """The model whose predictor is that of the network's tangent at the mode, f(z*) + J (z − z*)."""
-    likelihood: Any = model.likelihood
+    likelihood: Any = model.through
     centre = model.space.unravel(mode)
 
     def predictor(params: PyTree, x: PyTree) -> jax.Array:
@@ -155,8 +155,8 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 def last_layer(model: Model, data: Data | None) -> np.ndarray:
     """Indices of the parameters in which η is jointly affine, found from the last leaf back, and of those that do not
     enter it."""
-    likelihood = model.likelihood
-    if not isinstance(likelihood, Through) or data is None:
+    likelihood = model.through
+    if likelihood is None or data is None:
         raise ModelError("structure='last-layer' expects a likelihood that goes Through a predictor, and data.")
     shapes = model.space.shapes
     leaves = jax.tree.leaves(shapes)
@@ -195,7 +195,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
 @functools.partial(jax.jit, static_argnames=("model", "index"))
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
-    likelihood: Any = model.likelihood
+    likelihood: Any = model.through
     (y, x), weights = apart(rows)
     keep = None if index is None else jnp.asarray(index)
 

@@ -314,6 +314,11 @@ def _no_inputs(given: PyTree) -> None:
         raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
 
 
+def ladder_of(model: object) -> Ladder | None:
+    """The model, where it is a ladder."""
+    return model if isinstance(model, Ladder) else None
+
+
 def draws_of(q: Distribution, key: jax.Array, count: int) -> PyTree:
     """(count, row, …) draws; a q of x alone has been computed once for all of them, batch shape (1, row)."""
     if q.batch_shape[0] == count:

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
-from tractable.core import Batch, Model, Objective, Through, is_distribution
+from tractable.core import Batch, Model, Objective, is_distribution
 from tractable.models.causes import base_of, log_prob_of
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
@@ -208,8 +208,8 @@ def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
 
 
 def _layers(model: Model, noise: str, given: PyTree) -> WeightNoise:
-    likelihood = model.likelihood
-    if not isinstance(likelihood, Through) or given is None:
+    likelihood = model.through
+    if likelihood is None or given is None:
         raise ModelError(
             f"noise={noise!r} looks inside the network, so it expects a likelihood that goes Through a predictor, as "
             "that of tr.models.neural_network does, and data with a given. Use noise='shared'."

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Model, Through, is_distribution
+from tractable.core import Model, is_distribution
 from tractable.data.rows import Data, apart
 from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
@@ -48,7 +48,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic and a quasi-Newton method
     climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
     """
-    if data is None or not data.resident or not isinstance(model.likelihood, Through) or model.prior_is_callable:
+    if data is None or not data.resident or model.through is None or model.prior_is_callable:
         return None
     size = model.space.size
     leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)

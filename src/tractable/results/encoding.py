@@ -16,7 +16,7 @@ from tractable.checks.evidence import Evidence, Sandwich
 from tractable.checks.ladders import held_out_check, sample_size_check
 from tractable.core import Data, as_data
 from tractable.kernels.annealed import Summed
-from tractable.models.ladder import Ladder
+from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds, log_weights, numbers
 from tractable.objectives.moments import coded, draws_needed, moments
 from tractable.results.predict import chunks
@@ -181,9 +181,9 @@ def gap_check(posterior: Any, data: Data | PyTree) -> Check:
 
 def theta_of(posterior: Any, what: str) -> tuple[Ladder, PyTree]:
     """The ladder and its one θ, or a sentence."""
-    ladder = posterior.model
-    if not isinstance(ladder, Ladder):
-        raise SettingsError(f"{what}(...) is of ladders; this posterior is of a {type(ladder).__name__}.")
+    ladder = ladder_of(posterior.model)
+    if ladder is None:
+        raise SettingsError(f"{what}(...) is of ladders; this posterior is of a {type(posterior.model).__name__}.")
     if posterior.point is None:
         raise SettingsError(
             f"{what}(...) takes a ladder at one θ, and {type(posterior.method).__name__} drew many; learn it by MAP or "

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from tractable.core import Model
-from tractable.models.ladder import Ladder
+from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools import checkpoint as files
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError
@@ -24,16 +24,17 @@ def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
     files.save(folder / FOLDER, arrays, network_fingerprint(ladder), step=0)
 
 
-def load_network(ladder: Model, folder: pathlib.Path) -> PyTree:
+def load_network(model: Model, folder: pathlib.Path) -> PyTree:
     """φ in the ladder's own structure, None where none was saved; a CheckpointError of another network's."""
     if not (folder / FOLDER).exists():
         return None
     saved = files.load(folder / FOLDER)
     if saved is None:
         raise CheckpointError(f"{folder / FOLDER} holds nothing; learn anew.")
-    if not isinstance(ladder, Ladder):
+    ladder = ladder_of(model)
+    if ladder is None:
         raise CheckpointError(
-            f"{folder} holds a ladder's inference network; the model given is {type(ladder).__name__}."
+            f"{folder} holds a ladder's inference network; the model given is {type(model).__name__}."
         )
     _, arrays, manifest = saved
     wanted, structure = jax.tree_util.tree_flatten_with_path(_shapes(ladder)["phi"])
@@ -59,9 +60,9 @@ def load_network(ladder: Model, folder: pathlib.Path) -> PyTree:
 
 def network_fingerprint(model: Model) -> dict[str, str]:
     """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
-    if not isinstance(model, Ladder):
+    ladder = ladder_of(model)
+    if ladder is None:
         return {}
-    ladder = model
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = _shapes(ladder)
     x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
