@@ -20,6 +20,7 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
+from tractable.methods.amortised import Amortised
 from tractable.models.belief import sigmoid_belief_network
 from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
@@ -152,7 +153,7 @@ def model_of(spec: Arguments, encoder: Encoder) -> Ladder:
     return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
 
 
-def adapt(task: Task, method: Any, sized: bool) -> Method:
+def adapt(task: Task, method: Amortised, sized: bool) -> Method:
     """The method with batches that there are rows for, or a sentence where it does not learn the ladder."""
     if not sized and method.batch_size > task.data.size:
         method = dataclasses.replace(method, batch_size=task.data.size)
@@ -211,8 +212,7 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    model: Any = task.model
-    yield to_terminal(layers(model, result.posterior.found))
+    yield to_terminal(layers(task.model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
 
 

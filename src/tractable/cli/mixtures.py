@@ -21,6 +21,7 @@ from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
+from tractable.models.mixture import Gaussians
 from tractable.pages import mixtures as pages
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.mixtures import Components
@@ -166,19 +167,20 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _densities(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
-def densities(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+def densities(
+    model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
+) -> tuple[np.ndarray, np.ndarray]:
     """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
     n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
-    parts = [
-        _densities(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)
-    ]
-    density, share = (np.concatenate([np.asarray(p[j], np.float64) for p in parts])[:n] for j in (0, 1))
+    blocks = (jnp.asarray(padded[i : i + width], precision) for i in range(0, len(padded), width))
+    parts = zip(*(_densities(model, theta, block) for block in blocks), strict=True)
+    density, share = (np.concatenate([np.asarray(a, np.float64) for a in part])[:n] for part in parts)
     return density - encoder.log_scales(rows), share
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tractable.cli import folders
 from tractable.cli.readers import Arguments, Option
-from tractable.core import Data, Model
+from tractable.core import Data
 from tractable.data.encoder import Encoder
 from tractable.infer import infer
 from tractable.methods import Method
@@ -33,7 +33,7 @@ class Task:
     spec: dict[str, Any]  # what JSON can hold; the task is read again from it, and rows to predict are encoded by it
     data: Data  # rows to fit
     held_out: Data | None  # rows that no method takes part of
-    model: Model | None = None  # None where it is chosen among several
+    model: Any = None  # a Model; None where it is chosen among several
     encoder: Encoder | None = None  # from rows of the file to those of the model; None of an example
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
 
@@ -63,7 +63,11 @@ class Result(NamedTuple):
     @property
     def seconds(self) -> dict[str, float]:
         """Wall time by phase."""
-        return {"fits": float(self.selection.table["seconds"].to_numpy().sum())} if self.selection else self.posterior.seconds
+        return (
+            {"fits": float(self.selection.table["seconds"].to_numpy().sum())}
+            if self.selection
+            else self.posterior.seconds
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +144,8 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
 
 def posterior_of(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Posterior:
     """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
-    model: Any = task.model
     about, saved = folders.posterior_in(folder), folders.read_run(folder)
     same = saved["method"] == method.settings() and saved["seed"] == seed
     if about is not None and not about["interrupted"] and same:
-        return load(folder, model, task.data)
-    return infer(model, task.data, method, seed=seed, progress=progress, checkpoint=folder)
+        return load(folder, task.model, task.data)
+    return infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder)
