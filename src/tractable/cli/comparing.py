@@ -48,7 +48,6 @@ def compare(
 
 
 def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
-    """The table on the terminal, what failed, and the exit code."""
     if quiet:
         typer.echo(folder)
     else:

@@ -217,7 +217,6 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def bounds_table(found: Arguments, spec: Arguments) -> Group:
-    """Lower bounds of log p(x), on a terminal."""
     encoder = Encoder.from_dict(spec["encoder"])
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),

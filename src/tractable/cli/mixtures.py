@@ -111,7 +111,6 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def numbers_of(path: Path) -> Source:
-    """The columns of a table that hold numbers."""
     source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
     some = np.any(np.isfinite(source.values), axis=0)
     if some.all():
