@@ -144,7 +144,7 @@ def model_of(components: int, features: int, covariance: str, gaps: bool = False
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
     """A fit for each K, and the one that is chosen; its table in the table's units."""
-    choices, encoder, rows = task.choices, task.encoded_by, task.data.y
+    choices, encoder, rows = task.choices, task.encoder, task.data.y
     gaps, d = task.data.missing == "keep", len(encoder.columns)
     found = select(
         lambda k: model_of(k, d, choices["covariance"], gaps), task.data, components_of(choices["components"]), method,
@@ -186,24 +186,24 @@ def densities(
 def components(posterior: Posterior, task: Task) -> Components:
     """θ in the table's units, and standard errors of the weights."""
     theta, errors = posterior.mean(), posterior.sd()
-    _, sd = task.encoded_by.scale
+    _, sd = task.encoder.scale
     k, d = theta.means.shape
     spread = np.asarray(theta.covariances, np.float64)
     if task.choices["covariance"] in ("full", "tied"):
         spread = np.broadcast_to(spread, (k, d, d))
     else:
         spread = spread.reshape(k, -1, 1) * np.eye(d)
-    means = task.encoded_by.restore(np.asarray(theta.means, np.float64))
+    means = task.encoder.restore(np.asarray(theta.means, np.float64))
     weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
-    return Components(task.encoded_by.names, weights, uncertain, means, spread * np.outer(sd, sd))
+    return Components(task.encoder.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
-    _, share = densities(model, posterior.mean(), rows, task.encoded_by)
+    _, share = densities(model, posterior.mean(), rows, task.encoder)
     exhibits = pages.exhibits(
-        found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.choices["covariance"],
+        found, components(posterior, task), task.encoder.restore(rows), share.argmax(1), task.choices["covariance"],
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
     title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"

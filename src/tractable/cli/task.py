@@ -17,7 +17,7 @@ from tractable.methods import Method
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.select import Selection
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import SettingsError
 
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 
@@ -34,7 +34,7 @@ class Task:
     data: Data  # rows to fit
     held_out: Data | None  # rows that no method takes part of
     model: Any = None  # a Model; None where it is chosen among several
-    encoder: Encoder | None = None  # from rows of the file to those of the model; None of an example
+    encoder: Any = None  # an Encoder, from rows of the file to those of the model; None of an example
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
 
     @classmethod
@@ -45,13 +45,6 @@ class Task:
         name = path.name.split(".")[0] or "table"
         spec = {"table": str(path.resolve()), "model": kind.name, **choices, **about, "encoder": encoder.to_dict()}
         return cls(kind, name, f"{name} ({words})", choices, spec, encoder=encoder, **parts)
-
-    @property
-    def encoded_by(self) -> Encoder:
-        """The encoder of a task of a file's rows."""
-        if self.encoder is None:
-            raise DataError(f"{self.name} is a built-in example, whose rows are of no file.")
-        return self.encoder
 
 
 class Result(NamedTuple):
