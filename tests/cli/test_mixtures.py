@@ -335,7 +335,7 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
     assert found is not None
     one, two = found.table["evidence"]
     bound = bounded(bayesian_gaussian_mixture(2, 2, weight_concentration=1.0), scaled.data, 2, EM(starts=2))
-    units = scaled.encoded_by.log_scales(scaled.data.y).sum()
+    units = scaled.encoder.log_scales(scaled.data.y).sum()
     assert abs(two - (bound - units) - plain.data.y.size * np.log(10)) < 1e-2
     assert two > one + 10
     with pytest.raises(SettingsError, match="knows no gaps"):

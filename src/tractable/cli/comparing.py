@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 from scipy.interpolate import CubicSpline
@@ -27,17 +26,17 @@ def compare(
     task: Task, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
 ) -> None:
     """A table, a page and a figure of several methods, in a folder."""
-    model: Any = task.model
     chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
     chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
+    # What is known exactly, else a run of NUTS; every distance of a network's moments is NaN.
+    reference = exact(task) if task.kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
     with progress_of(False if quiet else None) as bar:
         found = side_by_side(
-            model, task.data, chosen, seed=seed, held_out=task.held_out,
-            reference=reference_of(task), progress=bar.say,
-        )  # fmt: skip
+            task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=bar.say
+        )
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
     found.table.to_csv(folder / "comparison.csv")
@@ -49,7 +48,6 @@ def compare(
 
 
 def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
-    """The table on the terminal, what failed, and the exit code."""
     if quiet:
         typer.echo(folder)
     else:
@@ -61,13 +59,6 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
     end(found.interrupted, "")
     if not found.posteriors:
         raise typer.Exit(FAULT)
-
-
-def reference_of(task: Task) -> Any:
-    """What a comparison is held against: the exact answer; of a network nothing; else None, for a run of NUTS."""
-    if task.model is not None and not task.kind.has_reference:
-        return dict.fromkeys(task.model.names, (math.nan, math.inf))  # from which every distance is NaN
-    return exact(task)
 
 
 def exact(task: Task) -> dict[str, tuple] | None:
@@ -82,10 +73,10 @@ def exact(task: Task) -> dict[str, tuple] | None:
         return {"theta": (mean, sd, lambda theta: beta.pdf(theta, mean * total, (1 - mean) * total))}
     if known.grid is not None:
         grid = known.grid()
-        step = (grid.first[1] - grid.first[0], grid.second[1] - grid.second[0])
+        first, second = (axis[1] - axis[0] for axis in (grid.first, grid.second))
         marginals = [
-            CubicSpline(grid.first, grid.density.sum(1) * step[1]),
-            CubicSpline(grid.second, grid.density.sum(0) * step[0]),
+            CubicSpline(grid.first, grid.density.sum(1) * second),
+            CubicSpline(grid.second, grid.density.sum(0) * first),
         ]
         ((parameter, (mean, sd)),) = moments.items()
         return {parameter: (mean, sd, marginals)}

@@ -47,7 +47,6 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
 
 
 def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
-    """Page, tables and exit code of a fit."""
     task.kind.page(folder, task, result)
     report, selection = result.posterior.report(), result.selection
     for remark in selection.remarks if selection else ():

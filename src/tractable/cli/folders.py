@@ -17,7 +17,6 @@ RUN = "run.json"
 
 
 def holds_a_run(folder: Path) -> bool:
-    """Whether a folder is another run's already."""
     return any((folder / name).exists() for name in (RUN, "posterior.json", "draws.zarr"))
 
 
@@ -34,7 +33,7 @@ def fresh(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def left_only_with_results(folder: Path, new: bool = True) -> Iterator[None]:
+def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
     """Within, a run is learnt; where it fails before it has a result, its new folder is removed."""
     try:
         yield

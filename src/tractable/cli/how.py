@@ -25,7 +25,6 @@ class How:
 
     @property
     def progress(self) -> bool | None:
-        """For ``infer``."""
         return False if self.quiet else None
 
     @property

@@ -12,7 +12,6 @@ DEFAULT = explained.GLM.name
 
 
 def named(name: str) -> Kind:
-    """The kind of that name."""
     if name not in KINDS:
         raise unknown(name)
     return KINDS[name]

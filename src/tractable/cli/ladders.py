@@ -20,6 +20,7 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
+from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
 from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import categorical
@@ -151,7 +152,7 @@ def model_of(spec: Arguments, encoder: Encoder) -> Ladder:
     return hierarchical(size, latent, hidden=[widths] * len(latent), **common)
 
 
-def adapt(task: Task, method: Any, sized: bool) -> Method:
+def adapt(task: Task, method: Amortised, sized: bool) -> Method:
     """The method with batches that there are rows for, or a sentence where it does not learn the ladder."""
     if not sized and method.batch_size > task.data.size:
         method = dataclasses.replace(method, batch_size=task.data.size)
@@ -210,13 +211,11 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    model: Any = task.model
-    yield to_terminal(layers(model, result.posterior.found))
+    yield to_terminal(layers(task.model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
 
 
 def bounds_table(found: Arguments, spec: Arguments) -> Group:
-    """Lower bounds of log p(x), on a terminal."""
     encoder = Encoder.from_dict(spec["encoder"])
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),

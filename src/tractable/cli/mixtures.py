@@ -21,6 +21,7 @@ from tractable.data.files import Source, of_table, read_table
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
+from tractable.models.mixture import Gaussians
 from tractable.pages import mixtures as pages
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.mixtures import Components
@@ -110,7 +111,6 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def numbers_of(path: Path) -> Source:
-    """The columns of a table that hold numbers."""
     source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
     some = np.any(np.isfinite(source.values), axis=0)
     if some.all():
@@ -144,7 +144,7 @@ def model_of(components: int, features: int, covariance: str, gaps: bool = False
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
     """A fit for each K, and the one that is chosen; its table in the table's units."""
-    choices, encoder, rows = task.choices, task.encoded_by, task.data.y
+    choices, encoder, rows = task.choices, task.encoder, task.data.y
     gaps, d = task.data.missing == "keep", len(encoder.columns)
     found = select(
         lambda k: model_of(k, d, choices["covariance"], gaps), task.data, components_of(choices["components"]), method,
@@ -166,43 +166,44 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _densities(model: LatentModel, theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model.log_prob(theta, x), model.responsibilities(theta, x)  # pyright: ignore[reportOptionalCall]
 
 
-def densities(model: LatentModel, theta: Any, rows: np.ndarray, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+def densities(
+    model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
+) -> tuple[np.ndarray, np.ndarray]:
     """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
     n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
-    parts = [
-        _densities(model, theta, jnp.asarray(padded[i : i + width], precision)) for i in range(0, len(padded), width)
-    ]
-    density, share = (np.concatenate([np.asarray(p[j], np.float64) for p in parts])[:n] for j in (0, 1))
+    blocks = (jnp.asarray(padded[i : i + width], precision) for i in range(0, len(padded), width))
+    parts = zip(*(_densities(model, theta, block) for block in blocks), strict=True)
+    density, share = (np.concatenate([np.asarray(a, np.float64) for a in part])[:n] for part in parts)
     return density - encoder.log_scales(rows), share
 
 
 def components(posterior: Posterior, task: Task) -> Components:
     """θ in the table's units, and standard errors of the weights."""
     theta, errors = posterior.mean(), posterior.sd()
-    _, sd = task.encoded_by.scale
+    _, sd = task.encoder.scale
     k, d = theta.means.shape
     spread = np.asarray(theta.covariances, np.float64)
     if task.choices["covariance"] in ("full", "tied"):
         spread = np.broadcast_to(spread, (k, d, d))
     else:
         spread = spread.reshape(k, -1, 1) * np.eye(d)
-    means = task.encoded_by.restore(np.asarray(theta.means, np.float64))
+    means = task.encoder.restore(np.asarray(theta.means, np.float64))
     weights, uncertain = (np.asarray(a.weights, np.float64) for a in (theta, errors))
-    return Components(task.encoded_by.names, weights, uncertain, means, spread * np.outer(sd, sd))
+    return Components(task.encoder.names, weights, uncertain, means, spread * np.outer(sd, sd))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
-    _, share = densities(model, posterior.mean(), rows, task.encoded_by)
+    _, share = densities(model, posterior.mean(), rows, task.encoder)
     exhibits = pages.exhibits(
-        found, components(posterior, task), task.encoded_by.restore(rows), share.argmax(1), task.choices["covariance"],
+        found, components(posterior, task), task.encoder.restore(rows), share.argmax(1), task.choices["covariance"],
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
     title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"

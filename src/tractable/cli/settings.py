@@ -80,7 +80,6 @@ def assignment(text: str) -> tuple[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Settings in a TOML file, such as a run's settings.toml."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -13,14 +13,12 @@ ROWS, COLUMNS = 12, 9  # of a long table, at most
 WIDE = 120  # where there is no terminal to ask
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Where tables go."""
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+def console() -> Console:
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=WIDE)
 
 
 def verdict(word: str, found: Sequence[Check]) -> RenderableType:
-    """A verdict, and the checks which made it."""
     return to_terminal(Exhibit("Verdict", [checks(found)], verdict=word))
 
 

@@ -10,14 +10,14 @@ import pandas as pd
 
 from tractable.cli import folders
 from tractable.cli.readers import Arguments, Option
-from tractable.core import Data, Model
+from tractable.core import Data
 from tractable.data.encoder import Encoder
 from tractable.infer import infer
 from tractable.methods import Method
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.select import Selection
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import SettingsError
 
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run
 
@@ -33,8 +33,8 @@ class Task:
     spec: dict[str, Any]  # what JSON can hold; the task is read again from it, and rows to predict are encoded by it
     data: Data  # rows to fit
     held_out: Data | None  # rows that no method takes part of
-    model: Model | None = None  # None where it is chosen among several
-    encoder: Encoder | None = None  # from rows of the file to those of the model; None of an example
+    model: Any = None  # a Model; None where it is chosen among several
+    encoder: Any = None  # an Encoder, from rows of the file to those of the model; None of an example
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
 
     @classmethod
@@ -45,13 +45,6 @@ class Task:
         name = path.name.split(".")[0] or "table"
         spec = {"table": str(path.resolve()), "model": kind.name, **choices, **about, "encoder": encoder.to_dict()}
         return cls(kind, name, f"{name} ({words})", choices, spec, encoder=encoder, **parts)
-
-    @property
-    def encoded_by(self) -> Encoder:
-        """The encoder of a task of a file's rows."""
-        if self.encoder is None:
-            raise DataError(f"{self.name} is a built-in example, whose rows are of no file.")
-        return self.encoder
 
 
 class Result(NamedTuple):
@@ -142,9 +135,8 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
 
 def posterior_of(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Posterior:
     """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
-    model: Any = task.model
     about, saved = folders.posterior_in(folder), folders.read_run(folder)
     same = saved["method"] == method.settings() and saved["seed"] == seed
     if about is not None and not about["interrupted"] and same:
-        return load(folder, model, task.data)
-    return infer(model, task.data, method, seed=seed, progress=progress, checkpoint=folder)
+        return load(folder, task.model, task.data)
+    return infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder)

@@ -207,7 +207,6 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         return self.weight_concentration_prior_type == "dirichlet_process"
 
     def _model(self) -> ConjugateModel:
-        """The model of rows x in the user's units."""
         return self._modelled(self._prior(), self._centre)
 
     def _modelled(self, prior: Prior, centre: np.ndarray) -> ConjugateModel:
@@ -279,7 +278,6 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
             warnings.warn(f"{held} {told}. report_ says more.", TractableWarning, stacklevel=3)
 
     def _tell(self, q: MixturePosterior, prior: Prior, centre: np.ndarray) -> None:
-        """Attributes from λ and the prior."""
         self.precisions_cholesky_, self.precisions_ = precision_roots(q.covariances, self.covariance_type)
         self._centre = centre
         for name, value in prior._asdict().items():
@@ -310,12 +308,10 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         return Prior(*(getattr(self, f"{name}_prior_") for name in Prior._fields))
 
     def _q(self) -> MixturePosterior:
-        """λ in the user's units."""
         concentration, freedom = np.asarray(self.weight_concentration_), np.asarray(self.degrees_of_freedom_)
         return MixturePosterior(concentration, self.means_, self.mean_precision_, freedom, self.covariances_)
 
     def _within(self, frame: Frame) -> MixturePosterior:
-        """λ in a frame."""
         q = self._q()
         return q._replace(means=inwards(frame, q.means), covariances=spread(frame.inverse, q.covariances))
 

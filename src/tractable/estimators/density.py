@@ -71,7 +71,6 @@ class Density(Scored, DensityMixin, Bayesian):
         return self._model().shifted(theta, -self._centre)
 
     def _tell(self, theta: PyTree) -> None:
-        """Attributes from θ about ``_centre``."""
         for name, value in zip(self._attributes, self._model().shifted(theta, self._centre), strict=True):
             setattr(self, name, value)
 
@@ -292,7 +291,6 @@ class Density(Scored, DensityMixin, Bayesian):
 
 
 def judged(checks: list[Check], title: str) -> Report:
-    """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
 

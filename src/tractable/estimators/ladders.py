@@ -150,7 +150,6 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return x
 
     def _units(self, x: np.ndarray) -> np.ndarray:
-        """Rows as the model has them."""
         return np.asarray(self._scaling.inputs(np.asarray(x, np.float64)), jnp.result_type(float))
 
     def _from_units(self, x: np.ndarray) -> np.ndarray:
