@@ -7,22 +7,20 @@ import jax
 from tractable.models.network import Network
 from tractable.tools.errors import ModelError, SettingsError
 
-__all__ = ["from_nnx"]
+PyTree = Any
 
 
-def from_nnx(module: Any, example: Any = None) -> Network:
+def from_nnx(module: PyTree, example: PyTree = None) -> Network:
     """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
 
     Its ``nnx.Param`` are the weights, nested dicts of arrays by the module's own names; all else (statistics,
-    counters) stays as it is. The module is copied: training it later changes nothing here. A Linen module needs no
-    adapter: it is the pair ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
+    counters) stays as it is. They start as widely as the module's. The module is copied: training it later changes
+    nothing here. A Linen module needs no adapter: it is the pair
+    ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
 
     Args:
         module: an ``nnx.Module``, called with one x.
         example: one x; with it, faults of shape are found at once.
-
-    Returns:
-        A Network whose weights start as widely as the module's, and whose fan-in is that of x @ W.
 
     Raises:
         SettingsError: Flax is not installed.
@@ -41,18 +39,15 @@ def from_nnx(module: Any, example: Any = None) -> Network:
                 f"{where} uses statistics over a batch, which cannot be computed one datum at a time. Use LayerNorm, "
                 "or module.eval() to keep its statistics as they are."
             )
-        if getattr(layer, "deterministic", True) is False and _drops(layer):
+        rates = (getattr(layer, name, 0) or 0 for name in ("rate", "dropout_rate"))
+        if getattr(layer, "deterministic", True) is False and max(rates) > 0:
             raise ModelError(
                 f"{where} drops units at random, so the module has no likelihood of its weights. Take it out, or "
                 "switch it off with module.eval()."
             )
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
-    def apply(params: Any, x: Any) -> jax.Array:
+    def apply(params: PyTree, x: PyTree) -> jax.Array:
         return nnx.merge(graph, params, rest)(x)
 
     return Network(nnx.to_pure_dict(params), apply, example)
-
-
-def _drops(layer: Any) -> bool:
-    return any((getattr(layer, name, 0) or 0) > 0 for name in ("rate", "dropout_rate"))
