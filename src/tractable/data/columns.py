@@ -1,7 +1,6 @@
 """A column of a table: what kind it is, and how it becomes numbers."""
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable.tools.errors import DataError, TractableWarning
-from tractable.tools.words import counted, listing
+from tractable.tools.errors import DataError
+from tractable.tools.words import counted, listing, tell
 
 MOST_LEVELS = 100  # of a text column; above, it is more likely an identifier
 
@@ -92,7 +91,7 @@ def fit_column(values: Values, impute: bool) -> Column | None:
         if len(values) and gone.any():
             return Column(name, "presence", indicator=True)
         same = f"{values.tolist()[0]!r}" if len(values) else "missing"
-        warnings.warn(f"Column {name!r} is {same} in every row; it is left out.", TractableWarning, stacklevel=3)
+        tell(f"Column {name!r} is {same} in every row; it is left out.")
         return None
     fill, indicator = _fill(values, kind) if impute else None, bool(gone.any())
     if kind == "number":
@@ -170,11 +169,9 @@ def _encode_present(column: Column, values: Values, gone: np.ndarray) -> np.ndar
         codes[~gone] = pd.Index(column.levels).get_indexer(text)  # −1 where unknown
         unknown = sorted({level for level, code in zip(text, codes[~gone], strict=True) if code < 0})
         if unknown:
-            warnings.warn(
+            tell(
                 f"Column {column.name!r} has values never seen in training, {listing(unknown)}: they count "
-                f"as none of {listing(column.levels)}.",
-                TractableWarning,
-                stacklevel=4,
+                f"as none of {listing(column.levels)}."
             )
         return codes[:, None] == np.arange(len(column.levels))
     if kind == "text" or (column.kind == "number" and kind == "boolean"):
