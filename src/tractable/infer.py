@@ -79,7 +79,7 @@ def infer(
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session)
-    posterior = Posterior.of(model, data, method, seed, outcome)
+    posterior = Posterior(model, data, method, seed, *outcome)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
