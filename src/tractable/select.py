@@ -146,7 +146,7 @@ def select(
         for components in tried:
 
             def say(phase: str, done: int, of: int, components: int = components) -> None:
-                bar.say(f"{counted(components, 'component')}, {phase}", done, of)
+                bar(f"{counted(components, 'component')}, {phase}", done, of)
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TractableWarning)

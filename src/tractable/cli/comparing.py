@@ -36,7 +36,7 @@ def compare(
     with progress_of(False if quiet else None) as bar:
         found = side_by_side(
             model, task.data, chosen, seed=seed, held_out=task.held_out,
-            reference=reference_of(task), progress=bar.say,
+            reference=reference_of(task), progress=bar,
         )  # fmt: skip
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})

@@ -110,16 +110,10 @@ def fit_column(values: Values, impute: bool) -> Column | None:
 
 def _fill(values: Values, kind: str) -> Any:
     """What stands for a missing value: the median of numbers, the most frequent of others (the first of several)."""
-    from sklearn.impute import SimpleImputer  # here, for those who need it: it takes a while
-
-    if kind == "text":
-        column, strategy = np.array(text_of(values), object), "most_frequent"
-    else:
-        column = values.to_numpy(np.float64)
-        strategy = "median" if kind == "number" else "most_frequent"
-    imputer: Any = SimpleImputer(strategy=strategy).fit(column[:, None])
-    found = imputer.statistics_[0]
-    return str(found) if kind == "text" else bool(found) if kind == "boolean" else float(found)
+    if kind == "number":
+        return float(np.median(values.to_numpy(np.float64)))
+    found = pd.Series(text_of(values) if kind == "text" else values.to_numpy(np.float64)).mode()[0]
+    return str(found) if kind == "text" else bool(found)
 
 
 def check_numbers_in_text(values: Values) -> None:

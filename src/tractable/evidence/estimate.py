@@ -113,16 +113,16 @@ def log_evidence(
         raise SettingsError(f"log_evidence expects a Model; got {type(model).__name__}.")
     if theta is not None:
         latent, name, chosen, data = latent_problem(model, data, method, theta, z, posterior, settings)
-        with progress_of(progress) as bar, interruptible() as stop:
-            found = at_theta(latent, data, seed, chosen, theta, z, Watch(bar.say, stop))
+        with progress_of(progress) as say, interruptible() as stop:
+            found = at_theta(latent, data, seed, chosen, theta, z, Watch(say, stop))
     else:
         if z is not None:
             raise SettingsError("z= goes with theta=: the causes that model.sample(key, theta, n) drew with the data.")
         name = "annealed" if method is None else method
         chosen = settings_of(name, settings)
         data = _data(model, data, posterior, name, chosen)
-        with progress_of(progress) as bar, interruptible() as stop:
-            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, Watch(bar.say, stop))
+        with progress_of(progress) as say, interruptible() as stop:
+            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, Watch(say, stop))
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
     return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
 
