@@ -204,9 +204,7 @@ class Model:
         """Whether each parameter lives on the reals, and the unconstrained one is itself; leaf by leaf."""
 
         def identity(b: Transform) -> bool:
-            return (
-                identity(b.base_transform) if isinstance(b, IndependentTransform) else isinstance(b, IdentityTransform)
-            )
+            return identity(b.base_transform) if isinstance(b, IndependentTransform) else type(b) is IdentityTransform
 
         return [identity(b) for b in self.bijectors]
 
@@ -293,9 +291,7 @@ class Model:
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
         """log p and log-determinant of each parameter's own prior, leaf by leaf."""
-        jacobians = jax.tree.leaves(
-            self._biject(lambda b, u, p: jnp.sum(b.log_abs_det_jacobian(u, p)), unconstrained, params)
-        )
+        jacobians = jax.tree.leaves(self._jacobians(unconstrained, params))
         terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
         return [a + b for a, b in zip(jax.tree.leaves(terms), jacobians, strict=True)]
 

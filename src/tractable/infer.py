@@ -1,7 +1,6 @@
 """``infer`` runs a method on a model and data."""
 
 import pathlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,8 @@ from tractable.methods.method import Method
 from tractable.methods.session import sitting
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import SettingsError, TractableWarning
+from tractable.tools.errors import SettingsError
+from tractable.tools.words import tell
 
 PyTree = Any
 
@@ -79,13 +79,13 @@ def infer(
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session)
-    posterior = Posterior.of(model, data, method, seed, outcome)
+    posterior = Posterior(model, data, method, seed, *outcome)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
         asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain are there"
         there = asked if method.chained else "this is where it stood"
-        warnings.warn(f"The run was interrupted: {there}.", TractableWarning, stacklevel=2)
+        tell(f"The run was interrupted: {there}.")
     return posterior
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Kernel
-from tractable.data.rows import Data, Plan, place, window, windowed
+from tractable.data.rows import Batch, Data, Plan, place, window, windowed
 from tractable.tools import tree
 from tractable.tools.errors import RunError
 
@@ -108,13 +108,7 @@ def advance(
 
         def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
             noise, where, cut_now = now
-            if plan is None:
-                batch = None
-            elif cut is None:
-                batch = window(rows, plan, *where)
-            else:
-                batch = windowed(cut_now, plan, *where[1:])
-            return kernel.step(noise, state, batch)
+            return kernel.step(noise, state, _batch(plan, rows, cut_now, where))
 
         def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
             state, info = jax.lax.scan(step, state, now)
@@ -146,20 +140,17 @@ def advance(
 
     def one_group(carry: tuple) -> tuple:
         g, states, (draws, infos), moments, _ = carry
-        cut = None
-        if plan is not None and program.streams:
-            cut = jax.tree.map(lambda a: a[:, g - first], rows)
+        cut = jax.tree.map(lambda a: a[:, g - first], rows) if plan is not None and program.streams else None
         new, positions, info = over_chains(group, keys, states, g, cut)
         fine = tree.all_finite(new.position)
         states = tree.where(fine, new, states)
         at = (g - first) * loop.kept
-        if draws is not None:
-            draws = jax.lax.dynamic_update_slice_in_dim(draws, jnp.swapaxes(positions, 0, 1), at, 0)
-        infos = jax.tree.map(
-            lambda buffered, x: jax.lax.dynamic_update_slice_in_dim(buffered, jnp.swapaxes(x, 0, 1), at, 0),
-            infos,
-            info,
-        )
+
+        def put(buffered: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_update_slice_in_dim(buffered, jnp.swapaxes(x, 0, 1), at, 0)
+
+        draws = None if draws is None else put(draws, positions)
+        infos = jax.tree.map(put, infos, info)
         if moments is not None:
             values = jax.vmap(jax.vmap(program.values))(positions)
             moments = jax.vmap(_updated)(moments, values, program.weigh(info._asdict()))
@@ -171,6 +162,13 @@ def advance(
     carry = (first, states, buffer, moments, jnp.array(True))
     g, states, buffer, moments, fine = jax.lax.while_loop(going, one_group, carry)
     return states, buffer, moments, g, fine
+
+
+def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None) -> Batch | None:
+    """The batch that lies at ``where``: of rows on the device, or of those that were cut from a file."""
+    if plan is None or where is None:
+        return None
+    return window(rows, plan, *where) if cut is None else windowed(cut, plan, *where[1:])
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
@@ -308,12 +306,8 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     """What a step observes and says. Never run: only its shapes are asked for, and jit remembers those."""
     kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)
     noise = jax.tree.map(lambda x: x[0], kernel.draw(keys[0], 1, state, None))
-    batch, first = None, jnp.array(0)
-    if plan is not None and cut is None:
-        batch = window(rows, plan, first, jnp.array(plan.width), first)
-    elif plan is not None:
-        batch = windowed(cut, plan, jnp.array(plan.width), first)
-    state, info = kernel.step(noise, state, batch)
+    where = None if plan is None else (jnp.array(0), jnp.array(plan.width), jnp.array(0))
+    state, info = kernel.step(noise, state, _batch(plan, rows, cut, where))
     return program.observe(state), info
 
 
@@ -357,15 +351,9 @@ def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
             noise = kernel.draw(noise_key, loop.block, state, None)
             for s in range(loop.block):
                 t = g * loop.group + b * loop.block + s
-                batch = None
-                if plan is not None:
-                    start, count, index = place(plan, batch_key, jnp.array(t))
-                    if program.streams:
-                        cut = data.read(np.asarray(start), plan.width)
-                        batch = windowed(cut, plan, count, index)
-                    else:
-                        batch = window(rows, plan, start, count, index)
-                state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, batch)
+                where = None if plan is None else place(plan, batch_key, jnp.array(t))
+                cut = data.read(np.asarray(where[0]), plan.width) if where and plan and program.streams else None
+                state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, _batch(plan, rows, cut, where))
                 if not bool(tree.all_finite(state.position)):
                     where = program.describe(program.observe(state))
                     return (

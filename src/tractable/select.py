@@ -138,11 +138,11 @@ def select(
     _check(method, tried, by, held_out, bound_of)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
     fits, warned, stopped = [], {}, False
-    with interruptible() as stop, progress_of(progress) as bar:
+    with interruptible() as stop, progress_of(progress) as heard:
         for components in tried:
 
             def say(phase: str, done: int, of: int, components: int = components) -> None:
-                bar.say(f"{counted(components, 'component')}, {phase}", done, of)
+                heard(f"{counted(components, 'component')}, {phase}", done, of)
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TractableWarning)

@@ -23,7 +23,7 @@ from scipy import special, stats
 import tractable as tr
 from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.core import Kernel, log_density
-from tractable.evidence import annealing, modes, targets, weights
+from tractable.evidence import annealing, targets, weights
 from tractable.kernels import langevin, mala, metropolis, random_walk
 from tractable.kernels.annealed import annealed, next_beta, sigmoidal
 from tractable.models import conjugate, linear
@@ -336,7 +336,7 @@ def laplace_of_a_normal(value_of: Callable) -> Scores:
 
 
 def test_laplace_of_a_normal():
-    assert_holds(laplace_of_a_normal(modes.laplace_value))
+    assert_holds(laplace_of_a_normal(weights.laplace_value))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def flat(params: Any) -> jax.Array:
 def learnt(model: Any, data: Any, method: Any, seed: int = 0) -> Posterior:
     data = data if isinstance(data, Data) else Data(data)
     session = Session(model, data, jax.random.key(seed), lambda: False, lambda *said: None, lambda t: t)
-    return Posterior.of(model, data, method, seed, method.learn(session))
+    return Posterior(model, data, method, seed, *method.learn(session))
 
 
 # A normal code: z ~ N(m, v), x | z ~ N(z, s²). The maximum is known: m = mean x, v = var x − s².

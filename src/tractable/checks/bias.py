@@ -217,19 +217,21 @@ def measure(
     else:
         stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), seen.width))
     rows = data.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
+
+    def noise_of(position: jax.Array, stacked: PyTree) -> np.ndarray:
+        summed = np.asarray(_noise(model, seen, source, dense, tuned, position, stacked), np.float64)
+        return summed / (size if every else count - 1)
+
     noises, curvatures = [], []
     for position in where:
-        noise = np.asarray(_noise(model, seen, source, dense, tuned, position, stacked), np.float64)
-        noise = noise / (size if every else count - 1)
+        noise = noise_of(position, stacked)
         if dense:
             hessian = -np.asarray(_hessian(model, position, rows, size), np.float64)
             curvatures.append((hessian + hessian.T) / 2)
         else:
             fisher = noise
             if isinstance(stacked, Weighted):  # a row that counts w times tells w g gᵀ, which is of √w g
-                rooted = stacked._replace(weights=jnp.sqrt(stacked.weights))
-                fisher = np.asarray(_noise(model, seen, source, dense, tuned, position, rooted), np.float64)
-                fisher = fisher / (size if every else count - 1)
+                fisher = noise_of(position, stacked._replace(weights=jnp.sqrt(stacked.weights)))
             single = fisher * n * (size - 1) / max(size - n, 1) if every else fisher
             prior = -np.asarray(_prior_curvature(model, position), np.float64)
             curvatures.append(single / max(size - 1, 1) + np.maximum(prior, 0))

@@ -12,20 +12,13 @@ from tractable.tools.tree import Numbers
 
 
 class Weighed(NamedTuple):
-    """What S log weights say.
+    """What S log weights say."""
 
-    Attributes:
-        khat: shape of the generalised Pareto tail of the weights (Vehtari et al. 2024); −inf where all are equal.
-        threshold: min(1 − 1/log₁₀ S, 0.7), up to which S draws give importance sampling that can be relied on.
-        elbo: mean log weight, and its standard error.
-        bound: log mean weight, the S-sample bound on log p(y).
-    """
-
-    khat: float
-    threshold: float
-    elbo: float
-    error: float
-    bound: float
+    khat: float  # shape of the weights' generalised Pareto tail (Vehtari et al. 2024); −inf where all are equal
+    threshold: float  # min(1 − 1/log₁₀ S, 0.7), up to which S draws can be relied on
+    elbo: float  # mean log weight
+    error: float  # its standard error
+    bound: float  # log mean weight, the S-sample bound on log p(y)
 
 
 def weigh(log_weights: Numbers) -> Weighed:

@@ -55,11 +55,9 @@ def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, d
     """Of each layer, the units with Var_x E_q[h | x] > 0.01, without what averaging adds; any level counts."""
     units = sum(layer.seen for layer in ladder.layers[1:])
     together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
-    counts = []
-    for layer, spread in zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True):
-        varies = np.asarray(spread).reshape(layer.size, -1) > ACTIVE
-        counts.append(int(varies.any(1).sum()))
-    return counts
+    spreads = zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True)
+    varies = (np.asarray(spread).reshape(layer.size, -1) > ACTIVE for layer, spread in spreads)
+    return [int(layer.any(1).sum()) for layer in varies]
 
 
 @functools.partial(jax.jit, static_argnames=("ladder", "draws"))

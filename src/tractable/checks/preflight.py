@@ -56,32 +56,27 @@ def _check_scalar(result: PyTree, subject: str) -> None:
 
 def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) -> None:
     y, x = row
-
-    def datum(params: PyTree, x: PyTree) -> PyTree:
-        return model.described(params, x)
-
     try:
-        distributions = jax.eval_shape(datum, params, x)
+        distributions = jax.eval_shape(model.described, params, x)
     except TypeError as error:
         given = "likelihood(params, x)" if x is not None else "likelihood(params)"
         raise ModelError(
             f"The likelihood could not be called as {given}, which is how it is called where the data "
             f"{'have' if x is not None else 'have no'} given: {error}"
         ) from error
-    for leaf in jax.tree.leaves(distributions, is_leaf=is_distribution):
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    for leaf in leaves:
         if not isinstance(leaf, Distribution):
             raise ModelError(
                 "The likelihood should return the distribution of one datum, such as dist.Normal(mean, sd); got "
                 f"{type(leaf).__name__} of shape {getattr(leaf, 'shape', '')}."
             )
-    if jax.tree.structure(distributions, is_leaf=is_distribution) != jax.tree.structure(y):
+    if structure != jax.tree.structure(y):
         raise ModelError(
-            "The likelihood's distributions and the data's y differ in structure: got "
-            f"{jax.tree.structure(distributions, is_leaf=is_distribution)} for {jax.tree.structure(y)}."
+            f"The likelihood's distributions and the data's y differ in structure: got {structure} for "
+            f"{jax.tree.structure(y)}."
         )
-
-    values = jax.tree.leaves(y)
-    for leaf, value in zip(jax.tree.leaves(distributions, is_leaf=is_distribution), values, strict=True):
+    for leaf, value in zip(leaves, jax.tree.leaves(y), strict=True):
         if leaf.event_shape and leaf.shape() != value.shape:
             raise ModelError(
                 f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
@@ -95,7 +90,8 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
             )
 
     def terms(params: PyTree, y: PyTree, x: PyTree) -> PyTree:
-        return jax.tree.map(lambda d, value: d.log_prob(value), datum(params, x), y, is_leaf=is_distribution)
+        datum = model.described(params, x)
+        return jax.tree.map(lambda d, value: d.log_prob(value), datum, y, is_leaf=is_distribution)
 
     for path, leaf in jax.tree_util.tree_flatten_with_path(jax.eval_shape(terms, params, y, x))[0]:
         if leaf.shape != ():
@@ -182,8 +178,7 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
     unconstrained = model.space.unravel(position)
     params = model.constrain(unconstrained)
     shown = ", ".join(
-        f"{name} = {value:.4g}"
-        for name, value in zip(tree.names(params)[:4], np.concatenate(_flat(params))[:4], strict=False)
+        f"{name} = {value:.4g}" for name, value in zip(tree.names(params)[:4], model.values(position)[:4], strict=False)
     )
     start = f"No starting position with a finite log density was found; the last one tried was {shown}. "
     prior = float(model.log_prior(params))
@@ -204,7 +199,3 @@ def explain(model: Model, position: jax.Array, data: Data | None) -> str:
             )
     value, slope = value_and_slope(model, position, None if data is None else whole(data.first()))
     return start + f"There the log density is {float(value):.6g} and its gradient {np.asarray(slope)[:4]}."
-
-
-def _flat(params: PyTree) -> list[np.ndarray]:
-    return [np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(params)]

@@ -33,9 +33,9 @@ def compare(
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
     # What is known exactly, else a run of NUTS; every distance of a network's moments is NaN.
     reference = exact(task) if task.kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
-    with progress_of(False if quiet else None) as bar:
+    with progress_of(False if quiet else None) as heard:
         found = side_by_side(
-            task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=bar.say
+            task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=heard
         )
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})

@@ -1,7 +1,6 @@
 """A column of a table: what kind it is, and how it becomes numbers."""
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tractable.tools.errors import DataError, TractableWarning
-from tractable.tools.words import counted, listing
+from tractable.tools.errors import DataError
+from tractable.tools.words import counted, listing, tell
 
 MOST_LEVELS = 100  # of a text column; above, it is more likely an identifier
 
@@ -92,7 +91,7 @@ def fit_column(values: Values, impute: bool) -> Column | None:
         if len(values) and gone.any():
             return Column(name, "presence", indicator=True)
         same = f"{values.tolist()[0]!r}" if len(values) else "missing"
-        warnings.warn(f"Column {name!r} is {same} in every row; it is left out.", TractableWarning, stacklevel=3)
+        tell(f"Column {name!r} is {same} in every row; it is left out.")
         return None
     fill, indicator = _fill(values, kind) if impute else None, bool(gone.any())
     if kind == "number":
@@ -111,16 +110,10 @@ def fit_column(values: Values, impute: bool) -> Column | None:
 
 def _fill(values: Values, kind: str) -> Any:
     """What stands for a missing value: the median of numbers, the most frequent of others (the first of several)."""
-    from sklearn.impute import SimpleImputer  # here, for those who need it: it takes a while
-
-    if kind == "text":
-        column, strategy = np.array(text_of(values), object), "most_frequent"
-    else:
-        column = values.to_numpy(np.float64)
-        strategy = "median" if kind == "number" else "most_frequent"
-    imputer: Any = SimpleImputer(strategy=strategy).fit(column[:, None])
-    found = imputer.statistics_[0]
-    return str(found) if kind == "text" else bool(found) if kind == "boolean" else float(found)
+    if kind == "number":
+        return float(np.median(values.to_numpy(np.float64)))
+    found = pd.Series(text_of(values) if kind == "text" else values.to_numpy(np.float64)).mode()[0]
+    return str(found) if kind == "text" else bool(found)
 
 
 def check_numbers_in_text(values: Values) -> None:
@@ -170,11 +163,9 @@ def _encode_present(column: Column, values: Values, gone: np.ndarray) -> np.ndar
         codes[~gone] = pd.Index(column.levels).get_indexer(text)  # −1 where unknown
         unknown = sorted({level for level, code in zip(text, codes[~gone], strict=True) if code < 0})
         if unknown:
-            warnings.warn(
+            tell(
                 f"Column {column.name!r} has values never seen in training, {listing(unknown)}: they count "
-                f"as none of {listing(column.levels)}.",
-                TractableWarning,
-                stacklevel=4,
+                f"as none of {listing(column.levels)}."
             )
         return codes[:, None] == np.arange(len(column.levels))
     if kind == "text" or (column.kind == "number" and kind == "boolean"):

@@ -1,7 +1,6 @@
 """Tables and arrays in files: CSV, Parquet, .npy and .npz, in memory or mapped."""
 
 import contextlib
-import pathlib
 import tempfile
 import warnings
 import zipfile
@@ -224,22 +223,22 @@ def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.nd
 @contextlib.contextmanager
 def opened(x: object, chunk: int) -> Iterator[tuple[Any, list[str] | None]]:
     """Rows, and the columns' names where a file has them; a path as a memory map, anything else as it came."""
-    if not isinstance(x, str | pathlib.Path):
+    if not isinstance(x, str | Path):
         yield x, None
         return
-    path = pathlib.Path(x)
+    path = Path(x)
     if not path.is_file():
         raise DataError(f"There is no file {path}. fit takes rows, or a path to .npy or .parquet.")
     if path.suffix == ".npy":
         yield mapped(path), None
     elif path.suffix == ".parquet":
         with tempfile.TemporaryDirectory() as folder:
-            yield _unpacked(path, pathlib.Path(folder) / "rows.npy", chunk)
+            yield _unpacked(path, Path(folder) / "rows.npy", chunk)
     else:
         raise DataError(f"fit reads .npy and .parquet files; got {path.name}.")
 
 
-def _unpacked(path: pathlib.Path, into: pathlib.Path, chunk: int) -> tuple[np.ndarray, list[str]]:
+def _unpacked(path: Path, into: Path, chunk: int) -> tuple[np.ndarray, list[str]]:
     """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
     import pyarrow.parquet
 

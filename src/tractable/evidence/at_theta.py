@@ -14,7 +14,6 @@ from tractable.checks.importance import khat, khat_limit
 from tractable.core import Data, Model, as_data
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
-from tractable.evidence.modes import modes_of_causes
 from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
 from tractable.evidence.targets import Targets
 from tractable.evidence.weights import Watch
@@ -80,7 +79,7 @@ def _by_importance(
         )
     watch.go("modes")
     degrees = jnp.asarray(float(settings.degrees), sds.dtype)
-    q, modes = modes_of_causes(causes, settings.starts, sds, jax.random.fold_in(key, 1))
+    q, modes = weights.modes_of_causes(causes, settings.starts, sds, jax.random.fold_in(key, 1))
     key = jax.random.fold_in(key, 2)
     log_weights = weights.weigh(
         causes, key, settings.draws, watch, propose=weights.students, own=q, phi=degrees, work=settings.starts

@@ -70,13 +70,11 @@ class Enumeration(Way):
     """ "enumeration" has no settings."""
 
 
-METHODS: dict[str, Any] = {
-    "monte-carlo": MonteCarlo,
-    "importance": Importance,
-    "annealed": Annealing,
-    "laplace": Laplace,
+KINDS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
+# With the settings there are and what they are by default; at a given θ others.
+METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
+    name: (kind, {field.name: field.default for field in dataclasses.fields(kind)}) for name, kind in KINDS.items()
 }
-# At a given θ, with the settings there are and what they are by default.
 AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
     "enumeration": (Enumeration, {}),
     "monte-carlo": (MonteCarlo, {"draws": 1000}),
@@ -87,17 +85,15 @@ AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Any:
     """The method's, with those of the user; "reverse" at a given θ is whether there is z."""
-    known: Any = AT_THETA if at_theta else METHODS
+    known = AT_THETA if at_theta else METHODS
     if method not in known:
         where = ", theta=...) at a given θ" if at_theta else ")"
         raise SettingsError(f"log_evidence(method=...{where} is one of {', '.join(map(repr, known))}; got {method!r}.")
-    kind, defaults = known[method] if at_theta else (known[method], {})
-    fields = list(defaults) if at_theta else [field.name for field in dataclasses.fields(kind)]
-    unknown = [name for name in settings if name not in fields]
-    if unknown:
+    kind, defaults = known[method]
+    if unknown := [name for name in settings if name not in defaults]:
         raise SettingsError(
             f"log_evidence(method={method!r}) has no setting {', '.join(unknown)}; "
-            f"expected some of {', '.join(fields) or 'none'}."
+            f"expected some of {', '.join(defaults) or 'none'}."
         )
     return kind(**(defaults | settings))
 

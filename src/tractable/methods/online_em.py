@@ -154,6 +154,9 @@ class Following:
         """What is averaged: the unconstrained position itself."""
         return position
 
+    def weigh(self, info: dict[str, jax.Array]) -> None:
+        """All steps count alike."""
+
     def describe(self, position: jax.Array) -> str:
         return not_finite(self.model, position)
 

@@ -93,5 +93,5 @@ def sitting(
     moments: bool = False,
 ) -> Iterator[Session]:
     """A session in which progress is shown and Ctrl-C is heard; ``opened()`` is the folder that it is saved to."""
-    with progress_of(progress) as bar, interruptible() as stop:
-        yield Session(model, data, jax.random.key(seed or 0), stop, bar.say, shard, opened(), moments)
+    with progress_of(progress) as say, interruptible() as stop:
+        yield Session(model, data, jax.random.key(seed or 0), stop, say, shard, opened(), moments)

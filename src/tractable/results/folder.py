@@ -5,7 +5,6 @@ import json
 import pathlib
 import re
 import shutil
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,9 @@ from tractable.methods.drawing import POSITION
 from tractable.methods.method import Method
 from tractable.results.network_files import digest, load_network, network_fingerprint, save_network
 from tractable.tools import checkpoint as files
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import flattened, nested
+from tractable.tools.words import tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,11 +133,8 @@ def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
     stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
     if stride <= 1:
         return {name: store.read(name) for name in store.fields}
-    warnings.warn(
-        f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than memory allows: "
-        f"every {stride}th is used here.",
-        TractableWarning,
-        stacklevel=3,
+    tell(
+        f"{store.path} holds {needed / 2**30:.1f} GiB of draws, more than memory allows: every {stride}th is used here."
     )
     starts = range(0, store.count, store.chunk)
     return {

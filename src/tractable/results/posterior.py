@@ -18,7 +18,7 @@ from tractable.checks.evidence import EvidenceOf
 from tractable.checks.report import Report, judge, with_check
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
-from tractable.methods.method import Method, Outcome
+from tractable.methods.method import Method
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
 from tractable.models.latent import latent_model
@@ -58,14 +58,6 @@ class Posterior:
     interrupted: bool = False
     standing: PyTree = field(default=None, repr=False)
     judged: Report | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, model: Model, data: Data | None, method: Method, seed: int | None, outcome: Outcome) -> "Posterior":
-        """A posterior from what a method learnt."""
-        return cls(
-            model, data, method, seed, outcome.belief, outcome.found, outcome.seconds, outcome.interrupted,
-            outcome.standing,
-        )  # fmt: skip
 
     def __repr__(self) -> str:
         stopped = ", interrupted" if self.interrupted else ""
@@ -340,7 +332,7 @@ class Posterior:
         expect("extend(draws)", draws, Count)
         with sitting(self.model, self.data, self.seed, progress) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
-        return Posterior.of(self.model, self.data, self.method, self.seed, outcome)
+        return Posterior(self.model, self.data, self.method, self.seed, *outcome)
 
     def to_arviz(self) -> Any:
         """An ArviZ DataTree with groups posterior and sample_stats."""

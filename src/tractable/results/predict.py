@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,8 +14,9 @@ from numpyro.distributions import Distribution
 
 from tractable.checks.calibration import entropy, split_conformal
 from tractable.core import Data, Model, as_data, needed_likelihood
-from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
+from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.tree import Numbers
+from tractable.tools.words import tell
 
 PyTree = Any
 BYTES = 1 << 25  # of a chunk of rows: the activations of one draw, or what is kept of all draws
@@ -226,11 +226,9 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
     none = drawn & ~np.isfinite(mean)
     squares, variance = (np.where(none | (drawn & np.isnan(a)), np.inf, a) for a in (squares, variance))
     if none.any():
-        warnings.warn(
+        tell(
             f"The likelihood has no mean at {np.count_nonzero(none)} of {none.size} predictions: mean is NaN there, "
-            "and sd infinite. The interval holds; its middle is the better forecast.",
-            TractableWarning,
-            stacklevel=4,
+            "and sd infinite. The interval holds; its middle is the better forecast."
         )
     return np.where(none, np.nan, mean), squares, variance
 

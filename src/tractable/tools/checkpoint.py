@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tractable.tools.errors import CheckpointError, TractableWarning
+from tractable.tools.errors import CheckpointError
+from tractable.tools.words import tell
 
 _FORMAT = 1
 _OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")
@@ -82,11 +82,9 @@ def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
             damage.append(str(error))
             continue
         if damage:
-            warnings.warn(
+            tell(
                 f"Expected the newest checkpoint whole; got: {' '.join(damage)} The run goes on from the one "
-                f"before, at step {step}; the steps since are done again. Check the disk.",
-                TractableWarning,
-                stacklevel=2,
+                f"before, at step {step}; the steps since are done again. Check the disk."
             )
         return step, arrays, manifest
     if damage:

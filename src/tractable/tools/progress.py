@@ -7,32 +7,22 @@ from collections.abc import Callable, Iterator
 Say = Callable[[str, int, int], None]
 
 
-class Progress:
-    def __init__(self, say: Say):
-        self.say = say
-
-
 @contextlib.contextmanager
-def progress_of(choice: bool | Say | None) -> Iterator[Progress]:
-    """A bar where ``choice`` is True, or None on a terminal; the caller's own function; or silence."""
+def progress_of(choice: bool | Say | None) -> Iterator[Say]:
+    """What hears of progress: a bar where ``choice`` is True, or None on a terminal; a function; nobody."""
     if callable(choice):
-        yield Progress(choice)
+        yield choice
         return
     if choice is False or (choice is None and not sys.stderr.isatty()):
-        yield Progress(lambda phase, done, of: None)
+        yield lambda phase, done, of: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:>10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn()
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    with Bar(*columns, *times, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def say(phase: str, done: int, of: int) -> None:
@@ -40,4 +30,4 @@ def progress_of(choice: bool | Say | None) -> Iterator[Progress]:
                 tasks[phase] = bar.add_task(phase, total=of)
             bar.update(tasks[phase], completed=done, total=of)
 
-        yield Progress(say)
+        yield say
