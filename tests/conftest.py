@@ -18,6 +18,13 @@ if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     jaxtyping.install_import_hook("tractable", "beartype.beartype")
 
 
+def pytest_collection_finish() -> None:
+    """Tracing makes objects by the million: what was imported is no longer looked through for garbage, and the rest seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compilations() -> Iterator[None]:
     """Every compiled program holds memory mappings, of which a process has 65,530: forget them after each module."""

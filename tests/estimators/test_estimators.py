@@ -41,8 +41,8 @@ SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
     [
         BayesianLinearRegression(),
         BayesianLogisticRegression(method="laplace"),
-        BayesianMLPRegressor(hidden=(3,), activation="tanh", method=tr.MAP()),
-        BayesianMLPClassifier(hidden=(3,), activation="tanh", method=tr.MAP()),
+        BayesianMLPRegressor(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
+        BayesianMLPClassifier(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
     ]
 )
 def test_scikit_learn_agrees(estimator, check):
