@@ -19,7 +19,7 @@ if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
 
 
 def pytest_collection_finish() -> None:
-    """Tracing makes objects by the million: what was imported is no longer looked through for garbage, and the rest seldom."""
+    """Tracing makes objects by the million: imports are no longer looked through for garbage, and the rest seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
