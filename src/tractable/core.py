@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from numpyro.distributions import Distribution, biject_to, constraints
+from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
 from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
+from tractable.tools.priors import check_prior, is_distribution
 
 __all__ = [
     "Batch",
@@ -25,6 +25,7 @@ __all__ = [
     "Through",
     "as_data",
     "counted_log_likelihoods",
+    "is_distribution",
     "log_density",
     "log_posterior",
     "whole",
@@ -150,23 +151,7 @@ class Model:
                 if not np.all(np.isfinite(np.asarray(leaf))):
                     raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
             return
-        leaves = jax.tree_util.tree_flatten_with_path(self.prior, is_leaf=is_distribution)[0]
-        if not leaves:
-            raise ModelError("Model needs at least one parameter; its prior is empty.")
-        for path, leaf in leaves:
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            if not is_distribution(leaf):
-                raise ModelError(
-                    f"The prior of {name!r} is {type(leaf).__name__}; expected a numpyro distribution, such as "
-                    "dist.Normal(0, 1)."
-                )
-            if leaf.support.is_discrete:
-                raise ModelError(
-                    f"The prior of {name!r} is discrete ({type(leaf).__name__}); the methods here move in a "
-                    "continuous space. Sum it out of the likelihood, for example with "
-                    "dist.MixtureSameFamily, and keep continuous parameters."
-                )
-            _check_parameters(name, leaf)
+        check_prior(self.prior)
 
     @classmethod
     def from_log_density(
@@ -286,14 +271,15 @@ class Model:
         """log p(θ) of the user's parameters, a scalar."""
         if self.prior_is_callable:
             return self.prior(params)
-        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
-        return tree.total(terms)
+        return tree.total(self._log_priors(params))
+
+    def _log_priors(self, params: PyTree) -> PyTree:
+        return jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
         """log p and log-determinant of each parameter's own prior, leaf by leaf."""
-        jacobians = jax.tree.leaves(self._jacobians(unconstrained, params))
-        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
-        return [a + b for a, b in zip(jax.tree.leaves(terms), jacobians, strict=True)]
+        jacobians, terms = self._jacobians(unconstrained, params), self._log_priors(params)
+        return [a + b for a, b in zip(jax.tree.leaves(terms), jax.tree.leaves(jacobians), strict=True)]
 
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
         """The distribution of one datum, given its input if there is one."""
@@ -380,29 +366,3 @@ def _prior(model: Model, position: PyTree, flat: bool, jacobian: bool) -> tuple[
     if jacobian:
         prior = prior + model.log_jacobian(unconstrained, params)
     return params, prior
-
-
-def is_distribution(x: object) -> bool:
-    """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
-    return isinstance(x, Distribution)
-
-
-def _check_parameters(name: str, distribution: Distribution) -> None:
-    """numpyro's own checks can be turned off, and do not say which prior is meant."""
-    for argument, constraint in distribution.arg_constraints.items():
-        value = distribution.__dict__.get(argument)
-        if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):
-            continue
-        try:
-            valid = bool(np.all(np.asarray(constraint(value))))
-        except (TypeError, ValueError, NotImplementedError):
-            continue
-        if not valid:
-            shown = np.asarray(value)
-            detail = ""
-            if shown.ndim == 2 and shown.shape[0] == shown.shape[1]:
-                detail = f", smallest eigenvalue {np.linalg.eigvalsh((shown + shown.T) / 2)[0]:.3g}"
-            raise ModelError(
-                f"The prior of {name!r}, {type(distribution).__name__}, has an invalid {argument}: got {shown}"
-                f"{detail}; expected {constraint}."
-            )

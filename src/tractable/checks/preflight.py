@@ -107,7 +107,7 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
 
 def _check_support(model: Model, data: Data) -> None:
     """Every row lies in the support that the likelihood has at the middle of the parameters' space."""
-    params = model.constrain(model.space.unravel(jnp.zeros(model.space.size)))
+    params = model.params(jnp.zeros(model.space.size))
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
         inside = np.asarray(_inside(model, params, rows))

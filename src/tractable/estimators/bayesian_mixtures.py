@@ -339,4 +339,4 @@ def assigning(conjugate: Conjugate) -> Callable:
 def laid_out(components: int, features: int, kind: str) -> Callable:
     """θ's, a leading axis of draws, as unconstrained numbers (draws, k); whatever is believed of them."""
     model = gaussian_mixture(components, features, kind, 0.0)
-    return jax.jit(jax.vmap(lambda theta: model.space.ravel(model.unconstrain(theta))))
+    return jax.jit(jax.vmap(model.position_of))

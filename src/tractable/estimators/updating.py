@@ -47,7 +47,7 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     def start(key: jax.Array) -> Any:
         jitter = jax.random.normal(key, where.shape, dtype)
-        return model.constrain(model.space.unravel(where + width * jitter))
+        return model.params(where + width * jitter)
 
     # A model without a start of its own is not a network, and Laplace tells the two apart by it.
     return Model(jax.tree.unflatten(structure, priors), model.likelihood, start=None if model.start is None else start)

@@ -125,7 +125,7 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
     if base is None:
 
         def flat(params: PyTree) -> jax.Array:
-            return model.space.ravel(model.unconstrain(params)).astype(jnp.result_type(float))
+            return model.position_of(params).astype(jnp.result_type(float))
 
         def likelihood(params: PyTree) -> jax.Array:
             return log_likelihood(model, rows, params)
@@ -137,7 +137,7 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
             likelihood,
             flat,
             log_prior,
-            lambda u: likelihood(model.constrain(model.space.unravel(u))),
+            lambda u: likelihood(model.params(u)),
         )
     target = log_density(model, rows, flat=True)
 

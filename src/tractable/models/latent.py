@@ -283,7 +283,7 @@ class LatentModel(Model):
         """What tells this model from others, where z cannot be summed out: the joint density at one z."""
         if self.sums is not None or batch is None:
             return super().traced(position, batch)
-        params, (y, x) = self.constrain(self.space.unravel(position)), jax.tree.map(lambda a: a[0], batch.data)
+        params, (y, x) = self.params(position), jax.tree.map(lambda a: a[0], batch.data)
         z = self._one_cause(params, () if x is None else (x,))
         return self.log_prior(params) + self.log_joint(params, y if x is None else (y, x), z)
 

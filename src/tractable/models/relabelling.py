@@ -54,7 +54,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
     x = y if given is None else (y, given)
 
     def of(u: jax.Array) -> jax.Array:
-        return shares(model.constrain(model.space.unravel(u)), x)
+        return shares(model.params(u), x)
 
     known = of(pivot) if weights is None else weights[:, None] * of(pivot)
     return jax.lax.map(lambda u: known.T @ of(u), flat, batch_size=BATCH)
@@ -64,7 +64,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 def _reordered(model: LatentModel, permute: Callable, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         u, order = now
-        theta = permute(model.constrain(model.space.unravel(u)), order)
-        return model.space.ravel(model.unconstrain(theta))
+        theta = permute(model.params(u), order)
+        return model.position_of(theta)
 
     return jax.lax.map(one, (flat, orders), batch_size=BATCH)

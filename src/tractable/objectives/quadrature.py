@@ -139,7 +139,7 @@ def expected(
         middle, spread = offsets + features @ mean, projected(phi, features)  # (N,)
         if other is None:
             etas = middle[:, None] + spread[:, None] * nodes  # (N, node)
-            data = total(model.constrain(model.space.unravel(mean)), etas)
+            data = total(model.params(mean), etas)
         else:
             cross, variance = covariance(phi, features, other), jnp.square(sd[other])
             left = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
@@ -147,7 +147,7 @@ def expected(
             def at(u: jax.Array) -> jax.Array:
                 now = middle + cross / variance * (u - mean[other])
                 etas = now[:, None] + left[:, None] * nodes
-                return total(model.constrain(model.space.unravel(mean.at[other].set(u))), etas)
+                return total(model.params(mean.at[other].set(u)), etas)
 
             data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
         prior = jnp.sum(jnp.where(linear.weights > 0, _expected_prior(linear, mean, sd), 0.0))
@@ -244,7 +244,7 @@ def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
         eta = _eta(model, z, x)
         seen = likelihood.observe
-        return jax.grad(lambda z: log_prob_of(seen(model.constrain(model.space.unravel(z)), eta), y))(z)
+        return jax.grad(lambda z: log_prob_of(seen(model.params(z), eta), y))(z)
 
     points = jax.random.normal(key, (PROBED, model.space.size))
     slopes = jax.vmap(lambda z: jax.vmap(lambda y, x: slope(z, y, x))(y, given))(points)  # (point, row, d)
@@ -253,4 +253,4 @@ def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array
 
 def _eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
     likelihood: Any = model.likelihood
-    return likelihood.predictor(model.constrain(model.space.unravel(z)), x)
+    return likelihood.predictor(model.params(z), x)

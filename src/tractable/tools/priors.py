@@ -1,0 +1,59 @@
+"""What a prior may be, and the sentences of one that is none."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from numpyro.distributions import Distribution
+
+from tractable.tools.errors import ModelError
+
+PyTree = Any
+
+
+def is_distribution(x: object) -> bool:
+    """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
+    return isinstance(x, Distribution)
+
+
+def check_prior(prior: PyTree) -> None:
+    """Raise a ModelError unless it is a pytree of continuous distributions whose parameters are valid."""
+    leaves = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)[0]
+    if not leaves:
+        raise ModelError("Model needs at least one parameter; its prior is empty.")
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if not is_distribution(leaf):
+            raise ModelError(
+                f"The prior of {name!r} is {type(leaf).__name__}; expected a numpyro distribution, such as "
+                "dist.Normal(0, 1)."
+            )
+        if leaf.support.is_discrete:
+            raise ModelError(
+                f"The prior of {name!r} is discrete ({type(leaf).__name__}); the methods here move in a "
+                "continuous space. Sum it out of the likelihood, for example with "
+                "dist.MixtureSameFamily, and keep continuous parameters."
+            )
+        _check_parameters(name, leaf)
+
+
+def _check_parameters(name: str, distribution: Distribution) -> None:
+    """numpyro's own checks can be turned off, and do not say which prior is meant."""
+    for argument, constraint in distribution.arg_constraints.items():
+        value = distribution.__dict__.get(argument)
+        if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):
+            continue
+        try:
+            valid = bool(np.all(np.asarray(constraint(value))))
+        except (TypeError, ValueError, NotImplementedError):
+            continue
+        if not valid:
+            shown = np.asarray(value)
+            detail = ""
+            if shown.ndim == 2 and shown.shape[0] == shown.shape[1]:
+                detail = f", smallest eigenvalue {np.linalg.eigvalsh((shown + shown.T) / 2)[0]:.3g}"
+            raise ModelError(
+                f"The prior of {name!r}, {type(distribution).__name__}, has an invalid {argument}: got {shown}"
+                f"{detail}; expected {constraint}."
+            )
