@@ -84,7 +84,9 @@ def test_moments_are_those_of_the_draws():
     assert moments.report().verdict in ("trust", "caution", "reject")
 
 
-@pytest.mark.parametrize("settings", [{"step_size": tr.schedules.polynomial(0.1, 10.0)}, {"cycles": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"step_size": tr.schedules.polynomial(0.1, 10.0)}, {"cycles": 3}], ids=["schedule", "cycles"]
+)
 def test_moments_weigh_draws_as_the_posterior_does(settings):
     """By the step where it falls; draws of a cycle's first half, which explores, count nothing."""
     method = tr.SGLD(chains=2, draws=300, warmup=50, thin=1, batch_size=5, start="random", **settings)
