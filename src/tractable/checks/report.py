@@ -1,6 +1,6 @@
 """How far a posterior can be trusted: the verdict, and the numbers behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +24,7 @@ class Report(NamedTuple):
     title: str
 
     def __str__(self) -> str:
-        width = max((len(c.name) for c in self.checks), default=0)
-        lines = [f"{self.title}: {self.verdict}"]
-        lines += [f"  {c.verdict:7}  {c.name:{width}}  {number(c.value):>9}  {c.sentence}" for c in self.checks]
-        return "\n".join(lines)
+        return "\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)])
 
     __repr__ = __str__
 
@@ -46,6 +43,12 @@ def judge(posterior: Learnt) -> Report:
         )
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+
+
+def lines_of(checks: Sequence[Check]) -> list[str]:
+    """Verdict, name, value and sentence of each, in columns."""
+    width = max((len(c.name) for c in checks), default=0)
+    return [f"  {c.verdict:7}  {c.name:{width}}  {number(float(c.value)):>9}  {c.sentence}" for c in checks]
 
 
 def worst(checks: Iterable[Check]) -> str:
