@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tractable.beliefs.check import Check
-
 
 class Diagnosed(NamedTuple):
     """A number for each parameter, (k,)."""
@@ -48,32 +46,3 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
         np.where(stuck, np.inf, rhat), np.where(stuck, 0.0, bulk), np.where(stuck, 0.0, tail),
         mean, sd, int(constant.any(1).sum()),
     )  # fmt: skip
-
-
-def chain_checks(posterior: Any) -> list[Check]:
-    """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
-    seen: Diagnosed = posterior.diagnosed
-    chains = posterior.chains
-    out = [Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")]
-    if np.any(np.isfinite(seen.rhat)) or seen.stuck:
-        worst = int(np.nanargmax(seen.rhat))
-        rhat = float(seen.rhat[worst])
-        verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
-        out = [Check("R-hat", rhat, verdict, f"largest, at {posterior.names[worst]}; 1 where chains agree")]
-    for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
-        least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
-        value = float(values[least])
-        # 100 a chain is where R-hat and ESS themselves can be believed (Vehtari et al. 2021).
-        verdict = "trust" if value >= 100 * chains else "caution" if value >= 20 * chains else "reject"
-        out.append(Check(name, value, verdict, f"least, at {posterior.names[least]}; effective draws"))
-    if seen.stuck:
-        out.append(Check("stuck chains", seen.stuck, "reject", "chains that never moved in some parameter"))
-    if chains == 1:
-        out.append(Check("chains", 1, "caution", "one chain cannot see a mode it never visits; run four"))
-    return out
-
-
-def check_share(name: str, value: float | int, low: float | int, high: float | int, sentence: str) -> Check:
-    """A share that should lie in [low, high]."""
-    verdict = "trust" if low <= value <= high else "caution"
-    return Check(name, value, verdict, f"{sentence}; usual between {low} and {high}")

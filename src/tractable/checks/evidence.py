@@ -9,7 +9,7 @@ import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks.importance import khat, khat_limit
-from tractable.checks.report import number, worst
+from tractable.checks.report import lines_of, worst
 from tractable.kernels.annealed import Summed, effective, shares
 
 QUANTILE = 2.5758  # of a normal, 99 % two-sided
@@ -88,15 +88,13 @@ class Evidence(NamedTuple):
         return float(self.log_evidence.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
     def __str__(self) -> str:
-        width = max(len(c.name) for c in self.checks)
         error = ", no error bar" if math.isnan(self.standard_error) else f" ± {self.standard_error:.2g}"
         lines = [f"log evidence by {self.method}: {self.verdict}", f"  {self.estimate:.6g} nats{error}"]
         if not math.isnan(self.lower):
             lines.append(f"  between {self.lower:.6g} and {self.upper:.6g} with 99 %, if the checks hold")
         if rows := len(self.log_evidence):
             lines.append(f"  {self.mean:.4g} ± {self.mean_error:.2g} nats a row over {rows} rows")
-        lines += [f"  {c.verdict:7}  {c.name:{width}}  {number(float(c.value)):>9}  {c.sentence}" for c in self.checks]
-        return "\n".join(lines)
+        return "\n".join([*lines, *lines_of(self.checks)])
 
     __repr__ = __str__
 

@@ -1,11 +1,13 @@
 """How far a posterior can be trusted: the verdict, and the numbers behind it."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from tractable.beliefs.belief import Moments
 from tractable.beliefs.check import Check
+from tractable.checks.learnt import Learnt
 
 ORDER = ("trust", "caution", "reject")
 
@@ -22,20 +24,17 @@ class Report(NamedTuple):
     title: str
 
     def __str__(self) -> str:
-        width = max((len(c.name) for c in self.checks), default=0)
-        lines = [f"{self.title}: {self.verdict}"]
-        lines += [f"  {c.verdict:7}  {c.name:{width}}  {number(c.value):>9}  {c.sentence}" for c in self.checks]
-        return "\n".join(lines)
+        return "\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)])
 
     __repr__ = __str__
 
 
-def judge(posterior: Any) -> Report:
+def judge(posterior: Learnt) -> Report:
     """The report of a posterior: its method's checks, and whether it came to its end."""
     if posterior.is_point or posterior.count:
         checks = list(posterior.method.checks(posterior))
-    elif posterior.unconstrained is None:
-        checks = moment_checks(posterior)
+    elif isinstance(posterior.belief, Moments):
+        checks = moment_checks(posterior.belief)
     else:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
@@ -44,6 +43,12 @@ def judge(posterior: Any) -> Report:
         )
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
+
+
+def lines_of(checks: Sequence[Check]) -> list[str]:
+    """Verdict, name, value and sentence of each, in columns."""
+    width = max((len(c.name) for c in checks), default=0)
+    return [f"  {c.verdict:7}  {c.name:{width}}  {number(float(c.value)):>9}  {c.sentence}" for c in checks]
 
 
 def worst(checks: Iterable[Check]) -> str:
@@ -55,9 +60,8 @@ def with_check(report: Report, check: Check) -> Report:
     return Report(worst(checks), checks, report.title)
 
 
-def moment_checks(posterior: Any) -> list[Check]:
+def moment_checks(belief: Moments) -> list[Check]:
     """What running moments alone can say: whether the chains' means agree."""
-    belief = posterior.belief
     mass = belief.counts if belief.totals is None else belief.totals
     mass, means, squares = (np.asarray(m, np.float64) for m in (mass, belief.means, belief.squares))
     within = (squares / mass[:, None]).mean(0)
@@ -73,3 +77,31 @@ def number(value: float | int) -> str:
     if float(value).is_integer() and abs(value) < 1e7:
         return f"{int(value)}"
     return f"{value:.4g}"
+
+
+def chain_checks(posterior: Learnt) -> list[Check]:
+    """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
+    seen, chains = posterior.diagnosed, posterior.chains
+    out = [Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")]
+    if np.any(np.isfinite(seen.rhat)) or seen.stuck:
+        furthest = int(np.nanargmax(seen.rhat))
+        rhat = float(seen.rhat[furthest])
+        verdict = "trust" if rhat <= 1.01 else "caution" if rhat <= 1.05 else "reject"
+        out = [Check("R-hat", rhat, verdict, f"largest, at {posterior.names[furthest]}; 1 where chains agree")]
+    for name, values in (("bulk ESS", seen.bulk), ("tail ESS", seen.tail)):
+        least = int(np.nanargmin(values)) if np.any(np.isfinite(values)) else 0
+        value = float(values[least])
+        # 100 a chain is where R-hat and ESS themselves can be believed (Vehtari et al. 2021).
+        verdict = "trust" if value >= 100 * chains else "caution" if value >= 20 * chains else "reject"
+        out.append(Check(name, value, verdict, f"least, at {posterior.names[least]}; effective draws"))
+    if seen.stuck:
+        out.append(Check("stuck chains", seen.stuck, "reject", "chains that never moved in some parameter"))
+    if chains == 1:
+        out.append(Check("chains", 1, "caution", "one chain cannot see a mode it never visits; run four"))
+    return out
+
+
+def check_share(name: str, value: float | int, low: float | int, high: float | int, sentence: str) -> Check:
+    """A share that should lie in [low, high]."""
+    verdict = "trust" if low <= value <= high else "caution"
+    return Check(name, value, verdict, f"{sentence}; usual between {low} and {high}")

@@ -50,8 +50,7 @@ def log_evidence(
 
         "monte-carlo"   p(y) ≈ (1/S) Σ p(y|θ_s),                    θ_s ~ p(θ)
         "importance"    p(y) ≈ (1/S) Σ p(y, z_s)/q(z_s),            z_s ~ q, the weights' tail smoothed
-        "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; and 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior: a
-            sandwich
+        "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior
         "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
 
     over the unconstrained z, whose density carries the log-determinant. E log w < log E w: a mean of log weights is a

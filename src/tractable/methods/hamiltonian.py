@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.checks.convergence import chain_checks, check_share
+from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
 from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing, WarmUp

@@ -12,8 +12,8 @@ import numpy as np
 from tractable import run as loop
 from tractable.beliefs.check import Check
 from tractable.checks import bias
-from tractable.checks.convergence import chain_checks
 from tractable.checks.preflight import value_and_slope
+from tractable.checks.report import chain_checks
 from tractable.core import Kernel, Model, log_posterior
 from tractable.data.rows import Data, Plan, whole
 from tractable.kernels import gradients, preconditioners

@@ -9,7 +9,7 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Cost
-from tractable.checks.convergence import chain_checks, check_share
+from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
 from tractable.data.rows import Data
 from tractable.kernels.mala import mala

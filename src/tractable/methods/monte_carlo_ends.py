@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.checks.convergence import check_share
 from tractable.checks.maxima import agreement, curvature
+from tractable.checks.report import check_share
 from tractable.data.rows import Data
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.methods.em_climb import padded

@@ -10,8 +10,8 @@ import numpy as np
 
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
-from tractable.checks.convergence import chain_checks
 from tractable.checks.evidence import QUANTILE, Evidence, size_check
+from tractable.checks.report import chain_checks
 from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection

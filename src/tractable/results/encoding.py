@@ -14,6 +14,7 @@ from tractable.beliefs.check import Check
 from tractable.checks import evidence, preflight
 from tractable.checks.evidence import Evidence, Sandwich
 from tractable.checks.ladders import held_out_check, sample_size_check
+from tractable.checks.learnt import Learnt
 from tractable.core import Data, as_data
 from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder, ladder_of
@@ -52,7 +53,7 @@ class Bound(NamedTuple):
     rows: int  # held out
 
 
-def encode(posterior: Any, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
+def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
     """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
 
     A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
@@ -77,7 +78,7 @@ def encode(posterior: Any, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -
     )  # fmt: skip
 
 
-def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
+def generate(posterior: Learnt, n: int, *, seed: int = 0) -> Generated:
     """n new rows x, p(h^L) … p(x | h¹), the mean of each given its h¹, and h. The first of many are those of few."""
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
@@ -87,7 +88,7 @@ def generate(posterior: Any, n: int, *, seed: int = 0) -> Generated:
     return Generated(*made)
 
 
-def reconstruct(posterior: Any, x: Data | PyTree, *, draws: int = 1, seed: int = 0) -> np.ndarray:
+def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: int = 0) -> np.ndarray:
     """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
@@ -96,13 +97,13 @@ def reconstruct(posterior: Any, x: Data | PyTree, *, draws: int = 1, seed: int =
     return over_rows(again, rows, rows_together(ladder, draws))
 
 
-def elbo(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:
+def elbo(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:
     """E_q[log p(x, h) − log q(h | x)] of every row by ``samples`` draws, (row,), nats: at most log p(x) on average."""
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
 def log_evidence(
-    posterior: Any, data: Data | PyTree = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
+    posterior: Learnt, data: Data | PyTree = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
 ) -> Evidence:
     """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
 
@@ -127,9 +128,9 @@ def log_evidence(
     ladder, params = network_of(posterior, "log_evidence")
     expect("log_evidence(samples=...)", samples, Count)
     expect("log_evidence(simulated=...)", simulated, Annotated[int, at_least(0)])
-    if data is None and posterior.data is None:
-        raise DataError("This posterior was loaded without its data: log_evidence(data).")
     rows = posterior.data if data is None else rows_of(ladder, params, data, "log_evidence")
+    if rows is None:
+        raise DataError("This posterior was loaded without its data: log_evidence(data).")
     found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
     checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
     if simulated:
@@ -156,7 +157,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
     return Sandwich(float(lower.mean()), float(upper.mean()), float(gap.mean()), error, count)
 
 
-def held_out(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
+def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
     """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row."""
     kept = as_data(data)
     learnt = posterior.data
@@ -170,7 +171,7 @@ def held_out(posterior: Any, data: Data | PyTree, *, samples: int = 100, seed: i
     return Bound(mine.mean, theirs.mean, mine.mean - theirs.mean, error, kept.size)
 
 
-def gap_check(posterior: Any, data: Data | PyTree) -> Check:
+def gap_check(posterior: Learnt, data: Data | PyTree) -> Check:
     found = held_out(posterior, data)
     return held_out_check(found.gap, found.error, found.rows)
 
@@ -178,7 +179,7 @@ def gap_check(posterior: Any, data: Data | PyTree) -> Check:
 # What is asked of.
 
 
-def theta_of(posterior: Any, what: str) -> tuple[Ladder, PyTree]:
+def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
     """The ladder and its one θ, or a sentence."""
     ladder = ladder_of(posterior.model)
     if ladder is None:
@@ -191,7 +192,7 @@ def theta_of(posterior: Any, what: str) -> tuple[Ladder, PyTree]:
     return ladder, ladder.space.unravel(jnp.asarray(posterior.point))
 
 
-def network_of(posterior: Any, what: str) -> tuple[Ladder, dict[str, PyTree]]:
+def network_of(posterior: Learnt, what: str) -> tuple[Ladder, dict[str, PyTree]]:
     """The ladder and {θ, φ}, or a sentence."""
     ladder, theta = theta_of(posterior, what)
     if posterior.phi is None:

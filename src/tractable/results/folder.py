@@ -1,6 +1,7 @@
 """Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import re
@@ -13,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import tomli_w
+from jax.extend.core import ClosedJaxpr
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.core import Data, Model, whole
 from tractable.methods.drawing import POSITION
 from tractable.methods.method import Method
-from tractable.results.network_files import digest, load_network, network_fingerprint, save_network
+from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools import checkpoint as files
+from tractable.tools import tree
 from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import flattened, nested
 from tractable.tools.words import tell
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 PyTree = Any
 VERSION = "0.1.0"
+NETWORK = "network"  # the folder of an inference network's weights
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
 MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
 
@@ -228,3 +232,73 @@ def read(
 
 def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
     return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}
+
+
+# The weights φ of an inference network, named by their place in it.
+
+
+def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
+    arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
+    files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
+
+
+def load_network(model: Model, folder: pathlib.Path) -> PyTree:
+    """φ in the ladder's own structure, None where none was saved; a CheckpointError of another network's."""
+    if not (folder / NETWORK).exists():
+        return None
+    saved = files.load(folder / NETWORK)
+    if saved is None:
+        raise CheckpointError(f"{folder / NETWORK} holds nothing; learn anew.")
+    ladder = ladder_of(model)
+    if ladder is None:
+        raise CheckpointError(
+            f"{folder} holds a ladder's inference network; the model given is {type(model).__name__}."
+        )
+    _, arrays, manifest = saved
+    wanted, structure = jax.tree_util.tree_flatten_with_path(_shapes(ladder)["phi"])
+    names = [tree.path_name(path) for path, _ in wanted]
+    if set(names) != set(arrays):
+        raise CheckpointError(
+            f"{folder} holds an inference network of {_few(sorted(arrays))}; that of the ladder given has "
+            f"{_few(names)}."
+        )
+    for name, (_, leaf) in zip(names, wanted, strict=True):
+        if arrays[name].shape != leaf.shape:
+            raise CheckpointError(
+                f"{folder} holds an inference network whose {name} has shape {arrays[name].shape}; that of the ladder "
+                f"given has {leaf.shape}. Give the ladder it was learnt with."
+            )
+    if manifest != network_fingerprint(ladder):
+        raise CheckpointError(
+            f"{folder} holds an inference network of the same sizes that computes something else (another activation, "
+            "family or precision?). Give the ladder it was learnt with."
+        )
+    return jax.tree.unflatten(structure, [arrays[name] for name in names])
+
+
+def network_fingerprint(model: Model) -> dict[str, str]:
+    """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
+    ladder = ladder_of(model)
+    if ladder is None:
+        return {}
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = _shapes(ladder)
+    x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
+    h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
+    return {"inference network": digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))}
+
+
+def digest(jaxpr: ClosedJaxpr) -> str:
+    """SHA-256 of a program and its constants; addresses of functions are left out."""
+    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
+    for constant in jaxpr.consts:
+        found.update(np.asarray(constant).tobytes())
+    return found.hexdigest()
+
+
+def _shapes(ladder: Ladder) -> dict[str, PyTree]:
+    return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from tractable.checks.learnt import Learnt
 from tractable.core import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import moments
@@ -28,7 +29,7 @@ class Imputed(NamedTuple):
 
 
 def impute(
-    posterior: Any, x: Data | PyTree, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0
+    posterior: Learnt, x: Data | PyTree, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0
 ) -> Imputed:
     """What is missing of x (row, n), NaN, given what is seen of it: mean and draws of p(x_m, h | x_o).
 

@@ -11,10 +11,9 @@ import jax
 import numpy as np
 
 from tractable.beliefs import approximations
-from tractable.beliefs.belief import Belief, Cost, Draws, Fitted, Moments, draws_key, weighted_quantiles
-from tractable.checks import bias
-from tractable.checks.convergence import Diagnosed, diagnose
+from tractable.beliefs.belief import Draws, draws_key, weighted_quantiles
 from tractable.checks.evidence import EvidenceOf
+from tractable.checks.learnt import Learnt
 from tractable.checks.report import Report, judge, with_check
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
@@ -35,7 +34,7 @@ PyTree = Any
 
 
 @dataclass(eq=False)
-class Posterior:
+class Posterior(Learnt):
     """The result of ``infer``. Values are in the user's space, as pytrees shaped like the prior.
 
     Attributes:
@@ -48,132 +47,13 @@ class Posterior:
         judged: the report, once it was made.
     """
 
-    model: Model
-    data: Data | None
     method: Method
-    seed: int | None
-    belief: Belief
-    found: dict[str, Any] = field(default_factory=dict, repr=False)
-    seconds: dict[str, float] = field(default_factory=dict)
-    interrupted: bool = False
-    standing: PyTree = field(default=None, repr=False)
     judged: Report | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         stopped = ", interrupted" if self.interrupted else ""
         by = type(self.method).__name__
         return f"Posterior({self.belief.describe()} by {by}, {len(self.names)} numbers{stopped})"
-
-    @property
-    def unconstrained(self) -> np.ndarray | None:
-        """(chain, draw, d) kept positions; of a q its independent draws."""
-        return self.belief.positions
-
-    @property
-    def point(self) -> np.ndarray | None:
-        """(d,) the unconstrained maximum of a point method."""
-        return self.belief.position
-
-    @property
-    def info(self) -> dict[str, np.ndarray]:
-        """Traces of the run, each (chain, draw)."""
-        return self.belief.info
-
-    @property
-    def weights(self) -> np.ndarray | None:
-        """(chain, draw), where draws do not count alike."""
-        return self.belief.weights
-
-    @property
-    def phi(self) -> PyTree:
-        """Weights of a ladder's inference network."""
-        return self.belief.network
-
-    @property
-    def fitted(self) -> Fitted | None:
-        """φ of a q, and how it was come by."""
-        return self.belief if isinstance(self.belief, Fitted) else None
-
-    @property
-    def is_point(self) -> bool:
-        return self.belief.position is not None
-
-    @property
-    def names(self) -> list[str]:
-        """One name for each of the k numbers of the parameters."""
-        return self.model.names
-
-    @property
-    def chains(self) -> int:
-        return self.belief.chains
-
-    @property
-    def count(self) -> int:
-        """Kept draws a chain."""
-        return self.belief.count
-
-    @property
-    def thin(self) -> int:
-        """Steps a kept draw."""
-        return self.belief.thin
-
-    @property
-    def cost(self) -> Cost:
-        """Gradients and log densities that the run evaluated."""
-        return self.method.cost(self.belief, self.found, self.data)
-
-    @property
-    def rows(self) -> int | float:
-        """How many rows the data count as."""
-        return 0 if self.data is None else self.data.total
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The method's fields and the seed, as plain values."""
-        return self.method.settings() | {"seed": self.seed}
-
-    @functools.cached_property
-    def values(self) -> np.ndarray:
-        """(chain, draw, k) the parameters laid out flat; a point is one draw of one chain."""
-        return self.belief.values(self.model)
-
-    @functools.cached_property
-    def draws(self) -> PyTree:
-        """Draws as a pytree shaped like the prior, leading axes (chain, draw)."""
-        return self.shaped(self.values)
-
-    def shaped(self, values: np.ndarray) -> PyTree:
-        """(..., k) flat values as a pytree of the parameters' shapes."""
-        example = jax.eval_shape(self.model.example, jax.random.key(0))
-        leaves, treedef = jax.tree.flatten(example)
-        cuts = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1]
-        pieces = np.split(np.asarray(values), cuts, axis=-1)
-        return jax.tree.unflatten(
-            treedef, [p.reshape((*p.shape[:-1], *leaf.shape)) for p, leaf in zip(pieces, leaves, strict=True)]
-        )
-
-    def mean(self) -> PyTree:
-        """Posterior mean; a point method's maximum."""
-        return self.shaped(self._moments[0])
-
-    def sd(self) -> PyTree:
-        """Posterior standard deviation; a point method's standard error, NaN where it has none."""
-        return self.shaped(self._moments[1])
-
-    @functools.cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        nothing = np.zeros((0, 0, len(self.names)))
-        return self.belief.moments(self.model, nothing if isinstance(self.belief, Moments) else self.values)
-
-    @functools.cached_property
-    def diagnosed(self) -> Diagnosed:
-        """R-hat, effective draws and Monte-Carlo errors of the k parameters."""
-        if self.unconstrained is None:
-            raise RunError("This run kept no draws to diagnose.")
-        values = self.values
-        if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
-            values = values[:, self.weights.all(0)]  # a cycle's exploring part is not a draw
-        return diagnose(values)
 
     def summary(self, level: float = 0.9) -> Any:
         """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
@@ -285,11 +165,6 @@ class Posterior:
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
         return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
-
-    @functools.cached_property
-    def predicted_bias(self) -> bias.Predicted | None:
-        """What the step and the gradient's noise do to every marginal sd; None for methods without that bias."""
-        return self.method.predicted_bias(self)
 
     @property
     def log_evidence(self) -> EvidenceOf:

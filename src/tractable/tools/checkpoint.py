@@ -194,13 +194,8 @@ def _entries(arrays: dict[str, np.ndarray], manifest: dict, step: int) -> dict:
     if taken := sorted(set(manifest) & set(_OWN_ENTRIES)):
         raise CheckpointError(f"The manifest's entries {taken} are the checkpoint's own. Rename them.")
     about = {
-        name: {
-            "sha256": fingerprint({name: array}),
-            "shape": list(array.shape),
-            "dtype": array.dtype.str,
-            "bytes": array.nbytes,
-        }
-        for name, array in arrays.items()
+        name: {"sha256": fingerprint({name: a}), "shape": list(a.shape), "dtype": a.dtype.str, "bytes": a.nbytes}
+        for name, a in arrays.items()
     }
     return {**plain(manifest), "step": step, "arrays": about, "format": _FORMAT}
 
