@@ -13,9 +13,9 @@ from sklearn.datasets import load_diabetes
 
 import tractable as tr
 from tractable.models import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
-from tractable.models.conjugate_variational import Normal, normal_gamma_posterior
 from tractable.models.mixture import Gaussians
-from tractable.models.variational import log_mixture_prior
+from tractable.models.variational import Normal, normal_gamma_posterior
+from tractable.models.variational_mixture import log_mixture_prior
 from tractable.models.variational_regression import Regression
 from tractable.tools.errors import ModelError, SettingsError
 

@@ -21,16 +21,14 @@ from sklearn import mixture as sk
 from tractable.core import Batch, Data, whole
 from tractable.kernels.em import Expected, accumulate, em, online_em
 from tractable.models import conjugate_variational as cv
+from tractable.models import variational
 from tractable.models import variational_mixture as vm
 from tractable.models import variational_regression as vr
-from tractable.models.conjugate_variational import Conjugate, NormalAndGamma, normal_gamma, normal_gamma_posterior
+from tractable.models.conjugate_variational import Conjugate
 from tractable.models.mixture import COVARIANCES, Moments
-from tractable.models.variational_mixture import MixturePosterior, bayesian_gaussian_mixture
-from tractable.models.variational_regression import (
-    RegressionPosterior,
-    linear_regression_unknown_noise,
-    normal_gamma_regression,
-)
+from tractable.models.variational import NormalAndGamma, normal_gamma_posterior
+from tractable.models.variational_mixture import MixturePosterior
+from tractable.models.variational_regression import RegressionPosterior, normal_gamma_regression
 from tractable.tools.errors import DataError, ModelError
 
 pytestmark = pytest.mark.usefixtures("strict_ranks")
@@ -47,6 +45,18 @@ SPREAD = np.array([[1.5, 0.4], [0.4, 0.8]])
 ALL = [(kind, process) for kind in COVARIANCES for process in (False, True)]
 CASES = pytest.mark.parametrize(("kind", "process"), ALL)
 NOTHING = jnp.zeros(0)
+
+
+def bayesian_gaussian_mixture(*args: Any, **given: Any) -> Conjugate:
+    return vm.bayesian_gaussian_mixture(*args, **given).conjugate
+
+
+def linear_regression_unknown_noise(*args: Any, **given: Any) -> Conjugate:
+    return vr.bayesian_linear_regression(*args, **given).conjugate
+
+
+def normal_gamma(*args: Any, **given: Any) -> Conjugate:
+    return variational.normal_gamma(*args, **given).conjugate
 
 
 def settings(kind: str, process: bool = False, features: int = D) -> dict[str, Any]:

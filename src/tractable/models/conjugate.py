@@ -120,6 +120,14 @@ class LinearPosterior(NamedTuple):
         return np.sqrt(np.diag(self.covariance))
 
 
+def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (n, D) and outputs (n,) as float64, or a sentence."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
+    return x, y
+
+
 class Predictive(NamedTuple):
     mean: Float[np.ndarray, " n"]
     sd: Float[np.ndarray, " n"]  # of a new y, noise included
@@ -151,9 +159,7 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
     -1.0
     """
     positive(noise_sd=noise_sd, weight_sd=weight_sd)
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
+    x, y = rows_of_regression(x, y)
     n, d = x.shape
     factor = linalg.cho_factor(np.eye(d) / weight_sd**2 + x.T @ x / noise_sd**2, lower=True)
     mean = linalg.cho_solve(factor, x.T @ y / noise_sd**2)

@@ -2,14 +2,11 @@
 
     z ~ N(0, I_q),    x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
 
-Ψ is diagonal (factor analysis) or σ² I (probabilistic PCA). The E-step keeps additive sums, the M-step regresses x on
-[z, 1], mean included. W is known up to a rotation of z: W Wᵀ is what data say. Rubin & Thayer 1982; Tipping & Bishop
-1999.
+W is known up to a rotation of z: W Wᵀ is what data say. Rubin & Thayer 1982; Tipping & Bishop 1999.
 """
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -67,7 +64,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     >>> factor_analysis(5, 2).parameters
     19
     """
-    return _checked(features, rank, floor, centre, isotropic=False)
+    return _checked(features, rank, floor, centre, isotropic=False).model()
 
 
 def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
@@ -85,10 +82,10 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Num
     >>> probabilistic_pca(5, 2).parameters
     15
     """
-    return _checked(features, rank, floor, centre, isotropic=True)
+    return _checked(features, rank, floor, centre, isotropic=True).model()
 
 
-def probabilistic_pca_maximum(x: Numbers, rank: int, weights: Any = None) -> Loadings:
+def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None = None) -> Loadings:
     """The maximum of the likelihood of probabilistic PCA, in closed form and in NumPy's float64.
 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
@@ -120,7 +117,7 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: Any = None) -> Loa
 
 
 class Setting(NamedTuple):
-    """Which factor model it is; hashable, so that equal ones give the same functions."""
+    """Which factor model it is, and its closed forms."""
 
     features: int  # d
     rank: int  # q
@@ -132,108 +129,96 @@ class Setting(NamedTuple):
     def centre(self) -> np.ndarray:
         return np.array([self.origin], np.float32)  # (1, d)
 
+    @functools.lru_cache(maxsize=128)  # noqa: B019
+    def model(self) -> LatentModel:
+        """The same one for equal settings."""
+        features, rank, _, _, isotropic = self
+        position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
+        return LatentModel.from_steps(
+            self.e_step, self.m_step, self.log_prob, position,
+            support=Loadings(constraints.real, constraints.real, constraints.positive),
+            encode=self.encode, sample=self.sample, begin=self.begin, examine=self.examine,
+            parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
+            shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
+        )  # fmt: skip
 
-def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> LatentModel:
+    def coded(self, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
+        features = self.features
+        noise = jnp.broadcast_to(theta.noise, (features,))
+        off = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
+        scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
+        inner = jnp.eye(self.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
+        root = inverse_root(inner)
+        covariance = jnp.matmul(root.T, root, precision="highest")
+        means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
+        # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
+        residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
+        square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
+        log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
+
+    def e_step(self, theta: Loadings, batch: Batch) -> Expected:
+        x, rank = about(self.centre, observed(batch), theta.mean.dtype), self.rank
+        weights = jnp.asarray(batch.mask, x.dtype)
+        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+        means, covariance, log_probs = self.coded(theta, x)
+        codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
+        weighted = codes * weights[:, None]
+        latent = jnp.matmul(weighted.T, codes, precision="highest")
+        latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
+        cross = jnp.matmul(x.T, weighted, precision="highest")
+        square = jnp.sum(x**2 * weights[:, None], axis=0)
+        return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
+
+    def m_step(self, statistics: Regression) -> Loadings:
+        rank = self.rank
+        latent, cross, square = jax.tree.map(jnp.asarray, statistics)
+        root = inverse_root(latent)
+        solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
+        noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
+        noise = jnp.mean(noise) if self.isotropic else noise
+        mean = solution[:, rank] + self.centre[0].astype(cross.dtype)
+        return Loadings(mean, solution[:, :rank], jnp.maximum(noise, self.floor))
+
+    def log_prob(self, theta: Loadings, x: ArrayLike) -> jax.Array:
+        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[2]
+
+    def encode(self, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Mean and covariance of z given x."""
+        return self.coded(theta, about(self.centre, x, theta.mean.dtype))[:2]
+
+    def sample(self, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
+        """Rows (n, d) and their z (n, q)."""
+        key_z, key_x = jax.random.split(key)
+        z = jax.random.normal(key_z, (n, self.rank), theta.mean.dtype)
+        noise = jax.random.normal(key_x, (n, self.features), theta.mean.dtype)
+        sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (self.features,)))
+        return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
+
+    def begin(self, key: jax.Array, rows: ArrayLike) -> Loadings:
+        """Small loadings in a random direction: at zero there is none, and EM would stay."""
+        features, rank, floor, _, isotropic = self
+        x = np.asarray(rows, np.float64)
+        variance = np.maximum(x.var(0), floor)
+        direction = np.asarray(jax.random.normal(key, (features, rank)))
+        noise = 0.5 * (variance.mean() if isotropic else variance)
+        return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
+
+    def examine(self, theta: Loadings, size: int) -> list[Check]:
+        """What a report should say of a maximum."""
+        del size
+        least, floor = float(np.min(theta.noise)), self.floor
+        if least > 4 * floor:
+            return []
+        sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
+        return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
+
+
+def _checked(features: int, rank: int, floor: Real, centre: Numbers | None, isotropic: bool) -> Setting:
     check_sizes(features=features)
     if not is_whole(rank) or rank > features:
         raise ModelError(f"rank is a whole number in 1..{features}, the columns; got {rank}.")
     if not 0 < floor < math.inf:
         raise ModelError(f"floor is a variance, positive and finite; got {floor}.")
-    return _factors(Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic))
-
-
-@functools.lru_cache(maxsize=128)
-def _factors(setting: Setting) -> LatentModel:
-    features, rank, _, _, isotropic = setting
-    position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
-
-    def of(function: Callable) -> Callable:
-        return functools.partial(function, setting)
-
-    return LatentModel.from_steps(
-        of(e_step), of(m_step), of(log_prob), position,
-        support=Loadings(constraints.real, constraints.real, constraints.positive),
-        encode=of(encode), sample=of(sample), begin=of(begin), examine=of(examine),
-        parameters=features + features * rank - rank * (rank - 1) // 2 + (1 if isotropic else features),
-        shift=lambda theta, offset: theta._replace(mean=theta.mean + offset),
-    )  # fmt: skip
-
-
-def coded(setting: Setting, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
-    features = setting.features
-    noise = jnp.broadcast_to(theta.noise, (features,))
-    off = x - (theta.mean[None, :] - setting.centre.astype(x.dtype))
-    scaled = theta.loadings / noise[:, None]  # Ψ⁻¹ W
-    inner = jnp.eye(setting.rank, dtype=x.dtype) + jnp.matmul(theta.loadings.T, scaled, precision="highest")
-    root = inverse_root(inner)
-    covariance = jnp.matmul(root.T, root, precision="highest")
-    means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
-    # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
-    residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
-    square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
-    log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-    return means, covariance, -0.5 * (square + log_det + features * LOG_2PI)
-
-
-def e_step(setting: Setting, theta: Loadings, batch: Batch) -> Expected:
-    x, rank = about(setting.centre, observed(batch), theta.mean.dtype), setting.rank
-    weights = jnp.asarray(batch.mask, x.dtype)
-    x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
-    means, covariance, log_probs = coded(setting, theta, x)
-    codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
-    weighted = codes * weights[:, None]
-    latent = jnp.matmul(weighted.T, codes, precision="highest")
-    latent = latent.at[:rank, :rank].add(jnp.sum(weights) * covariance)
-    cross = jnp.matmul(x.T, weighted, precision="highest")
-    square = jnp.sum(x**2 * weights[:, None], axis=0)
-    return Expected(Regression(latent, cross, square), jnp.sum(weights * log_probs))
-
-
-def m_step(setting: Setting, statistics: Regression) -> Loadings:
-    rank = setting.rank
-    latent, cross, square = jax.tree.map(jnp.asarray, statistics)
-    root = inverse_root(latent)
-    solution = jnp.matmul(jnp.matmul(cross, root.T, precision="highest"), root, precision="highest")  # [W μ]
-    noise = (square - jnp.sum(solution * cross, axis=1)) / latent[rank, rank]
-    noise = jnp.mean(noise) if setting.isotropic else noise
-    mean = solution[:, rank] + setting.centre[0].astype(cross.dtype)
-    return Loadings(mean, solution[:, :rank], jnp.maximum(noise, setting.floor))
-
-
-def log_prob(setting: Setting, theta: Loadings, x: ArrayLike) -> jax.Array:
-    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[2]
-
-
-def encode(setting: Setting, theta: Loadings, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Mean and covariance of z given x."""
-    return coded(setting, theta, about(setting.centre, x, theta.mean.dtype))[:2]
-
-
-def sample(setting: Setting, key: jax.Array, theta: Loadings, n: int) -> tuple[jax.Array, jax.Array]:
-    """Rows (n, d) and their z (n, q)."""
-    key_z, key_x = jax.random.split(key)
-    z = jax.random.normal(key_z, (n, setting.rank), theta.mean.dtype)
-    noise = jax.random.normal(key_x, (n, setting.features), theta.mean.dtype)
-    sd = jnp.sqrt(jnp.broadcast_to(theta.noise, (setting.features,)))
-    return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
-
-
-def begin(setting: Setting, key: jax.Array, rows: ArrayLike) -> Loadings:
-    """Small loadings in a random direction: at zero there is none, and EM would stay."""
-    features, rank, floor, _, isotropic = setting
-    x = np.asarray(rows, np.float64)
-    variance = np.maximum(x.var(0), floor)
-    direction = np.asarray(jax.random.normal(key, (features, rank)))
-    noise = 0.5 * (variance.mean() if isotropic else variance)
-    return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
-
-
-def examine(setting: Setting, theta: Loadings, size: int) -> list[Check]:
-    """What a report should say of a maximum."""
-    del size
-    least, floor = float(np.min(theta.noise)), setting.floor
-    if least > 4 * floor:
-        return []
-    sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
-    return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
+    return Setting(int(features), int(rank), float(floor), origin_of(centre, features), isotropic)

@@ -138,11 +138,7 @@ def _diabetes() -> tuple[Model, Data, Data]:
     x, y = _loaded(datasets.load_diabetes, scaled=False)
     train, held_out = _held_out(x, y)
     held_out = Data(_standardised(held_out.y, train.y), held_out.given)
-    return (
-        linear.generalised_linear(10, "normal"),
-        Data(_standardised(train.y, train.y), train.given),
-        held_out,
-    )
+    return (linear.generalised_linear(10, "normal"), Data(_standardised(train.y, train.y), train.given), held_out)
 
 
 def _loaded(loader: Callable, **options: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -86,12 +86,7 @@ class Ladder(LatentModel):
     redraw: bool
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        recognition: Recognition,
-        *,
-        weight_sd: float | None = None,
-        redraw: bool = False,
+        self, layers: Sequence[Layer], recognition: Recognition, *, weight_sd: float | None = None, redraw: bool = False
     ) -> None:
         layers = tuple(layers)
         if len(layers) < 2:

@@ -147,12 +147,7 @@ def _continuous(eta: jax.Array) -> Any:
 
 continuous_bernoulli = Family("ContinuousBernoulli", lambda n: n, _continuous, _real, lambda n: n)
 
-FAMILIES = {
-    "bernoulli": bernoulli,
-    "normal": normal,
-    "continuous bernoulli": continuous_bernoulli,
-    "poisson": poisson,
-}
+FAMILIES = {"bernoulli": bernoulli, "normal": normal, "continuous bernoulli": continuous_bernoulli, "poisson": poisson}
 
 
 def family_of(family: str | Family) -> Family:

@@ -31,11 +31,7 @@ class BernoulliLogits(dist.BernoulliLogits):
 
 @shared
 def generalised_linear(
-    features: int,
-    family: str,
-    classes: int | None = None,
-    weight_scale: Real = 2.5,
-    intercept_scale: Real = 5.0,
+    features: int, family: str, classes: int | None = None, weight_scale: Real = 2.5, intercept_scale: Real = 5.0
 ) -> Model:
     """A generalised linear model of standardised inputs.
 
@@ -126,10 +122,7 @@ def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
         A Model of ``intercept`` () and ``weights`` (D,); y in {0, 1}.
     """
     positive(features=features, scale=scale)
-    prior = {
-        "intercept": dist.Laplace(0.0, scale),
-        "weights": dist.Laplace(jnp.zeros(features), scale),
-    }
+    prior = {"intercept": dist.Laplace(0.0, scale), "weights": dist.Laplace(jnp.zeros(features), scale)}
     return Model(prior, Through(predictor, lambda params, eta: BernoulliLogits(eta)))
 
 

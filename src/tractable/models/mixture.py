@@ -7,7 +7,6 @@ Each factory gives an exact E-step on additive statistics and its closed-form M-
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +15,10 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from tractable.models import gaussians, missing
+from tractable.models import gaussians
 from tractable.models.columns import check_sizes, rows_of
 from tractable.models.conjugate import Numbers, Real
-from tractable.models.gaussians import COVARIANCES, Gaussians, Setting
+from tractable.models.gaussians import COVARIANCES, Gaussians
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
     Linear,
@@ -79,23 +78,7 @@ def gaussian_mixture(
     >>> gaussian_mixture(3, 2).parameters
     17
     """
-    return _gaussian_mixture(gaussians.checked(components, features, covariance, floor, centre))
-
-
-@functools.lru_cache(maxsize=128)
-def _gaussian_mixture(setting: Setting) -> LatentModel:
-    position, support = gaussians.example(setting)
-    tied = setting.covariance == "tied"
-
-    def of(function: Callable) -> Callable:
-        return functools.partial(function, setting)
-
-    return linear_mixture(
-        gaussians.family(setting), of(gaussians.m_step), position,
-        support=support, sample=of(gaussians.sample), begin=of(gaussians.begin), examine=of(gaussians.examine),
-        shift=lambda theta, offset: theta._replace(means=theta.means + offset),
-        canonical=functools.partial(by_weight, tied=tied), permute=functools.partial(permuted, tied=tied),
-    )  # fmt: skip
+    return gaussians.checked(components, features, covariance, floor, centre).mixture()
 
 
 def with_missing(
@@ -111,16 +94,7 @@ def with_missing(
 
     Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it has.
     """
-    return _with_missing(gaussians.checked(components, features, covariance, floor, centre))
-
-
-@functools.lru_cache(maxsize=128)
-def _with_missing(setting: Setting) -> LatentModel:
-    return _gaussian_mixture(setting).with_steps(
-        e_step=functools.partial(missing.e_step, setting),
-        log_prob=lambda theta, x: missing.shares(setting, theta, x)[1],
-        responsibilities=lambda theta, x: missing.shares(setting, theta, x)[0],
-    )
+    return gaussians.checked(components, features, covariance, floor, centre).mixture_of_gaps()
 
 
 @shared

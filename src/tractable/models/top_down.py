@@ -23,10 +23,7 @@ PyTree = Any
 
 
 def top_down(
-    layers: Sequence[Layer],
-    hidden: Sequence[tuple[int, ...]],
-    *,
-    activation: str | Callable = "tanh",
+    layers: Sequence[Layer], hidden: Sequence[tuple[int, ...]], *, activation: str | Callable = "tanh"
 ) -> Recognition:
     """The inference network of ``Ladder(layers, ...)`` whose hidden layers are all normal, drawn from h^L down.
 

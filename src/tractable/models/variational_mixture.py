@@ -1,26 +1,25 @@
-"""A mixture of normals whose weights, means and precisions are not estimated but believed: Dirichlet, Normal–Wishart.
-
-Expected log densities are linear in the same features of x as log densities are, so that the E-step costs what EM's
-does: two matrix products.
-"""
+"""A mixture of normals whose weights, means and precisions are believed: Dirichlet, Normal–Wishart."""
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln, multigammaln
 from jax.typing import ArrayLike
 
+from tractable.core import whole
 from tractable.models import gaussians, mixture_weights, normal_wishart
 from tractable.models.columns import finite, origin_of, rows_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
-from tractable.models.conjugate_variational import Conjugate
+from tractable.models.conjugate_variational import Conjugate, ConjugateModel
 from tractable.models.gaussians import Gaussians, Setting
-from tractable.models.linear_mixture import Moments
+from tractable.models.linear_mixture import Moments, clustered
 from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, is_matrix, log_det_lost, second
+from tractable.tools import small
 from tractable.tools.errors import ModelError
 
 
@@ -35,19 +34,19 @@ class MixturePosterior(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """The prior's numbers, and which mixture they are of; hashable, so that equal ones give the same functions."""
+    """The prior's numbers, which mixture they are of, and its closed forms."""
 
     setting: Setting
     process: bool
     alpha: float  # α₀
-    mean: tuple[float, ...]  # (d,) m₀
+    mean_prior: tuple[float, ...]  # (d,) m₀
     beta: float  # β₀
     freedom: float  # ν₀
     spread: tuple[float, ...]  # C₀, flat
 
     @property
     def m0(self) -> np.ndarray:
-        return np.array([self.mean])  # (1, d)
+        return np.array([self.mean_prior])  # (1, d)
 
     @property
     def c0(self) -> np.ndarray:
@@ -57,21 +56,142 @@ class Beliefs(NamedTuple):
     def tied(self) -> bool:
         return self.setting.covariance == "tied"
 
+    @functools.lru_cache(maxsize=128)  # noqa: B019
+    def model(self) -> ConjugateModel:
+        """The same one for equal beliefs."""
+        setting, prior = self.setting, self.prior()
+        family = setting.family._replace(coefficients=self.coefficients)
+        made = Conjugate(
+            family.e_step, self.m_step, self.divergence, self.sample, self.mean, self.predictive_log_prob, prior,
+            family.responsibilities, family.statistics,
+        )  # fmt: skip
+        plain = gaussians.checked(
+            setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
+        ).mixture()
+
+        def begin(key: jax.Array, rows: np.ndarray) -> MixturePosterior:
+            x, shares = clustered(key, rows, setting.components)
+            dtype = jnp.result_type(float)
+            sums = family.statistics(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))
+            return self.m_step(jax.tree.map(lambda s: s * (len(rows) / len(x)), sums))
+
+        return ConjugateModel.of(
+            made, plain.summed_out, plain.position, plain.support,
+            functools.partial(log_mixture_prior, prior, setting.covariance, self.process), begin,
+            responsibilities=plain.responsibilities, sample=plain.sampler,
+            permute=None if self.process else plain.symmetry.permute,
+        )  # fmt: skip
+
+    def prior(self) -> MixturePosterior:
+        """λ from before any data."""
+        components, freedom = self.setting.components, self.freedom
+        each, guess = np.ones(components), self.c0 / freedom
+        return MixturePosterior(
+            mixture_weights.before(components, self.alpha, self.process),
+            np.tile(self.m0, (components, 1)),
+            self.beta * each,
+            np.array(freedom) if self.tied else freedom * each,
+            guess if self.tied else np.tile(guess, (components, *[1] * guess.ndim)),
+        )
+
+    def coefficients(self, q: MixturePosterior) -> jax.Array:
+        """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
+        q, (components, features, covariance, *_) = on_device(q), self.setting
+        means, root = q.means - self.setting.centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
+        if is_matrix(covariance):
+            root = jnp.broadcast_to(root, (components, features, features))
+            linear, square = gaussians.of_matrices(root, means)
+        else:
+            linear = root**2 * means
+            square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
+        constant = (
+            mixture_weights.expected_log(q.concentration, self.process)
+            + half_log_det(root)
+            + log_det_lost(q.degrees_of_freedom, covariance, features)
+            - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
+        )
+        return jnp.concatenate([constant[:, None], linear, square], axis=1)
+
+    def m_step(self, statistics: Moments) -> MixturePosterior:
+        setting, beta = self.setting, self.beta
+        count, first, squares = map(jnp.asarray, statistics)
+        dtype, off = first.dtype, self.m0 - setting.centre  # the prior's mean, about the centre
+        total = beta + count  # (K,)
+        means = jnp.divide(beta * off.astype(dtype) + first, total[:, None])
+        return MixturePosterior(
+            mixture_weights.after(count, self.alpha, self.process),
+            means + setting.centre.astype(dtype),
+            total,
+            *self.precisions(count, squares, means, off),
+        )
+
+    def precisions(
+        self, count: jax.Array, squares: jax.Array, means: jax.Array, off: np.ndarray
+    ) -> tuple[jax.Array, jax.Array]:
+        """ν and C/ν of an M-step; its means and the prior's, ``off``, are about the centre."""
+        (components, features, covariance, floor, _), c0, tied = self.setting, self.c0, self.tied
+        dtype, beta = means.dtype, self.beta
+        back = second(means, covariance)  # (K, ...)
+        back = (beta + count).reshape(-1, *[1] * (back.ndim - 1)) * back
+        if is_matrix(covariance):
+            squares = gaussians.unfolded(squares, features)
+        elif covariance == "spherical":
+            squares = squares / features
+        here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
+        size = jnp.sum(count) if tied else count
+        like, ones = jnp.shape(size) + (1,) * c0.ndim, (1,) * jnp.ndim(size)
+        lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
+        scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
+        scale = scale + size.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
+        nu = self.freedom + size
+        return nu, scale / nu.reshape(like)
+
+    def divergence(self, q: MixturePosterior) -> jax.Array:
+        prior = self.prior()
+        given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
+        of_weights = mixture_weights.divergence(given, before, self.process)
+        return of_weights + normal_wishart.divergence(normals(q), normals(prior), self.setting.covariance)
+
+    def extended(self, q: MixturePosterior) -> NormalWishart:
+        """With the component that stands for those not used."""
+        q, prior = on_device(q), self.prior()
+        if not self.process:
+            return normals(q)
+
+        def join(here: jax.Array, there: np.ndarray) -> jax.Array:
+            return jnp.concatenate([here, there[:1].astype(here.dtype)])
+
+        shared_by_all = q.degrees_of_freedom, q.covariances
+        return NormalWishart(
+            join(q.means, prior.means),
+            join(q.mean_precision, prior.mean_precision),
+            *(shared_by_all if self.tied else map(join, shared_by_all, (prior.degrees_of_freedom, prior.covariances))),
+        )
+
+    def mean(self, q: MixturePosterior) -> Gaussians:
+        q, given = on_device(q), self.extended(q)
+        return Gaussians(mixture_weights.expected(q.concentration, self.process), given.means, given.covariances)
+
+    def sample(self, key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
+        key_weights, key_normals = jax.random.split(key)
+        dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
+        weights = mixture_weights.sample(key_weights, concentration, self.process, n, dtype)
+        return Gaussians(weights, *normal_wishart.sample(key_normals, self.extended(q), self.setting.covariance, n))
+
+    def predictive_log_prob(self, q: MixturePosterior, x: ArrayLike) -> jax.Array:
+        given, x = self.extended(q), rows_of(x, self.setting.features)
+        terms = normal_wishart.predictive_log_prob(given, self.setting.covariance, x.astype(given.means.dtype))
+        weights = mixture_weights.expected(on_device(q).concentration, self.process)
+        return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
+
 
 def bayesian_gaussian_mixture(
-    components: int,
-    features: int,
-    covariance: str = "full",
-    weight_concentration: Real | None = None,
-    process: bool = False,
-    mean_prior: Numbers | None = None,
-    mean_precision: Real = 1.0,
-    degrees_of_freedom: Real | None = None,
-    covariance_prior: Numbers | None = None,
-    floor: Real = 0.0,
+    components: int, features: int, covariance: str = "full", *, process: bool = False,
+    weight_concentration: Real | None = None, mean_prior: Numbers | None = None, mean_precision: Real = 1.0,
+    degrees_of_freedom: Real | None = None, covariance_prior: Numbers | None = None, floor: Real = 0.0,
     centre: Numbers | None = None,
-) -> Conjugate:
-    """A mixture of normals under a conjugate prior, by mean field q(π, μ, Λ) q(z).
+) -> ConjugateModel:  # fmt: skip
+    """A mixture of normals under a conjugate prior, or a Dirichlet process, by mean field q(π, μ, Λ) q(z).
 
         π ~ Dirichlet(α₀, …, α₀), or π_k = v_k Π_{j<k} (1 − v_j) with v_k ~ Beta(1, α₀), for k = 1, 2, …
         x | k ~ N(μ_k, Λ_k⁻¹),   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
@@ -89,6 +209,8 @@ def bayesian_gaussian_mixture(
     digammas of a Wishart, Σ_i ψ((ν − i)/2), in place of d ψ(ν/2) and d ψ(dν/2). It divides the tied N by K: its means,
     weights and covariances are those here with K ν₀ and K C₀. Its ``lower_bound_`` leaves out constants.
 
+    Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
+
     Args:
         components: K ≥ 1.
         features: d ≥ 1, columns of x.
@@ -105,15 +227,15 @@ def bayesian_gaussian_mixture(
         centre: (d,), taken off x before anything is multiplied, as for ``gaussian_mixture``; m₀ by default.
 
     Returns:
-        A Conjugate of λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same functions. θ of a
+        A ConjugateModel of λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. θ of a
         process has K + 1 components: the last stands for all that are not used, with what is left of the stick, and
         comes from the prior.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
 
-    >>> model = bayesian_gaussian_mixture(3, 2)
-    >>> model.mean(model.prior).weights.round(3).tolist()
+    >>> made = bayesian_gaussian_mixture(3, 2).conjugate
+    >>> made.mean(made.prior).weights.round(3).tolist()
     [0.333, 0.333, 0.333]
     """
     setting = gaussians.checked(components, features, covariance, floor, centre)
@@ -127,135 +249,10 @@ def bayesian_gaussian_mixture(
     if centre is None:
         setting = setting._replace(origin=origin_of(m0, features))
     c0 = _spread(covariance, features, covariance_prior)
-    return _bayesian(
-        Beliefs(
-            setting, process, float(alpha), tuple(m0.tolist()), float(mean_precision), float(freedom),
-            tuple(c0.ravel().tolist()),
-        )
-    )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=128)
-def _bayesian(beliefs: Beliefs) -> Conjugate:
-    def of(function: Callable) -> Callable:
-        return functools.partial(function, beliefs)
-
-    family = gaussians.family(beliefs.setting)._replace(coefficients=of(coefficients))
-    return Conjugate(
-        family.e_step, of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob),
-        prior_of(beliefs), family.responsibilities, family.statistics,
-    )  # fmt: skip
-
-
-def prior_of(beliefs: Beliefs) -> MixturePosterior:
-    """λ from before any data."""
-    components, freedom = beliefs.setting.components, beliefs.freedom
-    each, guess = np.ones(components), beliefs.c0 / freedom
-    return MixturePosterior(
-        mixture_weights.before(components, beliefs.alpha, beliefs.process),
-        np.tile(beliefs.m0, (components, 1)),
-        beliefs.beta * each,
-        np.array(freedom) if beliefs.tied else freedom * each,
-        guess if beliefs.tied else np.tile(guess, (components, *[1] * guess.ndim)),
-    )
-
-
-def coefficients(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
-    """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
-    q, (components, features, covariance, *_) = on_device(q), beliefs.setting
-    means, root = q.means - beliefs.setting.centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
-    if is_matrix(covariance):
-        root = jnp.broadcast_to(root, (components, features, features))
-        linear, square = gaussians.of_matrices(root, means)
-    else:
-        linear = root**2 * means
-        square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
-    constant = (
-        mixture_weights.expected_log(q.concentration, beliefs.process)
-        + half_log_det(root)
-        + log_det_lost(q.degrees_of_freedom, covariance, features)
-        - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
-    )
-    return jnp.concatenate([constant[:, None], linear, square], axis=1)
-
-
-def m_step(beliefs: Beliefs, statistics: Moments) -> MixturePosterior:
-    setting, beta = beliefs.setting, beliefs.beta
-    count, first, squares = map(jnp.asarray, statistics)
-    dtype, off = first.dtype, beliefs.m0 - setting.centre  # the prior's mean, about the centre
-    total = beta + count  # (K,)
-    means = jnp.divide(beta * off.astype(dtype) + first, total[:, None])
-    return MixturePosterior(
-        mixture_weights.after(count, beliefs.alpha, beliefs.process),
-        means + setting.centre.astype(dtype),
-        total,
-        *precisions(beliefs, count, squares, means, off),
-    )
-
-
-def precisions(
-    beliefs: Beliefs, count: jax.Array, squares: jax.Array, means: jax.Array, off: np.ndarray
-) -> tuple[jax.Array, jax.Array]:
-    """ν and C/ν of an M-step; its means and the prior's, ``off``, are about the centre."""
-    (components, features, covariance, floor, _), c0, tied = beliefs.setting, beliefs.c0, beliefs.tied
-    dtype, beta = means.dtype, beliefs.beta
-    back = second(means, covariance)  # (K, ...)
-    back = (beta + count).reshape(-1, *[1] * (back.ndim - 1)) * back
-    if is_matrix(covariance):
-        squares = gaussians.unfolded(squares, features)
-    elif covariance == "spherical":
-        squares = squares / features
-    here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
-    size = jnp.sum(count) if tied else count
-    like, ones = jnp.shape(size) + (1,) * c0.ndim, (1,) * jnp.ndim(size)
-    lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
-    scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
-    scale = scale + size.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
-    nu = beliefs.freedom + size
-    return nu, scale / nu.reshape(like)
-
-
-def divergence(beliefs: Beliefs, q: MixturePosterior) -> jax.Array:
-    prior = prior_of(beliefs)
-    given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
-    of_weights = mixture_weights.divergence(given, before, beliefs.process)
-    return of_weights + normal_wishart.divergence(normals(q), normals(prior), beliefs.setting.covariance)
-
-
-def extended(beliefs: Beliefs, q: MixturePosterior) -> NormalWishart:
-    """With the component that stands for those not used."""
-    q, prior = on_device(q), prior_of(beliefs)
-    if not beliefs.process:
-        return normals(q)
-
-    def join(here: jax.Array, there: np.ndarray) -> jax.Array:
-        return jnp.concatenate([here, there[:1].astype(here.dtype)])
-
-    shared_by_all = q.degrees_of_freedom, q.covariances
-    return NormalWishart(
-        join(q.means, prior.means),
-        join(q.mean_precision, prior.mean_precision),
-        *(shared_by_all if beliefs.tied else map(join, shared_by_all, (prior.degrees_of_freedom, prior.covariances))),
-    )
-
-
-def mean(beliefs: Beliefs, q: MixturePosterior) -> Gaussians:
-    q, given = on_device(q), extended(beliefs, q)
-    return Gaussians(mixture_weights.expected(q.concentration, beliefs.process), given.means, given.covariances)
-
-
-def sample(beliefs: Beliefs, key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
-    key_weights, key_normals = jax.random.split(key)
-    dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
-    weights = mixture_weights.sample(key_weights, concentration, beliefs.process, n, dtype)
-    return Gaussians(weights, *normal_wishart.sample(key_normals, extended(beliefs, q), beliefs.setting.covariance, n))
-
-
-def predictive_log_prob(beliefs: Beliefs, q: MixturePosterior, x: ArrayLike) -> jax.Array:
-    given, x = extended(beliefs, q), rows_of(x, beliefs.setting.features)
-    terms = normal_wishart.predictive_log_prob(given, beliefs.setting.covariance, x.astype(given.means.dtype))
-    weights = mixture_weights.expected(on_device(q).concentration, beliefs.process)
-    return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
+    return Beliefs(
+        setting, process, float(alpha), tuple(m0.tolist()), float(mean_precision), float(freedom),
+        tuple(c0.ravel().tolist()),
+    ).model()  # fmt: skip
 
 
 def on_device(q: MixturePosterior) -> MixturePosterior:
@@ -287,3 +284,44 @@ def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray
     if not (array > 0).all():
         raise ModelError(f"covariance_prior needs to be positive; got {value}.")
     return array
+
+
+def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: Gaussians) -> jax.Array:
+    """log p(π) + Σ_k log p(μ_k | Σ_k) + log p(Σ_k), a density of the weights and of the *covariances*, nats.
+
+    Σ ~ inverse Wishart(ν₀, C₀) where it is a matrix, else inverse gammas.
+    """
+    features = theta.means.shape[1]
+    nu, beta = float(np.ravel(prior.degrees_of_freedom)[0]), float(prior.mean_precision[0])
+    each = np.asarray(prior.covariances) if kind == "tied" else np.asarray(prior.covariances)[0]
+    scale, off = nu * each, theta.means - prior.means[0]
+    weights = theta.weights
+    if process:
+        # π_k = v_k (what is left): Betas of v_k, and the Jacobian of the pieces.
+        left = 1 - jnp.concatenate([jnp.zeros(1), jnp.cumsum(weights)[:-2]])
+        alpha = float(prior.concentration[1, 0])
+        value = jnp.sum(dist.Beta(1.0, alpha).log_prob(weights[:-1] / left) - jnp.log(left))
+    else:
+        value = dist.Dirichlet(jnp.asarray(prior.concentration)).log_prob(weights)
+    if is_matrix(kind):
+        root = small.inverse_root(theta.covariances.reshape(-1, features, features))
+        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
+        trace = jnp.einsum("kij,jl,kil->k", root, jnp.asarray(scale), root, precision="highest")
+        value = value + jnp.sum(
+            0.5 * nu * (np.linalg.slogdet(scale)[1] - features * math.log(2))
+            - multigammaln(0.5 * nu, features)
+            - 0.5 * (nu + features + 1) * log_det
+            - 0.5 * trace
+        )
+        roots = jnp.broadcast_to(root, (len(off), features, features))
+        white = jnp.einsum("kij,kj->ki", roots, off, precision="highest")
+        spread = jnp.broadcast_to(log_det, (len(off),))
+    else:
+        a, b = (0.5 * (features if kind == "spherical" else 1) * v for v in (nu, scale))
+        value = value + jnp.sum(
+            a * np.log(b) - gammaln(a) - (a + 1) * jnp.log(theta.covariances) - b / theta.covariances
+        )
+        variances = jnp.broadcast_to(theta.covariances.reshape(len(off), -1), off.shape)
+        white, spread = off / jnp.sqrt(variances), jnp.sum(jnp.log(variances), axis=1)
+    of_means = features * math.log(beta / (2 * math.pi)) - spread - beta * jnp.sum(white**2, axis=1)
+    return jnp.asarray(value + 0.5 * jnp.sum(of_means))

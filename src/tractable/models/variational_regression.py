@@ -1,23 +1,34 @@
 """Linear regression with unknown noise, by mean field: one pass over the data is all that it needs."""
 
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.scipy.special import digamma
+from jax.typing import DTypeLike
+from numpyro.distributions import constraints
 from scipy import linalg
 
-from tractable.core import Batch
+from tractable.core import Batch, Model
 from tractable.kernels.em import Expected
-from tractable.models.conjugate import LOG_2PI, Real, positive
-from tractable.models.conjugate_variational import Conjugate, gamma_divergence, log_normal_of_unknown_precision
+from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive, rows_of_regression
+from tractable.models.conjugate_variational import (
+    Conjugate,
+    ConjugateModel,
+    Number,
+    gamma_divergence,
+    log_evidence,
+    log_normal_of_unknown_precision,
+)
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import expect_whole, is_whole
+from tractable.tools.shared import shared
 
+PyTree = Any
 SWEEPS = 1000  # at most, where none are asked for
 
 
@@ -49,18 +60,6 @@ class Products(NamedTuple):
     yy: Any  # ()
 
 
-class Beliefs(NamedTuple):
-    """The prior's numbers and how it is climbed; hashable, so that equal ones give the same functions."""
-
-    features: int  # D
-    alpha: float  # E α
-    gamma: tuple[float, float] | None  # (c₀, d₀); None where α is fixed
-    shape: float  # a₀
-    rate: float  # b₀
-    scaled: bool
-    sweeps: int | None
-
-
 class Spectrum(NamedTuple):
     """Products in the coordinates of the eigenvectors of Σ xxᵀ."""
 
@@ -70,14 +69,11 @@ class Spectrum(NamedTuple):
     yy: jax.Array  # ()
 
 
-def linear_regression_unknown_noise(
-    features: int,
-    prior_precision: Real | tuple[Real, Real] = 1.0,
-    shape: Real = 1.0,
-    rate: Real = 1.0,
-    scaled: bool = False,
-    sweeps: int | None = None,
-) -> Conjugate:
+@shared
+def bayesian_linear_regression(
+    features: int, prior_precision: Real | Sequence[Real] = 1.0, shape: Real = 1.0, rate: Real = 1.0,
+    scaled: bool = False, sweeps: int | None = None,
+) -> ConjugateModel:  # fmt: skip
     """Linear regression whose noise, and if wished the size of whose weights, is learnt; by mean field.
 
         y ~ N(xᵀw, 1/τ),   τ ~ Gamma(a₀, b₀),   w ~ N(0, I/α),   α a number or ~ Gamma(c₀, d₀);   q(w) q(τ) q(α)
@@ -101,22 +97,21 @@ def linear_regression_unknown_noise(
         sweeps: ≥ 1, so many in an M-step, always from τ of w = 0; by default until they rest.
 
     Returns:
-        A Conjugate of λ ``RegressionPosterior`` and θ ``Regression``; rows are (y (n,), x (n, D)), as ``Data(y,
-        given=x)`` has them, and so are those of ``predictive_log_prob``, which gives log p(y | x). The same arguments
-        give the same functions.
+        A ConjugateModel of λ ``RegressionPosterior`` and θ ``Regression``: ``weights``, ``noise_precision`` and, where
+        it is learnt, ``weight_precision``. Data are ``Data(y, given=x)``; ``predictive_log_prob`` of rows (y, x) gives
+        log p(y | x). The same arguments give the same model.
 
     Raises:
         ModelError: a setting out of range. DataError: rows whose shapes do not fit.
 
-    >>> model = linear_regression_unknown_noise(2, prior_precision=(1.0, 1.0))
-    >>> float(model.mean(model.prior).weight_precision)
-    1.0
+    >>> bayesian_linear_regression(2).names
+    ['weights[0]', 'weights[1]', 'noise_precision']
     """
     expect_whole("features", features, ModelError)
     positive(shape=shape, rate=rate)
     if sweeps is not None and not is_whole(sweeps):
         raise ModelError(f"sweeps is a whole number, 1 or more, or None; got {sweeps}.")
-    if isinstance(prior_precision, tuple):
+    if isinstance(prior_precision, Sequence):
         if len(prior_precision) != 2:
             raise ModelError(f"prior_precision is a number or (shape, rate); got {prior_precision}.")
         positive(**{"prior_precision's shape": prior_precision[0], "prior_precision's rate": prior_precision[1]})
@@ -125,147 +120,160 @@ def linear_regression_unknown_noise(
     else:
         positive(prior_precision=prior_precision)
         alpha, gamma = float(prior_precision), None
-    return _regression(Beliefs(features, alpha, gamma, float(shape), float(rate), scaled, sweeps))
+    beliefs = Beliefs(features, alpha, gamma, float(shape), float(rate), scaled, sweeps)
+    made = Conjugate(
+        beliefs.e_step, beliefs.m_step, beliefs.divergence, beliefs.sample, beliefs.mean, beliefs.predictive_log_prob,
+        beliefs.prior(),
+    )  # fmt: skip
+
+    def log_prob(theta: Regression, rows: tuple) -> jax.Array:
+        return jnp.asarray(likelihood(theta, rows[1]).log_prob(rows[0]))
+
+    of_alpha = () if gamma is None else np.ones(()), () if gamma is None else constraints.positive
+    position = Regression(np.zeros(features), np.ones(()), of_alpha[0])
+    support = Regression(constraints.real, constraints.positive, of_alpha[1])
+    model = ConjugateModel.of(made, log_prob, position, support, beliefs.log_prior)
+    Model.__init__(model, model.prior, likelihood, position, support)  # with moments, so that it predicts
+    return model
 
 
-@functools.lru_cache(maxsize=128)
-def _regression(beliefs: Beliefs) -> Conjugate:
-    def of(function: Callable) -> Callable:
-        return functools.partial(function, beliefs)
-
-    return Conjugate(
-        of(e_step), of(m_step), of(divergence), of(sample), of(mean), of(predictive_log_prob), prior_of(beliefs)
-    )
+def likelihood(theta: Regression, x: jax.Array) -> dist.Distribution:
+    """Of y given x."""
+    return dist.Normal(x @ theta.weights, 1 / jnp.sqrt(theta.noise_precision))
 
 
-def prior_of(beliefs: Beliefs) -> RegressionPosterior:
-    """λ from before any data."""
-    features, alpha, gamma, shape, rate, scaled, _ = beliefs
-    variance = 1 / (alpha * shape / rate) if scaled else 1 / alpha
-    of_alpha = ((), ()) if gamma is None else tuple(map(np.asarray, gamma))
-    return RegressionPosterior(
-        np.zeros(features), variance * np.eye(features), np.asarray(shape), np.asarray(rate), *of_alpha
-    )
+class Beliefs(NamedTuple):
+    """The prior's numbers and how it is climbed, with the closed forms that a ``Conjugate`` has."""
 
+    features: int  # D
+    alpha: float  # E α
+    gamma: tuple[float, float] | None  # (c₀, d₀); None where α is fixed
+    shape: float  # a₀
+    rate: float  # b₀
+    scaled: bool
+    sweeps: int | None
 
-def alpha_of(beliefs: Beliefs, q: RegressionPosterior) -> tuple[Any, Any]:
-    """E α and E log α."""
-    if beliefs.gamma is None:
-        return beliefs.alpha, math.log(beliefs.alpha)
-    return q.precision_shape / q.precision_rate, digamma(q.precision_shape) - jnp.log(q.precision_rate)
+    def prior(self) -> RegressionPosterior:
+        """λ from before any data."""
+        variance = 1 / (self.alpha * self.shape / self.rate) if self.scaled else 1 / self.alpha
+        of_alpha = ((), ()) if self.gamma is None else tuple(map(np.asarray, self.gamma))
+        return RegressionPosterior(
+            np.zeros(self.features), variance * np.eye(self.features), np.asarray(self.shape), np.asarray(self.rate),
+            *of_alpha,
+        )  # fmt: skip
 
+    def log_prior(self, theta: Regression) -> jax.Array:
+        alpha = self.alpha if self.gamma is None else theta.weight_precision
+        precision = alpha * theta.noise_precision if self.scaled else alpha
+        value = dist.Gamma(self.shape, self.rate).log_prob(theta.noise_precision)
+        value = value + jnp.sum(dist.Normal(0.0, 1 / jnp.sqrt(precision)).log_prob(theta.weights))
+        return jnp.asarray(value if self.gamma is None else value + dist.Gamma(*self.gamma).log_prob(alpha))
 
-def cleaned(features: int, rows: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """y and x of rows, or a sentence where their shapes do not fit."""
-    shapes = [jnp.shape(part) for part in jax.tree.leaves(rows)]
-    if len(shapes) != 2 or len(shapes[0]) != 1 or shapes[1] != (shapes[0][0], features):
-        raise DataError(f"Expected rows (y, x) of shapes (n,) and (n, {features}); got {shapes}.")
-    y, x = rows
-    return jnp.asarray(y).astype(dtype), jnp.asarray(x).astype(dtype)
+    def alpha_of(self, q: RegressionPosterior) -> tuple[Number, Number]:
+        """E α and E log α."""
+        if self.gamma is None:
+            return self.alpha, math.log(self.alpha)
+        return q.precision_shape / q.precision_rate, digamma(q.precision_shape) - jnp.log(q.precision_rate)
 
+    def cleaned(self, rows: PyTree, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+        """y and x of rows, or a sentence where their shapes do not fit."""
+        shapes = [jnp.shape(part) for part in jax.tree.leaves(rows)]
+        if len(shapes) != 2 or len(shapes[0]) != 1 or shapes[1] != (shapes[0][0], self.features):
+            raise DataError(f"Expected rows (y, x) of shapes (n,) and (n, {self.features}); got {shapes}.")
+        y, x = rows
+        return jnp.asarray(y).astype(dtype), jnp.asarray(x).astype(dtype)
 
-def e_step(beliefs: Beliefs, q: RegressionPosterior, batch: Batch) -> Expected:
-    y, x = cleaned(beliefs.features, batch.data, jnp.result_type(q.mean))
-    weights = jnp.asarray(batch.mask, y.dtype)
-    y = jnp.where(weights > 0, y, 0)  # a row that does not count may hold anything
-    x = jnp.where(weights[:, None] > 0, x, 0)
-    square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
-    terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
-    scaled_x = weights[:, None] * x
-    xx = jnp.matmul(scaled_x.T, x, precision="highest")
-    xy = jnp.matmul(scaled_x.T, y, precision="highest")
-    sums = Products(jnp.sum(weights), xx, xy, jnp.sum(weights * y**2))
-    return Expected(sums, 0.5 * jnp.sum(weights * terms))
+    def e_step(self, q: RegressionPosterior, batch: Batch) -> Expected:
+        y, x = self.cleaned(batch.data, jnp.result_type(q.mean))
+        weights = jnp.asarray(batch.mask, y.dtype)
+        y = jnp.where(weights > 0, y, 0)  # a row that does not count may hold anything
+        x = jnp.where(weights[:, None] > 0, x, 0)
+        square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
+        terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
+        scaled_x = weights[:, None] * x
+        xx = jnp.matmul(scaled_x.T, x, precision="highest")
+        xy = jnp.matmul(scaled_x.T, y, precision="highest")
+        sums = Products(jnp.sum(weights), xx, xy, jnp.sum(weights * y**2))
+        return Expected(sums, 0.5 * jnp.sum(weights * terms))
 
+    def m_step(self, statistics: Products) -> RegressionPosterior:
+        count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
+        values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
+        values = jnp.maximum(values, 0)
+        spectrum = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
+        half = self.features / 2
+        a = jnp.asarray(self.shape + count / 2 + (half if self.scaled else 0), yy.dtype)
+        c = jnp.asarray(0.0 if self.gamma is None else self.gamma[0] + half, yy.dtype)
+        tau, alpha, b, d = self.rested(spectrum, a, c)
+        mean, variances = self.of_weights(spectrum, tau, alpha)
+        covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
+        of_alpha = ((), ()) if self.gamma is None else (c, d)
+        return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
 
-def m_step(beliefs: Beliefs, statistics: Products) -> RegressionPosterior:
-    count, xx, xy, yy = jax.tree.map(jnp.asarray, statistics)
-    values, vectors = jnp.linalg.eigh((xx + xx.T) / 2)
-    values = jnp.maximum(values, 0)
-    spectrum = Spectrum(values, vectors, jnp.matmul(xy, vectors, precision="highest"), yy)
-    half = beliefs.features / 2
-    a = jnp.asarray(beliefs.shape + count / 2 + (half if beliefs.scaled else 0), yy.dtype)
-    c = jnp.asarray(0.0 if beliefs.gamma is None else beliefs.gamma[0] + half, yy.dtype)
-    tau, alpha, b, d = rested(beliefs, spectrum, a, c)
-    mean, variances = of_weights(beliefs, spectrum, tau, alpha)
-    covariance = jnp.einsum("ij,j,kj->ik", vectors, variances, vectors, precision="highest")
-    of_alpha = ((), ()) if beliefs.gamma is None else (c, d)
-    return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
+    def of_weights(self, spectrum: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """m and the variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
+        variances = 1 / (tau * spectrum.values + alpha * (tau if self.scaled else 1))
+        return tau * spectrum.along * variances, variances
 
+    def sweep(self, spectrum: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The rates of q(τ) and q(α), given q(w) given the means of both."""
+        mean, variances = self.of_weights(spectrum, tau, alpha)
+        size = jnp.sum(mean**2 + variances)  # E wᵀw
+        # E Σ (y − xᵀw)²
+        left = spectrum.yy - 2 * jnp.sum(spectrum.along * mean) + jnp.sum(spectrum.values * (mean**2 + variances))
+        b = self.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if self.scaled else 0))
+        if self.gamma is None:
+            return b, alpha  # no rate: it stays
+        return b, self.gamma[1] + 0.5 * size * (a / b if self.scaled else 1)
 
-def of_weights(beliefs: Beliefs, spectrum: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """m and the variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
-    variances = 1 / (tau * spectrum.values + alpha * (tau if beliefs.scaled else 1))
-    return tau * spectrum.along * variances, variances
+    def rested(self, spectrum: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
+        """E τ and E α of the last sweep but one, and the last's rates of q(τ) and q(α)."""
 
+        def again(carry: tuple) -> jax.Array:
+            count, (tau, alpha), (tau_before, alpha_before), _ = carry
+            if self.sweeps is not None:
+                return count < self.sweeps
+            moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
+            return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
 
-def sweep(
-    beliefs: Beliefs, spectrum: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The rates of q(τ) and q(α), given q(w) given the means of both."""
-    mean, variances = of_weights(beliefs, spectrum, tau, alpha)
-    size = jnp.sum(mean**2 + variances)  # E wᵀw
-    # E Σ (y − xᵀw)²
-    left = spectrum.yy - 2 * jnp.sum(spectrum.along * mean) + jnp.sum(spectrum.values * (mean**2 + variances))
-    b = beliefs.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if beliefs.scaled else 0))
-    if beliefs.gamma is None:
-        return b, alpha  # no rate: it stays
-    return b, beliefs.gamma[1] + 0.5 * size * (a / b if beliefs.scaled else 1)
+        def body(carry: tuple) -> tuple:
+            count, now, _, _ = carry
+            b, d = self.sweep(spectrum, a, *now)
+            return count + 1, (a / b, d if self.gamma is None else c / d), now, (*now, b, d)
 
+        first = (a / (self.rate + 0.5 * spectrum.yy), jnp.asarray(self.alpha, spectrum.yy.dtype))
+        return jax.lax.while_loop(again, body, (jnp.array(0), first, first, (*first, *first)))[3]
 
-def rested(beliefs: Beliefs, spectrum: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
-    """E τ and E α of the last sweep but one, and the last's rates of q(τ) and q(α)."""
+    def divergence(self, q: RegressionPosterior) -> jax.Array:
+        precision, log_precision = self.alpha_of(q)
+        if self.scaled:
+            precision = precision * q.shape / q.rate
+            log_precision = log_precision + digamma(q.shape) - jnp.log(q.rate)
+        size = jnp.sum(q.mean**2) + jnp.trace(q.covariance)
+        root = jnp.linalg.cholesky(q.covariance)
+        log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        total = 0.5 * (precision * size - self.features - log_det - self.features * log_precision)
+        total = total + gamma_divergence(q.shape, q.rate, self.shape, self.rate)
+        if self.gamma is None:
+            return total
+        return total + gamma_divergence(q.precision_shape, q.precision_rate, *self.gamma)
 
-    def again(carry: tuple) -> jax.Array:
-        count, (tau, alpha), (tau_before, alpha_before), _ = carry
-        if beliefs.sweeps is not None:
-            return count < beliefs.sweeps
-        moved = jnp.maximum(jnp.abs(tau / tau_before - 1), jnp.abs(alpha / alpha_before - 1))
-        return (count == 0) | ((moved > 4 * jnp.finfo(moved.dtype).eps) & (count < SWEEPS))
+    def sample(self, key: jax.Array, q: RegressionPosterior, n: int) -> Regression:
+        key_weights, key_noise, key_precision = jax.random.split(key, 3)
+        dtype, alpha = jnp.result_type(q.mean), ()
+        noise = jax.random.normal(key_weights, (n, self.features), dtype)
+        weights = q.mean[None, :] + jnp.matmul(noise, jnp.linalg.cholesky(q.covariance).T, precision="highest")
+        if self.gamma is not None:
+            alpha = jax.random.gamma(key_precision, q.precision_shape, (n,), dtype) / q.precision_rate
+        return Regression(weights, jax.random.gamma(key_noise, q.shape, (n,), dtype) / q.rate, alpha)
 
-    def body(carry: tuple) -> tuple:
-        count, now, _, _ = carry
-        b, d = sweep(beliefs, spectrum, a, *now)
-        return count + 1, (a / b, d if beliefs.gamma is None else c / d), now, (*now, b, d)
+    def mean(self, q: RegressionPosterior) -> Regression:
+        return Regression(q.mean, q.shape / q.rate, () if self.gamma is None else self.alpha_of(q)[0])
 
-    first = (a / (beliefs.rate + 0.5 * spectrum.yy), jnp.asarray(beliefs.alpha, spectrum.yy.dtype))
-    return jax.lax.while_loop(again, body, (jnp.array(0), first, first, (*first, *first)))[3]
-
-
-def divergence(beliefs: Beliefs, q: RegressionPosterior) -> jax.Array:
-    precision, log_precision = alpha_of(beliefs, q)
-    if beliefs.scaled:
-        precision = precision * q.shape / q.rate
-        log_precision = log_precision + digamma(q.shape) - jnp.log(q.rate)
-    size = jnp.sum(q.mean**2) + jnp.trace(q.covariance)
-    root = jnp.linalg.cholesky(q.covariance)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-    total = 0.5 * (precision * size - beliefs.features - log_det - beliefs.features * log_precision)
-    total = total + gamma_divergence(q.shape, q.rate, beliefs.shape, beliefs.rate)
-    if beliefs.gamma is None:
-        return total
-    return total + gamma_divergence(q.precision_shape, q.precision_rate, *beliefs.gamma)
-
-
-def sample(beliefs: Beliefs, key: jax.Array, q: RegressionPosterior, n: int) -> Regression:
-    key_weights, key_noise, key_precision = jax.random.split(key, 3)
-    dtype, alpha = jnp.result_type(q.mean), ()
-    noise = jax.random.normal(key_weights, (n, beliefs.features), dtype)
-    weights = q.mean[None, :] + jnp.matmul(noise, jnp.linalg.cholesky(q.covariance).T, precision="highest")
-    if beliefs.gamma is not None:
-        alpha = jax.random.gamma(key_precision, q.precision_shape, (n,), dtype) / q.precision_rate
-    return Regression(weights, jax.random.gamma(key_noise, q.shape, (n,), dtype) / q.rate, alpha)
-
-
-def mean(beliefs: Beliefs, q: RegressionPosterior) -> Regression:
-    alpha = () if beliefs.gamma is None else alpha_of(beliefs, q)[0]
-    return Regression(q.mean, q.shape / q.rate, alpha)
-
-
-def predictive_log_prob(beliefs: Beliefs, q: RegressionPosterior, rows: Any) -> jax.Array:
-    y, x = cleaned(beliefs.features, rows, jnp.result_type(q.mean))
-    off = y - jnp.matmul(x, q.mean, precision="highest")
-    return log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
+    def predictive_log_prob(self, q: RegressionPosterior, rows: PyTree) -> jax.Array:
+        y, x = self.cleaned(rows, jnp.result_type(q.mean))
+        off = y - jnp.matmul(x, q.mean, precision="highest")
+        return log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
@@ -283,7 +291,9 @@ class NormalGammaRegression(NamedTuple):
     log_evidence: float  # log p(y | X), nats
 
 
-def normal_gamma_regression(x: Any, y: Any, prior_precision: Real, shape: Real, rate: Real) -> NormalGammaRegression:
+def normal_gamma_regression(
+    x: Numbers, y: Numbers, prior_precision: Real, shape: Real, rate: Real
+) -> NormalGammaRegression:
     """The exact posterior of a regression with a prior in units of the noise, in NumPy's float64.
 
         y ~ N(Xw, I/τ),   w | τ ~ N(0, I/(α τ)),   τ ~ Gamma(a₀, b₀)
@@ -292,12 +302,7 @@ def normal_gamma_regression(x: Any, y: Any, prior_precision: Real, shape: Real, 
 
     Bishop 2006, exercises 3.12 and 3.23.
 
-    Args:
-        x: (n, D).
-        y: (n,).
-        prior_precision: α > 0.
-        shape: a₀ > 0.
-        rate: b₀ > 0.
+    Args: as for ``bayesian_linear_regression``, and x (n, D) and y (n,).
 
     Raises:
         DataError: x and y whose shapes do not fit.
@@ -308,21 +313,12 @@ def normal_gamma_regression(x: Any, y: Any, prior_precision: Real, shape: Real, 
     0.25
     """
     positive(prior_precision=prior_precision, shape=shape, rate=rate)
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
+    x, y = rows_of_regression(x, y)
     n, d = x.shape
     factor = linalg.cho_factor(x.T @ x + prior_precision * np.eye(d), lower=True)
     mean = linalg.cho_solve(factor, x.T @ y)
     a = shape + n / 2
     b = rate + 0.5 * float(np.sum((y - x @ mean) ** 2) + prior_precision * np.sum(mean**2))
-    log_evidence = (
-        -float(np.sum(np.log(np.diag(factor[0]))))
-        + 0.5 * d * math.log(prior_precision)
-        + shape * math.log(rate)
-        - a * math.log(b)
-        + math.lgamma(a)
-        - math.lgamma(shape)
-        - 0.5 * n * LOG_2PI
-    )
-    return NormalGammaRegression(mean, linalg.cho_solve(factor, np.eye(d)), float(a), b, log_evidence)
+    of_mean = -float(np.sum(np.log(np.diag(factor[0])))) + 0.5 * d * math.log(prior_precision)
+    evidence = log_evidence(of_mean, n, (shape, rate), (a, b))
+    return NormalGammaRegression(mean, linalg.cho_solve(factor, np.eye(d)), float(a), b, evidence)
