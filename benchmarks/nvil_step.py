@@ -27,7 +27,7 @@ from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import Amortising
 from tractable.methods.nvil import NVIL
-from tractable.models.belief import sigmoid_belief_network
+from tractable.models.ladders import sigmoid_belief_network
 
 VISIBLE, HIDDEN, UNITS, BATCH, RATE, DECAY = 784, 200, 100, 100, 1e-3, 0.8
 

@@ -27,7 +27,7 @@ from tractable import run as loop
 from tractable.data.rows import Plan
 from tractable.methods.amortised import Amortising
 from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.models.deep_gaussian import latent_gaussian
+from tractable.models.ladders import latent_gaussian
 
 PIXELS, HIDDEN, LATENT, BATCH, ROWS, RATE = 784, 400, 20, 128, 12_800, 1e-3
 

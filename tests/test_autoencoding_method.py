@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 import tractable as tr
 from tractable.data.rows import whole
 from tractable.methods.autoencoding import AutoEncoding, ImportanceWeighted
-from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder, bottom_up
+from tractable.models.ladders import hierarchical, latent_gaussian
 from tractable.models.layers import categorical, layer, top
 from tractable.objectives import pathwise
 from tractable.objectives.bounds import bounds

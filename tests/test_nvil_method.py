@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 import tractable as tr
 from tractable import run as loop
 from tractable.methods.nvil import NVIL, VIMCO
-from tractable.models.belief import sigmoid_belief_network
 from tractable.models.ladder import Ladder, Recognition, bottom_up
+from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import layer, top
 from tractable.models.linear import generalised_linear
 from tractable.objectives.variance import _settings, gradient_variance

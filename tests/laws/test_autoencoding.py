@@ -25,9 +25,9 @@ import tractable as tr
 from tractable.beliefs.approximations import inverse_softplus
 from tractable.core import Batch, Objective
 from tractable.methods.autoencoding import AutoEncoding
-from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.factors import Loadings, probabilistic_pca, probabilistic_pca_maximum
 from tractable.models.ladder import Ladder
+from tractable.models.ladders import hierarchical, latent_gaussian
 from tractable.models.layers import SD_FLOOR, normal_noise
 from tractable.objectives import pathwise
 from tractable.objectives.bounds import log_weights

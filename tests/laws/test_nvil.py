@@ -17,8 +17,8 @@ from montecarlo import Scores, assert_holds, broken, error, z_mean
 import tractable as tr
 from tractable.core import Batch
 from tractable.methods.nvil import NVIL
-from tractable.models.belief import sigmoid_belief_network
 from tractable.models.ladder import Ladder, bottom_up
+from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical, layer, standard_normal
 from tractable.objectives import score
 from tractable.objectives.pathwise import autoencoding

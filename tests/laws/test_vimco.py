@@ -14,7 +14,7 @@ import pytest
 from montecarlo import Scores, assert_holds, broken, error
 
 from tractable.core import Batch
-from tractable.models.belief import sigmoid_belief_network
+from tractable.models.ladders import sigmoid_belief_network
 from tractable.objectives.score import (
     Memory,
     Switches,

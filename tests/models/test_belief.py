@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from montecarlo import assert_holds, error, z_mean
 
-from tractable.models.belief import sigmoid_belief_network
+from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical
 from tractable.tools.errors import ModelError
 

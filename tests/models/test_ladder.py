@@ -7,9 +7,9 @@ import pytest
 from montecarlo import error
 from scipy import stats
 
-from tractable.models import deep_gaussian
-from tractable.models.deep_gaussian import hierarchical, latent_gaussian
+from tractable.models import ladders
 from tractable.models.ladder import EDGE, Ladder, bottom_up
+from tractable.models.ladders import hierarchical, latent_gaussian
 from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
 from tractable.models.top_down import product, top_down
 from tractable.tools.errors import ModelError
@@ -162,4 +162,4 @@ def test_widths_mirror():
     assert shapes["theta"]["x"]["layer0"]["weight"] == (3, 5) and shapes["theta"]["x"]["layer1"]["weight"] == (5, 6)
     assert shapes["phi"]["layers"]["h1"]["layer0"]["weight"] == (7, 6)
     assert shapes["phi"]["layers"]["h2"]["layer0"]["weight"] == (3, 4)
-    assert deep_gaussian.INFERENCE == ("bottom-up", "top-down")
+    assert ladders.INFERENCE == ("bottom-up", "top-down")

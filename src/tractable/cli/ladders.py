@@ -31,9 +31,8 @@ from tractable.data.columns import Column
 from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import NEW, USUAL, Source, places, read_rows
 from tractable.methods import Method
-from tractable.models.belief import sigmoid_belief_network
-from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.ladder import Ladder
+from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import categorical
 from tractable.pages.exhibit import Cell, Exhibit, Table
 from tractable.pages.ladders import layers

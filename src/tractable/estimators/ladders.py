@@ -20,9 +20,8 @@ from tractable.estimators.rows import Rows, Scaling
 from tractable.infer import infer
 from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
 from tractable.methods.amortised import Amortised
-from tractable.models.belief import sigmoid_belief_network
-from tractable.models.deep_gaussian import latent_gaussian
 from tractable.models.ladder import Ladder
+from tractable.models.ladders import latent_gaussian, sigmoid_belief_network
 from tractable.objectives.bounds import log_weights
 from tractable.objectives.moments import moments
 from tractable.objectives.pathwise import k_sample

@@ -1,10 +1,9 @@
 """Models that come with the library."""
 
 from tractable.models import conjugate, factors, linear, mixture, network, variational
-from tractable.models.belief import sigmoid_belief_network
-from tractable.models.deep_gaussian import hierarchical, latent_gaussian
 from tractable.models.factors import factor_analysis, probabilistic_pca
 from tractable.models.ladder import Ladder, Recognition, bottom_up
+from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
 from tractable.models.mixture import bernoulli_mixture, gaussian_mixture
 from tractable.models.network import mlp, neural_network, scale_mixture

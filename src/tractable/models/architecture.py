@@ -108,15 +108,23 @@ def mlp(
     middle = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
     for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
         check_units(name, width)
-    if isinstance(activation, str) and activation not in ACTIVATIONS:
-        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
+    activated(activation)
     # Arrays belong to the precision in force when they were made.
     return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
 
 
+def activated(activation: str | Callable) -> tuple[Callable, float]:
+    """The function called so, and the gain of a start; or a sentence."""
+    if not isinstance(activation, str):
+        return activation, 1.0
+    if activation not in ACTIVATIONS:
+        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
+    return ACTIVATIONS[activation]
+
+
 @functools.lru_cache(maxsize=32)
 def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) -> Network:
-    function, gain = ACTIVATIONS[activation] if isinstance(activation, str) else (activation, 1.0)
+    function, gain = activated(activation)
     layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
     if len(layers) == 1:
         gain = 1.0  # nothing is lost to an activation

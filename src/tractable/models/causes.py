@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
 from tractable.core import is_distribution
 from tractable.tools import tree
@@ -19,6 +19,13 @@ MOST_VALUES = 10_000  # of z that are summed over
 def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
     """log p of a pytree of values, nats."""
     return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distributions, value, is_leaf=is_distribution))
+
+
+def base_of(distribution: Distribution) -> Any:
+    """The distribution of single numbers, where several of them are one draw."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
 
 
 def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
@@ -42,18 +49,13 @@ def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTre
             raise ModelError(f"latent(params) should return the distribution of z; got {type(leaf).__name__}.")
     if not leaves or not all(d.support.is_discrete and d.has_enumerate_support for d in leaves):
         return None
-    each = [np.asarray(_values(d)) for d in leaves]
+    for leaf in leaves:
+        if leaf.shape() != ():
+            kind, shape = type(leaf).__name__, leaf.shape()
+            raise ModelError(f"z's {kind} has shape {shape}: give causes=, or a pytree of scalar distributions.")
+    each = [np.asarray(leaf.enumerate_support(expand=False)) for leaf in leaves]
     count = int(np.prod([len(v) for v in each]))
     if count > MOST_VALUES:
         raise ModelError(f"z takes {count} values; at most {MOST_VALUES} are summed over. Sum part of it out by hand.")
     index = np.indices([len(v) for v in each]).reshape(len(each), -1)
     return jax.tree.unflatten(structure, [jnp.asarray(v[i]) for v, i in zip(each, index, strict=True)])
-
-
-def _values(d: Distribution) -> Any:
-    """The values of a scalar distribution."""
-    if d.batch_shape or d.event_shape:
-        raise ModelError(
-            f"z's {type(d).__name__} has shape {d.shape()}: give causes=, or a pytree of scalar distributions."
-        )
-    return d.enumerate_support(expand=False)

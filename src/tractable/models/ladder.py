@@ -1,30 +1,27 @@
-"""A ladder of stochastic layers: top-down to generate, bottom-up to infer.
+"""A ladder of stochastic layers: top-down to generate, bottom-up to infer."""
 
-    p(x, h) = p(x | h¹) p(h¹ | h²) … p(h^L),        q(h | x) = q(h¹ | x) q(h² | h¹) …
-
-θ are the generative weights, a ``Model``'s parameters like any other; φ those of the inference network, which belong to
-an approximation and not to what is believed. A variational autoencoder has L = 1, a belief network Bernoulli layers.
-Arrays of rows carry leading axes (draw, row).
-"""
-
+import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution
 
 from tractable.core import Model
 from tractable.kernels.em import enumerated
-from tractable.models.causes import MOST_VALUES
+from tractable.models.causes import MOST_VALUES, base_of
 from tractable.models.latent import LatentModel, flat
 from tractable.models.layers import Layer, continuous_bernoulli
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-Choose = Callable[[int, Any], Any]  # (layer from 0, its distribution) -> its h
+Choose = Callable[[int, Distribution], PyTree]  # (layer from 0, its distribution) -> its h
 EDGE = 0.01  # of the unit interval, that pixel means are kept from
 
 
@@ -63,7 +60,10 @@ def bottom_up(layers: Sequence[Layer]) -> Recognition:
 
 
 class Ladder(LatentModel):
-    """p(x | h¹) p(h¹ | h²) … p(h^L), and a network that infers h from x.
+    """p(x | h¹) p(h¹ | h²) … p(h^L), and a network that infers h from x: q(h | x) = q(h¹ | x) q(h² | h¹) …
+
+    A variational autoencoder has L = 1, a belief network Bernoulli layers. Arrays of rows carry leading axes
+    (draw, row).
 
     Args:
         layers: [p(x | h¹), p(h¹ | h²), …, p(h^L)], made by ``layer``, ``top`` and ``standard_normal``, or of your own.
@@ -72,9 +72,10 @@ class Ladder(LatentModel):
         redraw: rows are probabilities of binary pixels, from which x is drawn afresh at every visit (Burda, Grosse &
             Salakhutdinov 2016); what is learnt is the mean over such draws.
 
-    θ is a pytree {"x": …, "h1": …, …, "hL": …}; h a tuple (h¹, …, h^L). Where h takes at most ten thousand values it is
-    summed out, and any method learns θ (MAP, EM, NUTS …) exactly; elsewhere AutoEncoding, ImportanceWeighted, NVIL,
-    VIMCO, WakeSleep and ReweightedWakeSleep do.
+    θ, the generative weights, is a pytree {"x": …, "h1": …, …, "hL": …}; φ are those of the inference network, which
+    belong to an approximation and not to what is believed; h is a tuple (h¹, …, h^L). Where h takes at most ten
+    thousand values it is summed out, and any method learns θ (MAP, EM, NUTS …) exactly; elsewhere AutoEncoding,
+    ImportanceWeighted, NVIL, VIMCO, WakeSleep and ReweightedWakeSleep do.
 
     Raises:
         ModelError: fewer than two layers; layers whose sizes do not chain.
@@ -96,9 +97,8 @@ class Ladder(LatentModel):
         if redraw and layers[0].family.name != "Bernoulli":
             raise ModelError(f"redraw= draws binary pixels; x is {layers[0].family.name} here.")
         self.layers, self.recognition, self.weight_sd, self.redraw = layers, recognition, weight_sd, redraw
-        start = self._start
-        prior = flat if weight_sd is None else self._shrinkage(weight_sd)
-        Model.__init__(self, prior, self._marginal, start(jax.random.key(0)), None, start)
+        prior = flat if weight_sd is None else functools.partial(_shrinkage, weight_sd)
+        Model.__init__(self, prior, self._marginal, self._start(jax.random.key(0)), None, self._start)
         self._check_chain()
         values = None if redraw else self._values()
         if values is not None:
@@ -127,7 +127,7 @@ class Ladder(LatentModel):
         """The hidden layers, from 1, whose draws have no derivative."""
         return [i for i, layer in enumerate(self.layers) if i and (layer.family.discrete or layer.family.levels)]
 
-    def initial(self, key: jax.Array, rows: Any = None) -> dict[str, PyTree]:
+    def initial(self, key: jax.Array, rows: ArrayLike | None = None) -> dict[str, PyTree]:
         """{"theta": θ, "phi": φ} to begin from.
 
         With rows (n, …) of x, the inference network sees x about its mean; the biases of pixels begin at their
@@ -142,11 +142,11 @@ class Ladder(LatentModel):
             theta = self._biased(theta, centre)
         return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
 
-    def look(self, key: jax.Array, rows: Any) -> Any:
+    def look(self, key: jax.Array, rows: PyTree) -> PyTree:
         """x of rows: themselves, or binary pixels drawn from them."""
         return jax.random.bernoulli(key, rows).astype(jnp.result_type(float)) if self.redraw else rows
 
-    def log_p(self, theta: PyTree, x: Any, h: tuple) -> list[jax.Array]:
+    def log_p(self, theta: PyTree, x: PyTree, h: tuple) -> list[jax.Array]:
         """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)], nats, each with the leading axes of h."""
         values = (x, *h)
         return [p.log_prob(value) for p, value in zip(self.generative(theta, h), values, strict=True)]
@@ -164,11 +164,11 @@ class Ladder(LatentModel):
         """x, h1, …, hL."""
         return ["x", *(f"h{i}" for i in range(1, len(self.layers)))]
 
-    def infer(self, params: dict[str, PyTree], x: Any, choose: Choose) -> tuple[tuple, list[Any]]:
+    def infer(self, params: dict[str, PyTree], x: PyTree, choose: Choose) -> tuple[tuple, list[Any]]:
         """h as ``choose`` takes it, layer by layer, and [q(h¹ | ·), …, q(h^L | ·)]."""
         phi, taken = params["phi"], [None] * self.depth
 
-        def take(i: int, q: Any) -> Any:
+        def take(i: int, q: Distribution) -> PyTree:
             taken[i] = choose(i, q)
             return taken[i]
 
@@ -178,7 +178,7 @@ class Ladder(LatentModel):
         return tuple(taken), found
 
     def drawn(
-        self, key: jax.Array, params: dict[str, PyTree], x: Any, draws: int, *, pathwise: bool = False
+        self, key: jax.Array, params: dict[str, PyTree], x: PyTree, draws: int, *, pathwise: bool = False
     ) -> tuple[tuple, list[Any]]:
         """``draws`` of h ~ q(h | x) for every row, leading axes (draw, row), and the distributions they came from.
 
@@ -188,14 +188,13 @@ class Ladder(LatentModel):
         """
         keys = jax.random.split(key, self.depth)
 
-        def choose(i: int, q: Any) -> Any:
-            # What depends on x alone is computed once for all draws.
-            h = q.sample(keys[i]) if q.batch_shape[0] == draws else q.sample(keys[i], (draws,))[:, 0]
+        def choose(i: int, q: Distribution) -> PyTree:
+            h = draws_of(q, keys[i], draws)
             return h if pathwise else jax.lax.stop_gradient(h)
 
         return self.infer(params, jax.tree.map(lambda a: a[None], x), choose)
 
-    def log_q(self, params: dict[str, PyTree], x: Any, h: tuple) -> list[jax.Array]:
+    def log_q(self, params: dict[str, PyTree], x: PyTree, h: tuple) -> list[jax.Array]:
         """[log q(h¹ | ·), …, log q(h^L | ·)] of given h, with the leading axes of h."""
         return [q.log_prob(value) for q, value in zip(self.infer(params, x, lambda i, q: h[i])[1], h, strict=True)]
 
@@ -211,8 +210,6 @@ class Ladder(LatentModel):
         x, *h = reversed(taken)
         return x, tuple(h)
 
-    # What a LatentModel does, said of layers.
-
     def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
         """[log p(x | h¹), log p(h¹ | h²), …, log p(h^L)] of one datum, nats."""
         return self.log_p(params, datum, tuple(z))
@@ -223,17 +220,15 @@ class Ladder(LatentModel):
 
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
         """n of (x, h), from the top down."""
-        if given is not None:
-            raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+        _no_inputs(given)
         return self.dreamt(key, params, n)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
         """What rows are checked against: p(x | h) at one value of h."""
-        if x is not None:
-            raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+        _no_inputs(x)
         p = self.generative(params, self._one_cause(params, ()))[0]
         # Probabilities are rows that this p(x | h) never draws.
-        return continuous_bernoulli.distribution(p.base_dist.logits) if self.redraw else p
+        return continuous_bernoulli.distribution(base_of(p).logits) if self.redraw else p
 
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
         if self.sums is None:
@@ -259,29 +254,16 @@ class Ladder(LatentModel):
         keys = jax.random.split(key, len(self.layers))
         return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
 
-    @staticmethod
-    def _shrinkage(sd: float) -> Callable[[PyTree], jax.Array]:
-        """log p(θ) of normal weights."""
-
-        def density(w: jax.Array) -> jax.Array:
-            return jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2)
-
-        return lambda theta: tree.total(jax.tree.map(density, theta))
-
     def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
         """θ whose last bias gives x its mean, where it is that of a perceptron."""
-        params, name = theta["x"], self.visible.family.name
+        params, name, size = theta["x"], self.visible.family.name, self.visible.size
         pixels = name in ("Bernoulli", "ContinuousBernoulli")
-        if not (pixels or name == "Normal") or not isinstance(params, dict):
+        found = [key for key in params if re.fullmatch(r"layer\d+", key)] if isinstance(params, dict) else []
+        if not (pixels or name == "Normal") or not found:
             return theta
-        found = [name for name in params if name.startswith("layer") and name.removeprefix("layer").isdigit()]
-        if not found:
-            return theta
-        last = max(found, key=lambda name: int(name.removeprefix("layer")))
-        if not isinstance(params[last], dict) or "bias" not in params[last]:
-            return theta
-        bias, size = params[last]["bias"], self.visible.size
-        if mean.shape != (size,) or bias.shape[0] < size:
+        last = max(found, key=lambda key: int(key.removeprefix("layer")))
+        bias = params[last].get("bias") if isinstance(params[last], dict) else None
+        if bias is None or mean.shape != (size,) or bias.shape[0] < size:
             return theta
         inside = jnp.clip(mean, EDGE, 1 - EDGE)
         begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # a normal unit's sd comes after the means
@@ -291,11 +273,9 @@ class Ladder(LatentModel):
     def _values(self) -> tuple | None:
         """Every value of h, leading axis m; None where there are too many."""
         hidden = self.layers[1:]
-        if not all(layer.family.levels for layer in hidden):
-            return None
-        if sum(layer.size * math.log(layer.family.levels) for layer in hidden) > math.log(MOST_VALUES):
-            return None
         levels = [layer.family.levels for layer in hidden for _ in range(layer.size)]
+        if not all(levels) or sum(map(math.log, levels)) > math.log(MOST_VALUES):
+            return None
         index = np.indices(levels).reshape(len(levels), -1).T  # (m, units)
         cuts = np.cumsum([layer.size for layer in hidden])[:-1]
         return tuple(jnp.asarray(part) for part in np.split(index, cuts, axis=1))
@@ -321,6 +301,25 @@ class Ladder(LatentModel):
                     f"Layer {i + 1} has shape {mine.shape[1:]}, and the inference network draws "
                     f"{None if theirs is None else theirs.shape[2:]} for it."
                 )
+
+
+def _shrinkage(sd: float, theta: PyTree) -> jax.Array:
+    """log p(θ) of normal weights."""
+    each = jax.tree.map(lambda w: jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2), theta)
+    return tree.total(each)
+
+
+def _no_inputs(given: PyTree) -> None:
+    if given is not None:
+        raise ModelError("A ladder looks at no inputs: give Data(x) without given=.")
+
+
+def draws_of(q: Distribution, key: jax.Array, count: int) -> PyTree:
+    """(count, row, …) draws; a q of x alone has been computed once for all of them, batch shape (1, row)."""
+    if q.batch_shape[0] == count:
+        return q.sample(key)
+    many: Any = q.sample(key, (count,))
+    return many[:, 0]
 
 
 def _sizes(layers: Sequence[Layer]) -> str:

@@ -1,9 +1,4 @@
-"""One layer of a ladder: a distribution whose parameters a network computes from the layer above (or below).
-
-    η = network(above),   h ~ family(η)
-
-Arrays carry any leading axes, (…, n): rows, and draws of the layers.
-"""
+"""One layer of a ladder: a distribution whose parameters a network computes from the layer above (or below)."""
 
 import functools
 import math
@@ -13,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from numpyro.distributions import Distribution
 
 from tractable.beliefs.approximations import inverse_softplus, softplus
 from tractable.models.architecture import Network, mlp
@@ -20,6 +16,7 @@ from tractable.models.binary_units import BinaryUnits
 from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
+from tractable.tools.shared import shared
 
 PyTree = Any
 SD_FLOOR = 1e-3  # of a normal layer whose sd is computed: without one the likelihood of x has no bound
@@ -29,6 +26,14 @@ class Soft(NamedTuple):
     """Discrete units that were relaxed, by their logits l: σ(l), l (…, n); softmax(l), l (…, n, levels)."""
 
     logits: jax.Array
+
+
+def _real(h: PyTree) -> jax.Array:
+    return jnp.asarray(h, jnp.result_type(float))
+
+
+def _one_each(n: int) -> int:
+    return n
 
 
 class Family(NamedTuple):
@@ -46,15 +51,15 @@ class Family(NamedTuple):
 
     name: str
     width: Callable[[int], int]
-    distribution: Callable[[jax.Array], Any]
-    features: Callable[[Any], jax.Array]
+    distribution: Callable[[jax.Array], Distribution]
+    features: Callable[[PyTree], jax.Array]
     seen: Callable[[int], int]
     levels: int = 0
     discrete: bool = False
 
 
 class Layer(NamedTuple):
-    """p(h | above), or q(h | below).
+    """p(h | above), or q(h | below): h ~ family(network(above)). Arrays carry any leading axes, (…, n).
 
     Attributes:
         size: n, its units.
@@ -67,87 +72,79 @@ class Layer(NamedTuple):
     size: int
     family: Family
     init: Callable[[jax.Array], PyTree]
-    distribution: Callable[[PyTree, Any], Any]
+    distribution: Callable[[PyTree, jax.Array | None], Distribution]
 
     @property
     def seen(self) -> int:
         """m, numbers that a neighbouring layer's network sees of it."""
         return self.family.seen(self.size)
 
-    def features(self, h: Any) -> jax.Array:
+    def features(self, h: PyTree) -> jax.Array:
         """What a neighbouring layer's network sees of h."""
         return self.family.features(h)
 
 
-def _real(h: Any) -> jax.Array:
-    return jnp.asarray(h, jnp.result_type(float))
-
-
-def _binary(h: Any) -> jax.Array:
+def _binary(h: PyTree) -> jax.Array:
     return jax.nn.sigmoid(h.logits) if isinstance(h, Soft) else _real(h)
 
 
-bernoulli = Family("Bernoulli", lambda n: n, BinaryUnits, _binary, lambda n: n, 2, True)
-
-
-def _halves(eta: jax.Array) -> Any:
+def _halves(eta: jax.Array) -> Distribution:
     n = eta.shape[-1] // 2
     return dist.Normal(eta[..., :n], SD_FLOOR + softplus(eta[..., n:]), validate_args=False).to_event(1)
 
 
-normal = Family("Normal", lambda n: 2 * n, _halves, _real, lambda n: n)
+def _last_sd(eta: jax.Array) -> Distribution:
+    sd = SD_FLOOR + softplus(eta[..., -1:])
+    return dist.Normal(eta[..., :-1], jnp.broadcast_to(sd, eta[..., :-1].shape), validate_args=False).to_event(1)
 
 
+def _continuous(eta: jax.Array) -> Distribution:
+    return ContinuousBernoulliLogits(eta, validate_args=False).to_event(1)
+
+
+def _poisson(eta: jax.Array) -> Distribution:
+    return dist.Poisson(jnp.exp(eta), validate_args=False).to_event(1)
+
+
+bernoulli = Family("Bernoulli", _one_each, BinaryUnits, _binary, _one_each, 2, True)
+normal = Family("Normal", lambda n: 2 * n, _halves, _real, _one_each)
+one_sd = Family("Normal", lambda n: n + 1, _last_sd, _real, _one_each)
+continuous_bernoulli = Family("ContinuousBernoulli", _one_each, _continuous, _real, _one_each)
+poisson = Family("Poisson", _one_each, _poisson, lambda h: jnp.log1p(_real(h)), _one_each, discrete=True)
+FAMILIES = {"bernoulli": bernoulli, "normal": normal, "continuous bernoulli": continuous_bernoulli, "poisson": poisson}
+
+
+@shared  # one family for one sd, so that models of it are one too
 def normal_noise(sd: float) -> Family:
     """Normal units of mean η and a given sd > 0."""
     if not (isinstance(sd, int | float) and math.isfinite(sd) and sd > 0):
         raise ModelError(f"normal_noise(sd) expects a positive finite number; got {sd!r}.")
-    return _normal_noise(float(sd))
+
+    def distribution(eta: jax.Array) -> Distribution:
+        return dist.Normal(eta, jnp.full_like(eta, float(sd)), validate_args=False).to_event(1)
+
+    return Family("Normal", _one_each, distribution, _real, _one_each)
 
 
-@functools.cache  # one family for one sd, so that models of it are one too
-def _normal_noise(sd: float) -> Family:
-    def distribution(eta: jax.Array) -> Any:
-        return dist.Normal(eta, jnp.full_like(eta, sd), validate_args=False).to_event(1)
-
-    return Family("Normal", lambda n: n, distribution, _real, lambda n: n)
-
-
+@shared
 def categorical(levels: int) -> Family:
     """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
     if not is_whole(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
-    return _categorical(int(levels))
 
-
-@functools.cache
-def _categorical(levels: int) -> Family:
-    def distribution(eta: jax.Array) -> Any:
+    def distribution(eta: jax.Array) -> Distribution:
         logits = eta.reshape(*eta.shape[:-1], -1, levels)
         return dist.CategoricalLogits(logits, validate_args=False).to_event(1)
 
-    def features(h: Any) -> jax.Array:
+    def features(h: PyTree) -> jax.Array:
         soft = isinstance(h, Soft)
         shares = jax.nn.softmax(h.logits) if soft else jax.nn.one_hot(h, levels, dtype=jnp.result_type(float))
         return shares.reshape(*shares.shape[:-2], -1)
 
-    return Family("Categorical", lambda n: n * levels, distribution, features, lambda n: n * levels, levels, True)
+    def each(n: int) -> int:
+        return n * levels
 
-
-def _poisson(eta: jax.Array) -> Any:
-    return dist.Poisson(jnp.exp(eta), validate_args=False).to_event(1)
-
-
-poisson = Family("Poisson", lambda n: n, _poisson, lambda h: jnp.log1p(_real(h)), lambda n: n, 0, True)
-
-
-def _continuous(eta: jax.Array) -> Any:
-    return ContinuousBernoulliLogits(eta, validate_args=False).to_event(1)
-
-
-continuous_bernoulli = Family("ContinuousBernoulli", lambda n: n, _continuous, _real, lambda n: n)
-
-FAMILIES = {"bernoulli": bernoulli, "normal": normal, "continuous bernoulli": continuous_bernoulli, "poisson": poisson}
+    return Family("Categorical", each, distribution, features, each, levels, True)
 
 
 def family_of(family: str | Family) -> Family:
@@ -191,10 +188,10 @@ def layer(
     if network is not None:
         _check_network(net, above, kind, size)
 
-    def distribution(params: PyTree, above: Any) -> Any:
-        return kind.distribution(mapped(net.apply, params, above))
-
-    return Layer(size, kind, lambda key: started(net, key), distribution)
+    return Layer(
+        size, kind, functools.partial(started, net),
+        lambda params, above: kind.distribution(mapped(net.apply, params, above)),
+    )  # fmt: skip
 
 
 def shared_noise(
@@ -210,22 +207,15 @@ def shared_noise(
     _check_size(size)
     net = mlp(above, hidden, size, activation)
 
-    def eta(params: PyTree, above: Any) -> jax.Array:
-        means = mapped(net.apply, params, above)
-        return jnp.concatenate([means, jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))], axis=-1)
-
     def init(key: jax.Array) -> PyTree:
         return started(net, key) | {"noise": inverse_softplus(jnp.asarray(1 - SD_FLOOR))}
 
-    return Layer(size, _one_sd, init, lambda params, above: _one_sd.distribution(eta(params, above)))
+    def distribution(params: PyTree, above: PyTree) -> Distribution:
+        means = mapped(net.apply, params, above)
+        noise = jnp.broadcast_to(params["noise"], (*means.shape[:-1], 1))
+        return one_sd.distribution(jnp.concatenate([means, noise], axis=-1))
 
-
-def _last_sd(eta: jax.Array) -> Any:
-    sd = SD_FLOOR + softplus(eta[..., -1:])
-    return dist.Normal(eta[..., :-1], jnp.broadcast_to(sd, eta[..., :-1].shape), validate_args=False).to_event(1)
-
-
-_one_sd = Family("Normal", lambda n: n + 1, _last_sd, _real, lambda n: n)
+    return Layer(size, one_sd, init, distribution)
 
 
 def top(size: int, family: str | Family = "bernoulli") -> Layer:
@@ -240,25 +230,21 @@ def top(size: int, family: str | Family = "bernoulli") -> Layer:
             eta = eta.at[size:].set(inverse_softplus(jnp.asarray(1 - SD_FLOOR)))
         return {"bias": eta}
 
-    def distribution(params: PyTree, above: Any) -> Any:
-        del above
-        return kind.distribution(params["bias"])
-
-    return Layer(size, kind, init, distribution)
+    return Layer(size, kind, init, lambda params, above: kind.distribution(params["bias"]))
 
 
 def standard_normal(size: int) -> Layer:
-    """The top of a latent Gaussian model, N(0, I): nothing of it is learnt."""
+    """The top of a latent Gaussian model, N(0, I), of which nothing is learnt."""
     _check_size(size)
 
-    def distribution(params: PyTree, above: Any) -> Any:
+    def distribution(params: PyTree, above: jax.Array | None) -> Distribution:
         del params, above
         return dist.Normal(jnp.zeros(size), jnp.ones(size), validate_args=False).to_event(1)
 
     return Layer(size, normal, lambda key: {}, distribution)
 
 
-def mapped(apply: Callable, params: PyTree, x: jax.Array) -> Any:
+def mapped(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
     """A network of one input, over all leading axes of x (…, m)."""
     lead = x.shape[:-1]
     if not lead:
@@ -268,10 +254,11 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> Any:
 
 
 def started(net: Network, key: jax.Array) -> PyTree:
+    """Weights to begin from."""
     return net.params if net.start is None else net.start(key)
 
 
-def _check_size(size: Any) -> None:
+def _check_size(size: object) -> None:
     if not is_whole(size):
         raise ModelError(f"A layer has 1 unit or more; got size={size!r}.")
 

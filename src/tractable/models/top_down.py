@@ -1,11 +1,4 @@
-"""Inference from the top down, which a ladder's generative half takes part in (Sønderby et al. 2016).
-
-    d¹ = f₁(x),  d² = f₂(d¹), …                                     deterministic, from the bottom up
-    q(h^L | x) = N(μ̂_L, σ̂_L²)
-    q(h^i | h^{i+1}, x) ∝ N(h^i; μ̂_i, σ̂_i²) p(h^i | h^{i+1}),      (μ̂_i, σ̂_i) a linear map of d^i
-
-A layer that x says nothing about keeps its prior, σ̂ → ∞, and costs nothing.
-"""
+"""Inference from the top down, which a ladder's generative half takes part in (Sønderby et al. 2016)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from numpyro.distributions import Distribution
 
-from tractable.models.architecture import ACTIVATIONS, mlp
+from tractable.models.architecture import activated, mlp
+from tractable.models.causes import base_of
 from tractable.models.ladder import Choose, Recognition
 from tractable.models.layers import Layer, mapped, normal, started
 from tractable.tools.errors import ModelError
@@ -26,6 +21,12 @@ def top_down(
     layers: Sequence[Layer], hidden: Sequence[tuple[int, ...]], *, activation: str | Callable = "tanh"
 ) -> Recognition:
     """The inference network of ``Ladder(layers, ...)`` whose hidden layers are all normal, drawn from h^L down.
+
+        d¹ = f₁(x),  d² = f₂(d¹), …                                     deterministic, from the bottom up
+        q(h^L | x) = N(μ̂_L, σ̂_L²)
+        q(h^i | h^{i+1}, x) ∝ N(h^i; μ̂_i, σ̂_i²) p(h^i | h^{i+1}),      (μ̂_i, σ̂_i) a linear map of d^i
+
+    A layer that x says nothing about keeps its prior, σ̂ → ∞, and costs nothing.
 
     Args:
         layers: [p(x | h¹), …, p(h^L)], the ladder's own: their θ is part of q too.
@@ -44,9 +45,7 @@ def top_down(
             )
     if len(hidden) != len(above):
         raise ModelError(f"hidden= has widths for each of the {len(above)} hidden layers; got {len(hidden)}.")
-    if isinstance(activation, str) and activation not in ACTIVATIONS:
-        raise ModelError(f"activation is one of {', '.join(ACTIVATIONS)}, or a function; got {activation!r}.")
-    squash = ACTIVATIONS[activation][0] if isinstance(activation, str) else activation
+    squash = activated(activation)[0]
     steps, heads, width = [], [], below.seen
     for layer, widths in zip(above, hidden, strict=True):
         steps.append(mlp(width, widths[:-1], widths[-1], activation) if widths else None)
@@ -76,12 +75,12 @@ def top_down(
     return Recognition(init, walk, upward=False)
 
 
-def product(one: Any, other: Any) -> Any:
+def product(one: Distribution, other: Distribution) -> Distribution:
     """The normal density proportional to the product of two, unit by unit: precisions add.
 
     σ² = σ₁² σ₂² / (σ₁² + σ₂²),    μ = μ₂ + (μ₁ − μ₂) σ₂² / (σ₁² + σ₂²)
     """
-    first, second = one.base_dist, other.base_dist
+    first, second = base_of(one), base_of(other)
     total = jnp.square(first.scale) + jnp.square(second.scale)
     mean = second.loc + (first.loc - second.loc) * jnp.square(second.scale) / total
     return dist.Normal(mean, first.scale * second.scale * jax.lax.rsqrt(total), validate_args=False).to_event(1)
