@@ -1,9 +1,4 @@
-"""A model whose every datum has a cause of its own that is not seen.
-
-    p(θ) ∏_n p(z_n | θ) p(x_n | z_n, θ)
-
-With z summed out it is a ``Model`` like any other, so any method learns its θ; EM and its kin also look at z.
-"""
+"""A model whose every datum has a cause of its own that is not seen."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -11,10 +6,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Model, is_distribution
+from tractable.core import Batch, Model, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import log_prob_of, sample_of, values_of
 from tractable.tools import tree
@@ -32,7 +28,7 @@ class Steps(NamedTuple):
 
     Attributes:
         m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)).
-        statistics: ``(datum, z) -> T``, what the M-step needs summed, where z is drawn.
+        statistics: ``(datum, z) -> T``, what the M-step needs summed; datum is y, or (y, x).
         begin: ``(key, rows) -> params`` where climbs begin.
         examine: ``(params, size) -> [Check, ...]`` of a maximum.
     """
@@ -61,8 +57,13 @@ class Symmetry(NamedTuple):
     parameters: int | None = None
 
 
+def _of_sums(name: str) -> Any:
+    """A member of a model's ``sums``; None where there is none."""
+    return property(lambda model: getattr(model.sums, name, None))
+
+
 class LatentModel(Model):
-    """p(θ), p(z | θ) and p(x | z, θ) of one datum.
+    """p(θ), p(z | θ) and p(x | z, θ) of one datum; with z summed out a ``Model``, whose θ any method learns.
 
     Args:
         prior: of θ, as for ``Model``; a callable log density with ``position`` and ``support`` likewise.
@@ -71,11 +72,8 @@ class LatentModel(Model):
         likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: of one datum given its z.
         causes: a pytree of arrays with a leading axis, the values of z; those of its support by default. Needed where
             ``latent`` looks at x.
-        statistics: ``(datum, z) -> T``, what a closed-form M-step needs summed; datum is y, or (y, x).
-        m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)) in closed form. Without it EM climbs Q by its
-            gradient.
-        begin: ``(key, rows) -> params`` where EM begins, having seen data; by default a draw from the prior.
-        examine: ``(params, size) -> [Check, ...]``, what a report should say of a maximum.
+        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient; without a
+            begin it begins at a draw from the prior.
         position, support, start: as for ``Model``.
 
     A model whose z is summed or integrated out in closed form some other way (a chain, a normal code) is made by
@@ -111,20 +109,11 @@ class LatentModel(Model):
     symmetry = Symmetry()
 
     def __init__(
-        self,
-        prior: Any,
-        latent: Callable,
-        likelihood: Callable,
-        *,
-        causes: PyTree = None,
-        statistics: Callable | None = None,
-        m_step: MStep | None = None,
-        begin: Callable | None = None,
-        examine: Callable | None = None,
-        position: PyTree = None,
-        support: PyTree = None,
+        self, prior: PyTree, latent: Callable, likelihood: Callable, *, causes: PyTree = None,
+        statistics: Callable | None = None, m_step: MStep | None = None, begin: Callable | None = None,
+        examine: Callable | None = None, position: PyTree = None, support: PyTree = None,
         start: Callable | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(prior, self._marginal, position, support, start)
         if (m_step is None) != (statistics is None):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
@@ -136,24 +125,12 @@ class LatentModel(Model):
 
     @classmethod
     def from_steps(
-        cls: type[Self],
-        e_step: EStep | None,
-        m_step: MStep | None,
-        log_prob: OfRows,
-        position: PyTree,
-        *,
-        support: PyTree = None,
-        prior: Any = None,
-        responsibilities: OfRows | None = None,
-        encode: Callable | None = None,
-        sample: Callable | None = None,
-        begin: Callable | None = None,
-        examine: Callable | None = None,
-        shift: Callable | None = None,
-        canonical: Callable | None = None,
-        permute: Callable | None = None,
-        parameters: int | None = None,
-    ) -> Self:
+        cls: type[Self], e_step: EStep | None, m_step: MStep | None, log_prob: OfRows, position: PyTree, *,
+        support: PyTree = None, prior: PyTree = None, responsibilities: OfRows | None = None,
+        encode: Callable | None = None, sample: Callable | None = None, begin: Callable | None = None,
+        examine: Callable | None = None, shift: Callable | None = None, canonical: Callable | None = None,
+        permute: Callable | None = None, parameters: int | None = None,
+    ) -> Self:  # fmt: skip
         """A model whose z is dealt with in closed form.
 
         Args:
@@ -204,29 +181,13 @@ class LatentModel(Model):
     def _compiled(self) -> "LatentModel":
         return self.compiled_as or self
 
-    @property
-    def log_prob(self) -> OfRows | None:
-        return None if self.sums is None else self.sums.log_prob
-
-    @property
-    def e_step(self) -> EStep | None:
-        return None if self.sums is None else self.sums.e_step
+    log_prob, e_step, responsibilities, encode, causes = map(
+        _of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")
+    )
 
     @property
     def m_step(self) -> MStep | None:
         return self.steps.m_step
-
-    @property
-    def responsibilities(self) -> OfRows | None:
-        return None if self.sums is None else self.sums.responsibilities
-
-    @property
-    def encode(self) -> Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]] | None:
-        return None if self.sums is None else self.sums.encode
-
-    @property
-    def causes(self) -> PyTree:
-        return None if self.sums is None else self.sums.causes
 
     @property
     def halves(self) -> tuple[EStep, MStep] | None:
@@ -239,7 +200,7 @@ class LatentModel(Model):
         free = self.symmetry.parameters
         return self.space.size if free is None else free
 
-    def shifted(self, params: PyTree, offset: Any) -> PyTree:
+    def shifted(self, params: PyTree, offset: ArrayLike) -> PyTree:
         """θ of the same model of x + offset."""
         if self.symmetry.shift is None:
             raise ModelError("This model says nothing of x + offset: it has no shift.")
@@ -318,7 +279,7 @@ class LatentModel(Model):
         inputs = () if x is None else (x,)
         return self.conditional(params, self._one_cause(params, inputs), *inputs)
 
-    def traced(self, position: jax.Array, batch: Any) -> jax.Array:
+    def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
         """What tells this model from others, where z cannot be summed out: the joint density at one z."""
         if self.sums is not None or batch is None:
             return super().traced(position, batch)

@@ -1,7 +1,6 @@
 """Models in which a linear predictor η = a + xᵀw says all about y; and the mixture of Welling & Teh 2011.
 
-Inputs are expected standardised, so that one scale suits every weight. Each factory gives the same arguments
-the same ``Model``: a second fit of the same shape finds its compilation done.
+Inputs are expected standardised, so that one scale suits every weight.
 """
 
 from typing import Any
@@ -33,27 +32,25 @@ class BernoulliLogits(dist.BernoulliLogits):
 def generalised_linear(
     features: int, family: str, classes: int | None = None, weight_scale: Real = 2.5, intercept_scale: Real = 5.0
 ) -> Model:
-    """A generalised linear model of standardised inputs.
+    """A generalised linear model of standardised inputs. The same arguments give the same ``Model``.
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
         normal:       y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
         bernoulli:    y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
         categorical:  y ~ Categorical(softmax(η));  y in 0..classes−1, η of length classes
 
-    A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a
-    class of one in a thousand, is within 1.4 of its scale.
+    A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a class of one
+    in a thousand, is within 1.4 of its scale.
 
-    The softmax is symmetric: no class is the reference, and relabelling them changes nothing. As it is blind
-    to a constant added to every η, weights and intercepts sum to zero over the classes, under Normals
-    conditioned on that sum. Differences of classes are then distributed as under independent Normals for
-    each class, and the direction which the data say nothing about is gone.
+    The softmax is symmetric: no class is the reference. As it is blind to a constant added to every η, weights and
+    intercepts sum to zero over the classes, under Normals conditioned on that sum. Differences of classes are then
+    distributed as under independent Normals, and the direction which the data say nothing about is gone.
 
     Args:
         features: D, columns of x.
         family: of y given η.
         classes: C ≥ 2, for "categorical" alone.
-        weight_scale: > 0, prior sd of a weight.
-        intercept_scale: > 0, prior sd of the intercept.
+        weight_scale, intercept_scale: > 0, prior sds.
 
     Returns:
         A Model of ``intercept`` (), ``weights`` (D,) and, where normal, ``noise`` (); where categorical
@@ -89,17 +86,9 @@ def generalised_linear(
 def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
     """Linear regression with known noise, whose posterior ``conjugate.linear_regression`` knows exactly.
 
-        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²)
+        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²);   both sds > 0, x of D columns
 
-    There is no intercept: centre y, or give x a column of ones.
-
-    Args:
-        features: D, columns of x.
-        noise_sd: > 0.
-        weight_sd: > 0.
-
-    Returns:
-        A Model of ``weights`` (D,).
+    There is no intercept: centre y, or give x a column of ones. θ is ``weights`` (D,).
     """
     positive(features=features, noise_sd=noise_sd, weight_sd=weight_sd)
     return Model(
@@ -132,10 +121,8 @@ def gaussian_mixture_2d() -> Model:
 
         θ₁ ~ N(0, 10),   θ₂ ~ N(0, 1),   x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2)   (variances)
 
-    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), leaves the likelihood as it is.
-
-    Returns:
-        A Model of ``theta`` (2,); a datum is one x.
+    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), leaves the likelihood as it is. θ is ``theta`` (2,), a datum
+    one x.
     """
 
     def likelihood(params: dict[str, Any]) -> dist.Distribution:
@@ -147,17 +134,9 @@ def gaussian_mixture_2d() -> Model:
 
 
 def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> np.ndarray:
-    """Data for ``gaussian_mixture_2d``: a component is drawn for every point, never averaged over.
+    """x (size,) for ``gaussian_mixture_2d``: a component is drawn for every point, never averaged over.
 
-        z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
-
-    Args:
-        size: N, points.
-        theta: (θ₁, θ₂).
-        seed: of the generator.
-
-    Returns:
-        x (N,).
+    z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
     """
     generator = np.random.default_rng(seed)
     z = generator.integers(0, 2, size)

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 
 from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
 from tractable.core import Batch, Model, Objective, Through, is_distribution
+from tractable.models.causes import base_of, log_prob_of
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
@@ -31,24 +33,19 @@ def kl_weight(weights: str, batch: Batch | None) -> Any:
 
 
 def bayes_by_backprop(
-    model: Model,
-    *,
-    samples: int = 1,
-    kl_weights: str = "uniform",
-    noise: str = "shared",
-    size: int = 1,
-    given: Any = None,
-) -> Objective:
+    model: Model, *, samples: int = 1, kl_weights: str = "uniform", noise: str = "shared", size: int = 1,
+    given: PyTree = None,
+) -> Objective:  # fmt: skip
     """Minus the compression cost of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
 
         −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
 
     in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the batches' sizes
     and π. Where a parameter's prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the
-    draw's own, with the direct terms through log q kept.
+    draw's own, with the direct terms through log q kept. Its parameters are {"mean": tree, "rho": tree}, shaped like
+    the model's unconstrained ones.
 
     Args:
-        model: its parameters are {"mean": tree, "rho": tree} here, shaped like the unconstrained ones.
         samples: S ≥ 1 draws a step.
         kl_weights: "uniform" or "geometric".
         noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
@@ -97,25 +94,22 @@ class _Fixed(NamedTuple):
     layered: WeightNoise | None  # of "local" and "flipout"
 
 
-def _fixed(model: Model, noise: str, given: Any) -> _Fixed:
-    shapes = model.space.shapes
-    layered = None if noise == "shared" else _layers(model, noise, shapes, given)
-    inner = () if layered is None else layered.transformed
-
-    def leaf(index: int, path: Any, like: Any) -> _Leaf:
+def _fixed(model: Model, noise: str, given: PyTree) -> _Fixed:
+    layered = None if noise == "shared" else _layers(model, noise, given)
+    paths, structure = jax.tree_util.tree_flatten_with_path(model.space.shapes)
+    leaves = []
+    for index, (path, like) in enumerate(paths):
         name, normal = tree.path_name(path), _normal(model, index)
-        inside, source = name in inner, "own"
+        inside, source = layered is not None and name in layered.transformed, "own"
         if layered is not None and not (inside and normal is None):
             source = "none" if inside else "layers"
-        return _Leaf(name, like, normal, inside, source)
-
-    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    return _Fixed(model, [leaf(i, *each) for i, each in enumerate(paths)], structure, layered)
+        leaves.append(_Leaf(name, like, normal, inside, source))
+    return _Fixed(model, leaves, structure, layered)
 
 
 def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
     """``count`` draws of (ε by name of leaf, noise of the layers)."""
-    own = {leaf.name: jnp.zeros(leaf.like.shape, leaf.like.dtype) for leaf in fixed.leaves if leaf.source == "own"}
+    own = {leaf.name: leaf.like for leaf in fixed.leaves if leaf.source == "own"}
     key, layer_key = jax.random.split(key)
     mine = tree.normal_like(key, own, count) if own else {}
     theirs = () if fixed.layered is None else fixed.layered.draw(layer_key, count, size)
@@ -174,11 +168,11 @@ def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: 
     # What the predictor alone may see is not a number elsewhere.
     shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
     seen = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown))
-    return jax.vmap(lambda e, y: _log_prob(likelihood.observe(seen, e), y))(eta, y)
+    return jax.vmap(lambda e, y: log_prob_of(likelihood.observe(seen, e), y))(eta, y)
 
 
 @jax.custom_vjp
-def normal_kl(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> jax.Array:
+def normal_kl(mean: jax.Array, rho: jax.Array, centre: ArrayLike, scale: ArrayLike) -> jax.Array:
     """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]; m and s are taken as fixed.
 
     Its gradient is written out, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ: one pass over memory, where the derivative of every
@@ -189,8 +183,8 @@ def normal_kl(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> jax.A
     return jnp.sum(square - 0.5 - log_softplus(rho) + jnp.log(scale))
 
 
-def _kl_forward(mean: jax.Array, rho: jax.Array, centre: Any, scale: Any) -> tuple[jax.Array, tuple]:
-    return normal_kl(mean, rho, centre, scale), (mean, rho, centre, scale)
+def _kl_forward(*kept: jax.Array) -> tuple[jax.Array, tuple]:
+    return normal_kl(*kept), kept
 
 
 def _kl_backward(kept: tuple, cotangent: jax.Array) -> tuple:
@@ -209,13 +203,11 @@ def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
     """Centre and scale of a parameter's normal prior on the reals, shaped for it; None for others."""
     if model.prior_is_callable:
         return None
-    prior = jax.tree.leaves(model.prior, is_leaf=is_distribution)[index]
-    while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
-        prior = prior.base_dist
+    prior = base_of(jax.tree.leaves(model.prior, is_leaf=is_distribution)[index])
     return (prior.loc, prior.scale) if type(prior) is dist.Normal else None
 
 
-def _layers(model: Model, noise: str, shapes: PyTree, given: Any) -> WeightNoise:
+def _layers(model: Model, noise: str, given: PyTree) -> WeightNoise:
     likelihood = model.likelihood
     if not isinstance(likelihood, Through) or given is None:
         raise ModelError(
@@ -223,8 +215,4 @@ def _layers(model: Model, noise: str, shapes: PyTree, given: Any) -> WeightNoise
             "that of tr.models.neural_network does, and data with a given. Use noise='shared'."
         )
     make = {"local": local_reparameterisation, "flipout": flipout}[noise]
-    return make(lambda u, x: likelihood.predictor(model.constrain(u), x), shapes, given)
-
-
-def _log_prob(distribution: PyTree, y: PyTree) -> jax.Array:
-    return tree.total(jax.tree.map(lambda d, v: d.log_prob(v), distribution, y, is_leaf=is_distribution))
+    return make(lambda u, x: likelihood.predictor(model.constrain(u), x), model.space.shapes, given)

@@ -1,10 +1,4 @@
-"""What a ladder and its inference network are worth on rows: bounds of log p(x), weights, and the cost of each layer.
-
-    w_k = p(x, h_k) / q(h_k | x),   h_k ~ q(h | x)
-    ELBO = E log w  ≤  E log (1/K) Σ_k w_k  ≤  log p(x)      (Burda, Grosse & Salakhutdinov 2016, theorem 1)
-
-In the limit of many draws the second is log p(x); its gap to the first is KL(q(h | x) ‖ p(h | x)).
-"""
+"""What a ladder and its inference network are worth on rows: bounds of log p(x), weights, each layer's cost."""
 
 import functools
 import math
@@ -24,7 +18,12 @@ TOGETHER = 128  # draws of a row that one key makes
 
 
 class Bounds(NamedTuple):
-    """Of every row, (n,), in nats."""
+    """Of every row, (n,), in nats; w_k = p(x, h_k) / q(h_k | x), h_k ~ q(h | x).
+
+        ELBO = E log w  ≤  E log (1/K) Σ_k w_k  ≤  log p(x)      (Burda, Grosse & Salakhutdinov 2016, theorem 1)
+
+    In the limit of many draws the second is log p(x); its gap to the first is KL(q(h | x) ‖ p(h | x)).
+    """
 
     elbo: np.ndarray  # mean of log w
     elbo_error: np.ndarray  # its standard error
@@ -50,7 +49,7 @@ def numbers() -> int:
     return CACHED if jax.default_backend() == "cpu" else HELD
 
 
-def log_weights(ladder: Ladder, params: PyTree, x: Any, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
+def log_weights(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
     """log w, leading axes (draw, row), and what each layer pays, (L, draw, row)."""
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
     costs = jnp.stack([q_i.log_prob(h_i) - p_i for q_i, h_i, p_i in zip(q, h, log_p[1:], strict=True)])
@@ -79,12 +78,12 @@ def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: 
 
 
 @functools.partial(jax.jit, static_argnames=("ladder", "samples"))
-def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: Any, index: jax.Array, key: jax.Array) -> _Sums:
+def _bounds(ladder: Ladder, samples: int, params: PyTree, rows: PyTree, index: jax.Array, key: jax.Array) -> _Sums:
     n, together = len(index), min(samples, TOGETHER)
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i)))(index)
     x = jax.vmap(lambda key, row: ladder.look(key, row[None])[0])(keys[:, 0], rows)
 
-    def of_row(key: jax.Array, x: Any) -> tuple[jax.Array, jax.Array]:
+    def of_row(key: jax.Array, x: PyTree) -> tuple[jax.Array, jax.Array]:
         h, q = ladder.drawn(key, params, x[None], together)
         log_w, costs = log_weights(ladder, params, x[None], h, q)
         return log_w[:, 0], costs[..., 0]

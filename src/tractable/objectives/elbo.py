@@ -27,7 +27,7 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
     """
     posterior = log_posterior(model, flat=flat, jacobian=False)
 
-    def value(noise: Any, params: PyTree, batch: Batch | None) -> jax.Array:
+    def value(noise: PyTree, params: PyTree, batch: Batch | None) -> jax.Array:
         del noise
         if prior or batch is None:
             return posterior(params, batch)
@@ -39,14 +39,9 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
 
 
 def elbo(
-    log_joint: Callable,
-    q: Approximation,
-    *,
-    samples: int = 1,
-    gradient: str = "reparameterised",
-    control: str | None = "leave-one-out",
-    temperature: float | jax.Array = 1.0,
-) -> Objective:
+    log_joint: Callable, q: Approximation, *, samples: int = 1, gradient: str = "reparameterised",
+    control: str | None = "leave-one-out", temperature: float | jax.Array = 1.0,
+) -> Objective:  # fmt: skip
     """The evidence lower bound, E_q[log p(y, z)] + H[q] = log p(y) − KL(q ‖ p(z|y)).
 
     Args:
@@ -67,13 +62,17 @@ def elbo(
     Raises:
         SettingsError: no samples, an unknown estimator, leave-one-out of one sample.
     """
-    _check(samples, gradient, control)
+    expect("An ELBO is estimated from draws of q: samples", samples, Count)
+    expect("gradient", gradient, Gradient)
+    expect("control", control, Control)
+    if gradient == "score" and control == "leave-one-out" and samples < 2:
+        raise SettingsError("control='leave-one-out' needs samples of 2 or more: one draw leaves nothing to average.")
 
     def weigh(phi: PyTree, z: jax.Array, batch: Batch | None) -> jax.Array:
         return jax.vmap(lambda z: log_joint(z, batch) / temperature - q.log_prob(phi, z))(z)  # (S,)
 
     def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
-        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        z = _sampled(q, phi, noise)
         if gradient == "reparameterised":
             return jnp.mean(jax.vmap(lambda z: log_joint(z, batch))(z)) / temperature + q.entropy(phi)
         return jnp.mean(weigh(jax.lax.stop_gradient(phi), z, batch))
@@ -92,17 +91,18 @@ def _normals(q: Approximation, samples: int) -> Callable:
     return draw
 
 
+def _sampled(q: Approximation, phi: PyTree, noise: jax.Array) -> jax.Array:
+    """z of every ε, (S, d)."""
+    return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+
+
 def _remember(control: str | None) -> Callable:
     """What a control variate begins with: sums, and how much weight they hold."""
 
     def remember(phi: PyTree) -> PyTree:
-        zero = jnp.zeros((), jax.tree.leaves(phi)[0].dtype)
         if control == "running-mean":
-            return zero, zero
-        if control == "fitted":
-            nothing = jax.tree.map(jnp.zeros_like, phi)
-            return nothing, nothing
-        return ()
+            return (jnp.zeros((), jax.tree.leaves(phi)[0].dtype),) * 2
+        return (jax.tree.map(jnp.zeros_like, phi),) * 2 if control == "fitted" else ()
 
     return remember
 
@@ -111,7 +111,7 @@ def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Call
     """The ``slope`` of the score function, (1/S) Σ_s (f_s − b) ∇ log q(z_s) with f = log p/T − log q."""
 
     def slope(noise: jax.Array, phi: PyTree, batch: Batch | None, memory: PyTree) -> tuple:
-        z = jax.lax.stop_gradient(jax.vmap(lambda eps: q.sample(phi, eps))(noise))
+        z = jax.lax.stop_gradient(_sampled(q, phi, noise))
         signal = jax.lax.stop_gradient(weigh(phi, z, batch))  # (S,)
         bound = jnp.mean(signal)
         if control == "fitted":
@@ -171,7 +171,7 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
         raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")
 
     def weights(noise: jax.Array, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-        z = jax.vmap(lambda eps: q.sample(phi, eps))(noise)
+        z = _sampled(q, phi, noise)
         return z, jax.vmap(lambda z: log_joint(z, batch) - q.log_prob(phi, z))(z)
 
     def value(noise: jax.Array, phi: PyTree, batch: Batch | None) -> jax.Array:
@@ -187,11 +187,3 @@ def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> O
         return jax.nn.logsumexp(log_weights) - jnp.log(samples), jax.grad(surrogate)(phi), memory
 
     return Objective(_normals(q, samples), value, slope=slope)
-
-
-def _check(samples: int, gradient: str, control: str | None) -> None:
-    expect("An ELBO is estimated from draws of q: samples", samples, Count)
-    expect("gradient", gradient, Gradient)
-    expect("control", control, Control)
-    if gradient == "score" and control == "leave-one-out" and samples < 2:
-        raise SettingsError("control='leave-one-out' needs samples of 2 or more: one draw leaves nothing to average.")

@@ -1,10 +1,4 @@
-"""Bounds climbed through the draws themselves: variational autoencoders, and their importance-weighted kin.
-
-For layers whose draws can be differentiated: h = h(φ, ε).
-
-    ELBO      E_q[log p(x | h¹)] − Σ_i E_q[log q(h^i | ·) − log p(h^i | h^{i+1})]
-    K-sample  E_q[log (1/K) Σ_k w_k],    w_k = p(x, h_k) / q(h_k | x)
-"""
+"""Bounds climbed through draws that can be differentiated, h = h(φ, ε): variational autoencoders and their kin."""
 
 import math
 from typing import Any, Literal
@@ -12,6 +6,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from numpyro.distributions import Distribution
 
 from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
@@ -38,17 +33,16 @@ def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> ja
     return batch.scale * jnp.sum(batch.counted(terms)) + ladder.log_prior(params["theta"])
 
 
+def looked(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
+    """The key of h's draws, and x of a batch's rows."""
+    look_key, draw_key = jax.random.split(noise)
+    return draw_key, ladder.look(look_key, batch.data[0])
+
+
 def autoencoding(
-    ladder: Ladder,
-    *,
-    samples: int = 1,
-    gradient: str = "reparameterised",
-    kl: str = "closed",
-    beta: float = 1.0,
-    free_bits: float = 0.0,
-    warmup: Any = 0,
-    relaxation: float | None = None,
-) -> Objective:
+    ladder: Ladder, *, samples: int = 1, gradient: str = "reparameterised", kl: str = "closed", beta: float = 1.0,
+    free_bits: float = 0.0, warmup: float | jax.Array = 0, relaxation: float | None = None,
+) -> Objective:  # fmt: skip
     """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
 
     What is climbed is the ELBO, log p(x) − KL(q(h | x) ‖ p(h | x)) of every row, as long as ``beta``, ``free_bits`` and
@@ -62,14 +56,14 @@ def autoencoding(
         samples: S ≥ 1 draws of h a row and step, averaged over.
         gradient: "reparameterised"; "path" leaves out the score of q, which has mean zero: no noise is left where q is
             the posterior (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", whose log q it cuts.
-        kl: "closed": what a layer pays is the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where there is one and
-            where it is right: for h^L always, for i < L where h^{i+1} was drawn before h^i. From the bottom up it is
-            drawn after h^i and depends on it, so the KL at that h^{i+1} is no expectation of log q − log p (its
-            gradient is biased), and the draw's own ratio is kept. "sampled": the draw's own ratio everywhere.
+        kl: "closed": the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where there is one and where it is right:
+            for h^L always, for i < L where h^{i+1} was drawn before h^i. From the bottom up it is drawn after h^i and
+            depends on it, so that the KL at that h^{i+1} has a biased gradient, and the draw's own log q − log p is
+            kept. "sampled": the draw's own everywhere.
         beta: β > 0 (Higgins et al. 2017). Above 1 a looser bound is climbed, below 1 none.
         free_bits: λ ≥ 0 nats a unit that cost nothing (Kingma et al. 2016).
         warmup: steps over which the weight of the KL grows from 0 to β (Sønderby et al. 2016). A number, or traced.
-        relaxation: τ > 0, at which discrete layers are relaxed (``amortised.relaxed``). Then everything here, the
+        relaxation: τ > 0, at which discrete layers are relaxed (``objectives.relaxed``). Then everything here, the
             reported value too, is of the relaxed model, and biased for the discrete one.
 
     Raises:
@@ -85,9 +79,8 @@ def autoencoding(
 
     def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
         """Means over draws: log p(x | h¹), (n,), and of each layer what its units pay, (n, units)."""
-        look_key, draw_key = jax.random.split(noise)
-        x = ladder.look(look_key, batch.data[0])
-        h, q, p = _drawn(draw_key, ladder, params, x, samples, relaxation)
+        key, x = looked(ladder, noise, batch)
+        h, q, p = _drawn(key, ladder, params, x, samples, relaxation)
         density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
         above = jax.tree.map(lambda a: a[None], x)
         layers = zip(q, density, p[1:], h, strict=True)
@@ -119,10 +112,10 @@ def autoencoding(
 
 
 def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "doubly") -> Objective:
-    """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k (Burda et al. 2016).
+    """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k, w_k = p(x, h_k) / q(h_k | x).
 
     It rises with K to log p(x), and at K = 1 is the ELBO. What q becomes under it is a proposal, broader than the q of
-    an ELBO; what its single draws say about h is no better.
+    an ELBO; what its single draws say about h is no better. Burda et al. 2016.
 
     Args:
         samples: K ≥ 1 draws of h a row and step.
@@ -131,22 +124,17 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
             and without noise where q is the posterior (Tucker et al. 2019). θ has Σ_k w̃_k ∇ log p(x, h_k) either
             way; of a recognition that shares θ, θ within q moves as φ does.
 
-    Raises:
-        SettingsError, ModelError: as for ``autoencoding``.
+    Raises: as for ``autoencoding``.
     """
     _check(ladder, samples, gradient, ImportanceGradient, None)
 
-    def inside(noise: jax.Array, batch: Batch) -> tuple[jax.Array, Any]:
-        look_key, draw_key = jax.random.split(noise)
-        return draw_key, ladder.look(look_key, batch.data[0])
-
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        key, x = inside(noise, batch)
+        key, x = looked(ladder, noise, batch)
         h, q = ladder.drawn(key, params, x, samples, pathwise=True)
         return summed(ladder, params, k_sample(log_weights(ladder, params, x, h, q)[0]), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
-        key, x = inside(noise, batch)
+        key, x = looked(ladder, noise, batch)
 
         def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
             q = _held(ladder, params, x, h, None)
@@ -175,22 +163,23 @@ def again(share: jax.Array, slopes: PyTree) -> PyTree:
     return jax.tree.map(lambda g: g * share.reshape(share.shape + (1,) * (g.ndim - 2)), slopes)
 
 
-def unit_costs(q: Any, density: Any, p: Any, h: Any, closed: bool) -> jax.Array:
+def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTree, closed: bool) -> jax.Array:
     """What the units of a layer pay, (draw, row, unit): KL(q ‖ p) of each, or log q − log p of its draw.
 
     Args:
         density: q again, as its density is to be differentiated.
     """
-    independent = all(isinstance(d, dist.Independent) and d.reinterpreted_batch_ndims == 1 for d in (q, density, p))
+    layers: list[Any] = [q, density, p]
+    independent = all(isinstance(d, dist.Independent) and d.reinterpreted_batch_ndims == 1 for d in layers)
     if independent:
-        q, density, p = q.base_dist, density.base_dist, p.base_dist
+        layers = [d.base_dist for d in layers]
     try:
-        cost = dist.kl_divergence(q, p) if closed else None
+        cost = dist.kl_divergence(layers[0], layers[2]) if closed else None
     except NotImplementedError:  # no closed form is known
         cost = None
     if cost is None:
         value = h.logits if isinstance(h, Soft) else h
-        cost = density.log_prob(value) - p.log_prob(value)
+        cost = layers[1].log_prob(value) - layers[2].log_prob(value)
     return cost if independent else cost[..., None]
 
 
@@ -209,7 +198,7 @@ def closed_layers(ladder: Ladder) -> frozenset[int]:
 
 
 def _drawn(
-    key: jax.Array, ladder: Ladder, params: PyTree, x: Any, draws: int, relaxation: float | None
+    key: jax.Array, ladder: Ladder, params: PyTree, x: PyTree, draws: int, relaxation: float | None
 ) -> tuple[tuple, list, list]:
     """h, [q(h¹ | ·), …], [p(x | h¹), p(h¹ | h²), …]."""
     if relaxation is None:
@@ -220,7 +209,7 @@ def _drawn(
     return h, q, [p[0], *relaxed.softened(ladder, p[1:], relaxation)]
 
 
-def _held(ladder: Ladder, params: PyTree, x: Any, h: tuple, relaxation: float | None) -> list:
+def _held(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, relaxation: float | None) -> list:
     """q at h, differentiable in h alone."""
     fixed = jax.lax.stop_gradient({name: params[name] for name in ("theta", "phi")})
     q = ladder.infer(fixed, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])[1]
@@ -236,7 +225,7 @@ def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
     return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
 
 
-def _check(ladder: Ladder, samples: Any, gradient: str, known: Any, relaxation: float | None) -> None:
+def _check(ladder: Ladder, samples: int, gradient: str, known: object, relaxation: float | None) -> None:
     expect("samples, draws of h a row,", samples, Count)
     expect("gradient", gradient, known)
     if relaxation is not None:
@@ -250,7 +239,7 @@ def _check(ladder: Ladder, samples: Any, gradient: str, known: Any, relaxation: 
 
 
 def check_costs(gradient: str, kl: str) -> None:
-    """Raise the sentence of a gradient and a KL that do not go together."""
+    """A sentence where a gradient and a KL do not go together."""
     if gradient == "path" and kl == "closed":
         raise SettingsError(
             "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not look at: "

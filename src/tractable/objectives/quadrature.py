@@ -1,11 +1,4 @@
-"""The ELBO without sampling, where the likelihood sees the parameters through one linear predictor.
-
-    η_n = c_n + f_nᵀ z,   q(z) normal  ⇒  η_n ~ N(c_n + f_nᵀ μ, f_nᵀ Σ f_n)
-
-so each datum's expectation is an integral over one number, or two where the likelihood has another number u such as a
-noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic and a quasi-Newton method climbs
-it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
-"""
+"""The ELBO without sampling, where the likelihood sees the parameters through one linear predictor."""
 
 import functools
 from collections.abc import Callable
@@ -15,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.typing import DTypeLike
 
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
 from tractable.core import Model, Through, is_distribution
 from tractable.data.rows import Data, apart
+from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
 
 PyTree = Any
@@ -45,24 +40,26 @@ class Linear(NamedTuple):
 
 
 def structure(model: Model, data: Data | None) -> Linear | None:
-    """The model's linear part, or None where it has another shape. Linearity is probed, at random rows and points."""
+    """The model's linear part, or None where it has another shape. Linearity is probed, at random rows and points.
+
+        η_n = c_n + f_nᵀ z,   q(z) normal  ⇒  η_n ~ N(c_n + f_nᵀ μ, f_nᵀ Σ f_n)
+
+    so each datum's expectation is an integral over one number, or two where the likelihood has another number u such as
+    a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic and a quasi-Newton method
+    climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
+    """
     if data is None or not data.resident or not isinstance(model.likelihood, Through) or model.prior_is_callable:
         return None
     size = model.space.size
     leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
-    laplace, centre, scale, normal = [], [], [], []
-    for d, shape in zip(leaves, shapes, strict=True):
-        inner = d
-        while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
-            inner = inner.base_dist
-        known = type(inner) in (dist.Normal, dist.Laplace)
-        count = int(np.prod(shape))
-        normal.append(np.full(count, known))
-        laplace.append(np.full(count, type(inner) is dist.Laplace))
-        for out, name, default in ((centre, "loc", 0.0), (scale, "scale", 1.0)):
-            value = np.asarray(getattr(inner, name) if known else default)
-            out.append(np.broadcast_to(value, shape).ravel())
+    columns = []
+    for prior, shape in zip(map(base_of, leaves), shapes, strict=True):
+        known = type(prior) in (dist.Normal, dist.Laplace)
+        of_weight = (prior.loc, prior.scale) if known else (0.0, 1.0)
+        each = known, type(prior) is dist.Laplace, *of_weight
+        columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
+    normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     rows = np.random.default_rng(0).integers(0, data.size, PROBED)
     y, given = jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
     try:
@@ -72,17 +69,13 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     first = slopes[:1]
     if not np.allclose(slopes, first, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(first).max()))):
         return None
-    normal, acting = np.concatenate(normal), np.any(np.asarray(first) != 0, axis=(0, 1))
+    acting = np.any(np.asarray(first) != 0, axis=(0, 1))
     # A normal number that the likelihood looks at past η, as a log noise scale, must be integrated over too.
     linear = normal & ~np.asarray(_beside(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]) or size > 5000:
         return None
-    weights = linear.astype(float)
-    return Linear(
-        weights, int(others[0]) if len(others) else None, np.concatenate(laplace), np.concatenate(centre),
-        np.concatenate(scale),
-    )  # fmt: skip
+    return Linear(linear.astype(float), int(others[0]) if len(others) else None, laplace, centre, scale)
 
 
 def climb(
@@ -125,22 +118,20 @@ def climb(
 
 
 def expected(
-    model: Model,
-    q: Approximation,
-    other: int | None,
-    linear: Linear,
-    y: PyTree,
-    offsets: jax.Array,
-    features: jax.Array,
-    counts: jax.Array | None = None,
-) -> Callable[[PyTree], jax.Array]:
+    model: Model, q: Approximation, other: int | None, linear: Linear, y: PyTree, offsets: jax.Array,
+    features: jax.Array, counts: jax.Array | None = None,
+) -> Callable[[PyTree], jax.Array]:  # fmt: skip
     """``φ -> `` ELBO in nats, exact up to the nodes; ``counts`` says how often each row counts, by default once."""
     nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
     shares = jnp.asarray(shares / shares.sum(), offsets.dtype)
     nodes = jnp.asarray(nodes, offsets.dtype)
     likelihood: Any = model.likelihood
 
-    def total(terms: jax.Array) -> jax.Array:  # of (N, node)
+    def total(params: PyTree, etas: jax.Array) -> jax.Array:  # of (N, node)
+        def one(eta: jax.Array, y: PyTree) -> jax.Array:
+            return log_prob_of(likelihood.observe(params, eta), y)
+
+        terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: one(eta, y))(etas))(etas, y)
         return jnp.sum((terms if counts is None else counts[:, None] * terms) @ shares)
 
     def of(phi: PyTree) -> jax.Array:
@@ -148,9 +139,7 @@ def expected(
         middle, spread = offsets + features @ mean, projected(phi, features)  # (N,)
         if other is None:
             etas = middle[:, None] + spread[:, None] * nodes  # (N, node)
-            params = model.constrain(model.space.unravel(mean))
-            terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: _log_prob(likelihood, params, eta, y))(etas))(etas, y)
-            data = total(terms)
+            data = total(model.constrain(model.space.unravel(mean)), etas)
         else:
             cross, variance = covariance(phi, features, other), jnp.square(sd[other])
             left = jnp.sqrt(jnp.maximum(jnp.square(spread) - jnp.square(cross) / variance, 1e-12))
@@ -158,9 +147,7 @@ def expected(
             def at(u: jax.Array) -> jax.Array:
                 now = middle + cross / variance * (u - mean[other])
                 etas = now[:, None] + left[:, None] * nodes
-                params = model.constrain(model.space.unravel(mean.at[other].set(u)))
-                terms = jax.vmap(lambda etas, y: jax.vmap(lambda eta: _log_prob(likelihood, params, eta, y))(etas))
-                return total(terms(etas, y))
+                return total(model.constrain(model.space.unravel(mean.at[other].set(u))), etas)
 
             data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
         prior = jnp.sum(jnp.where(linear.weights > 0, _expected_prior(linear, mean, sd), 0.0))
@@ -194,11 +181,6 @@ def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
     return jnp.zeros(len(features), features.dtype)
 
 
-def _log_prob(likelihood: Through, params: PyTree, eta: jax.Array, y: PyTree) -> jax.Array:
-    terms = jax.tree.map(lambda d, v: d.log_prob(v), likelihood.observe(params, eta), y, is_leaf=is_distribution)
-    return tree.total(terms)
-
-
 def _expected_prior(linear: Linear, mean: jax.Array, sd: jax.Array) -> jax.Array:
     """E_q log p(z) of every weight, (d,)."""
     away = mean - linear.centre
@@ -215,8 +197,7 @@ def _other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.
     def total(z: jax.Array) -> jax.Array:
         unconstrained = model.space.unravel(z)
         params = model.constrain(unconstrained)
-        terms = jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), model.prior, params, is_leaf=is_distribution)
-        return tree.total(terms) + model.log_jacobian(unconstrained, params)
+        return model.log_prior(params) + model.log_jacobian(unconstrained, params)
 
     weights = jnp.where(linear.weights > 0, linear.centre, 0.0)
     at_centre = jnp.where(
@@ -232,7 +213,7 @@ def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat
     return jax.value_and_grad(lambda flat: elbo(unravel(flat)))(flat)
 
 
-def raveller(q: Approximation, size: int, dtype: Any) -> tuple[Callable, Callable]:
+def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, Callable]:
     """Between φ and one flat vector."""
     number = jax.ShapeDtypeStruct((size,), dtype)
     return tree.raveller(jax.eval_shape(q.init, number, number))
@@ -262,7 +243,8 @@ def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array
 
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
         eta = _eta(model, z, x)
-        return jax.grad(lambda z: _log_prob(likelihood, model.constrain(model.space.unravel(z)), eta, y))(z)
+        seen = likelihood.observe
+        return jax.grad(lambda z: log_prob_of(seen(model.constrain(model.space.unravel(z)), eta), y))(z)
 
     points = jax.random.normal(key, (PROBED, model.space.size))
     slopes = jax.vmap(lambda z: jax.vmap(lambda y, x: slope(z, y, x))(y, given))(points)  # (point, row, d)

@@ -3,11 +3,9 @@
     binary      σ(l),        l = (η + log u − log(1 − u)) / τ         u ~ Uniform(0, 1)
     others      softmax(l),  l = log_softmax((η + g) / τ)             g ~ Gumbel(0, 1)
 
-At τ → 0 draws are the discrete ones; at any τ > 0 they have a derivative. Densities are of l and not of σ(l), whose
-digits run out at 0 and 1 (Maddison, Mnih & Teh 2017, appendix C; Jang, Gu & Poole 2017).
-
-q and p are both relaxed, at the same τ, and log p − log q is taken of the relaxed h: what is climbed is a bound for the
-relaxed model. Its gradient is biased for the discrete one, and the more the larger τ is.
+Densities are of l and not of σ(l), whose digits run out at 0 and 1 (Maddison, Mnih & Teh 2017, appendix C; Jang, Gu
+& Poole 2017). q and p are both relaxed, at the same τ: what is climbed is a bound for the relaxed model, whose gradient
+is biased for the discrete one, the more the larger τ is.
 """
 
 import math
@@ -16,9 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, constraints
 
-from tractable.models.ladder import Ladder
+from tractable.models.causes import base_of
+from tractable.models.ladder import Ladder, draws_of
 from tractable.models.layers import Soft
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Positive, expect
@@ -40,24 +40,24 @@ class LogConcrete(dist.Distribution):
     reparametrized_params = ["logits", "temperature"]  # noqa: RUF012
     pytree_data_fields = ("logits", "temperature")
 
-    def __init__(self, logits: Any, temperature: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(self, logits: ArrayLike, temperature: ArrayLike, *, validate_args: bool | None = None) -> None:
         self.logits, self.temperature = jnp.asarray(logits), temperature
         super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args=validate_args)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: jax.Array, intermediates: PyTree = None) -> jax.Array:
         levels = self.logits.shape[-1]
         free = self.logits - self.temperature * value
         constant = math.lgamma(levels) + (levels - 1) * jnp.log(self.temperature)
         return constant + jnp.sum(free, -1) - levels * jax.nn.logsumexp(free, -1)
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         g = jax.random.gumbel(key, (*sample_shape, *self.logits.shape), self.logits.dtype)
         return jax.nn.log_softmax((self.logits + g) / self.temperature)
 
 
-def soften(distribution: Any, temperature: float) -> Any:
+def soften(distribution: Distribution, temperature: float) -> Distribution:
     """The density of the l of a discrete layer's distribution."""
-    base = distribution.base_dist
+    base = base_of(distribution)
     if isinstance(base, dist.BernoulliLogits):
         scale = jnp.full_like(base.logits, 1 / temperature)
         return dist.Logistic(base.logits / temperature, scale, validate_args=False).to_event(1)
@@ -65,19 +65,19 @@ def soften(distribution: Any, temperature: float) -> Any:
 
 
 def drawn(
-    key: jax.Array, ladder: Ladder, params: PyTree, x: Any, draws: int, temperature: float
+    key: jax.Array, ladder: Ladder, params: PyTree, x: PyTree, draws: int, temperature: float
 ) -> tuple[tuple, list[Any]]:
     """As ``Ladder.drawn(..., pathwise=True)``, discrete layers relaxed: their h is ``Soft``, their q a density of l."""
-    keys, found = jax.random.split(key, ladder.depth), [None] * ladder.depth
+    keys, found = jax.random.split(key, ladder.depth), {}
 
-    def choose(i: int, q: Any) -> Any:
+    def choose(i: int, q: Distribution) -> PyTree:
         soft = i + 1 in ladder.discrete
         q = found[i] = soften(q, temperature) if soft else q
-        h = q.sample(keys[i]) if q.batch_shape[0] == draws else q.sample(keys[i], (draws,))[:, 0]
+        h = draws_of(q, keys[i], draws)
         return Soft(h) if soft else h
 
     h, _ = ladder.infer(params, jax.tree.map(lambda a: a[None], x), choose)
-    return h, found
+    return h, [found[i] for i in range(ladder.depth)]
 
 
 def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]:
@@ -85,7 +85,7 @@ def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]
     return [soften(d, temperature) if i + 1 in ladder.discrete else d for i, d in enumerate(layers)]
 
 
-def check_relaxation(ladder: Ladder, temperature: Any) -> None:
+def check_relaxation(ladder: Ladder, temperature: float) -> None:
     """Sentences, where there is nothing to relax or no relaxation."""
     expect("relaxation, a temperature,", temperature, Positive)
     if not ladder.discrete:

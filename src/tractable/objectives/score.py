@@ -1,7 +1,5 @@
 """Bounds climbed by the score function, which asks nothing of the hidden layers but log p and log q: NVIL and VIMCO.
 
-    ∇_φ E_q[f(h)] = E_q[(f(h) − b) ∇ log q(h | x)],   f = log p(x, h) − log q(h | x),   any b that does not see h
-
 Everything here is (draws) → (signals, (layer, draw, row)) → a surrogate, whose one derivative is the whole estimate: of
 θ by ∇ log p, of φ by a signal times ∇ log q, of the baselines ψ by a signal times ∇ C.
 """
@@ -17,7 +15,7 @@ import jax.numpy as jnp
 from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
-from tractable.objectives.pathwise import k_sample, keys, summed
+from tractable.objectives.pathwise import k_sample, keys, looked, summed
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
@@ -70,17 +68,7 @@ class Signals(NamedTuple):
     baseline: jax.Array  # of ∇ C_i
 
 
-def nvil(
-    ladder: Ladder,
-    *,
-    samples: int = 1,
-    centre: bool = True,
-    baseline: str | None = "layers",
-    normalise: bool = True,
-    local: bool = True,
-    leave_one_out: bool = False,
-    decay: float = 0.8,
-) -> Objective:
+def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
     """Neural variational inference and learning, the ELBO climbed by the score function (Mnih & Gregor 2014).
 
         l_i = Σ_{j≥i−1} log p(h^j | h^{j+1}) − Σ_{j≥i} log q(h^j | h^{j−1}),   h⁰ = x, i = 1…L   (section 2.3, local)
@@ -95,8 +83,7 @@ def nvil(
 
     Args:
         samples: S ≥ 1 draws of h a row and step.
-        centre, baseline, normalise, local, leave_one_out, decay: as in ``Switches``; leave_one_out needs S ≥ 2. With
-            local=False every layer's signal is l_1.
+        switches: fields of ``Switches``; leave_one_out needs S ≥ 2. With local=False every layer's signal is l_1.
 
     The climb's params hold ``"psi"``, made by ``begin_baselines``, where there is a baseline.
 
@@ -104,8 +91,8 @@ def nvil(
         SettingsError: an unknown baseline, a decay outside [0, 1), leave-one-out of one draw; local signals or
             baselines of layers where layers are not inferred from the bottom up.
     """
-    switches = Switches(centre, baseline, normalise, local, leave_one_out, decay)
-    check(ladder, switches, samples)
+    chosen = Switches(**switches)
+    check(ladder, chosen, samples)
     walked = functools.partial(_walked, ladder, samples)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
@@ -114,9 +101,9 @@ def nvil(
         return summed(ladder, params, jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: Memory) -> tuple:
-        return slope_at(ladder, switches, params, *walked(noise, batch), batch, memory)
+        return slope_at(ladder, chosen, params, *walked(noise, batch), batch, memory)
 
-    return Objective(keys, value, lambda params: remember(ladder, params), slope)
+    return Objective(keys, value, functools.partial(remember, ladder), slope)
 
 
 def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
@@ -174,7 +161,7 @@ def remember(ladder: Ladder, params: PyTree) -> Memory:
 
 
 def slope_at(
-    ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Walk, batch: Batch, memory: Memory
+    ladder: Ladder, switches: Switches, params: PyTree, x: PyTree, walk: Walk, batch: Batch, memory: Memory
 ) -> tuple[jax.Array, PyTree, Memory]:
     """NVIL's (ELBO, gradient, memory after the batch), of the draws that ``walk`` makes: sum scale.
 
@@ -199,7 +186,9 @@ def slope_at(
     return value, gradient, after
 
 
-def multisample_slope_at(ladder: Ladder, params: PyTree, x: Any, walk: Walk, batch: Batch) -> tuple[jax.Array, PyTree]:
+def multisample_slope_at(
+    ladder: Ladder, params: PyTree, x: PyTree, walk: Walk, batch: Batch
+) -> tuple[jax.Array, PyTree]:
     """VIMCO's (K-sample bound, gradient), of the draws that ``walk`` makes: sum scale."""
 
     def surrogate(params: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -229,7 +218,7 @@ def gains(log_w: jax.Array) -> jax.Array:
     return k_sample(log_w)[None] - jax.vmap(k_sample)(without)
 
 
-def seen_below(ladder: Ladder, params: PyTree, x: Any, h: tuple, baseline: str) -> list[jax.Array]:
+def seen_below(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baseline: str) -> list[jax.Array]:
     """What C_1 … C_L see, each (draw or 1, row, …): x about its mean, then h¹ … h^{L−1} or x again. Values only."""
     features = ladder.visible.features(jax.tree.map(lambda a: a[None], x))
     first = features - params["phi"]["centre"].reshape((1,) * (features.ndim - 1) + (-1,))
@@ -260,14 +249,10 @@ def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Me
     here = mean(residual)
     spread = mean(jnp.square(residual - here[:, None, None]))
     keep, add = switches.decay, 1 - switches.decay
-    after = Memory(
-        keep * memory.mean + add * here, keep * memory.variance + add * spread, keep * memory.weight + add
-    )  # fmt: skip
-    own = residual - memory.centre()[:, None, None] if switches.centre else residual
-    mine = own
+    after = Memory(keep * memory.mean + add * here, keep * memory.variance + add * spread, keep * memory.weight + add)
+    own = mine = residual - memory.centre()[:, None, None] if switches.centre else residual
     if switches.leave_one_out:
-        draws = residual.shape[1]
-        mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (draws - 1)
+        mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (residual.shape[1] - 1)
     if switches.normalise:
         own, mine = own / memory.scale()[:, None, None], mine / memory.scale()[:, None, None]
     return Signals(mine, own), after
@@ -299,12 +284,11 @@ def check(ladder: Ladder, switches: Switches, samples: int) -> None:
 
 def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
     """x of a batch's rows, and how h is drawn for them."""
-    look_key, draw_key = jax.random.split(noise)
-    x = ladder.look(look_key, batch.data[0])
-    return x, lambda params: ladder.drawn(draw_key, params, x, samples)
+    key, x = looked(ladder, noise, batch)
+    return x, lambda params: ladder.drawn(key, params, x, samples)
 
 
-def _terms(ladder: Ladder, params: PyTree, x: Any, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:
+def _terms(ladder: Ladder, params: PyTree, x: PyTree, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:
     """log p(x | h¹), … (L + 1, draw, row), log q(h¹ | ·), … (L, draw, row), and h, which no gradient goes through."""
     h, q = walk(params)
     h = jax.lax.stop_gradient(h)

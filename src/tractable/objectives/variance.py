@@ -70,9 +70,8 @@ def gradient_variance(
     Args:
         params: {"theta": θ, "phi": φ}; and "psi" where baselines have been learnt. Missing ones are fitted to the
             batch on a first pass, a ridge regression on random tanh units; c and σ̂ always are told by that pass.
-        data: of which ``rows`` are taken at random.
+        data: of which ``rows`` are taken at random, n ≥ 1 and at most all.
         draws: ≥ 4, an even number.
-        rows: n ≥ 1 in the batch; at most all.
         switches: settings by name; by default none of them, each alone, and heaped up.
 
     Raises:
@@ -98,7 +97,7 @@ def gradient_variance(
 
 @functools.partial(jax.jit, static_argnames=("ladder", "chosen", "pairs"))
 def _measured(
-    ladder: Ladder, chosen: tuple, pairs: int, params: PyTree, x: Any, scale: Any, first: jax.Array, key: jax.Array
+    ladder: Ladder, chosen: tuple, pairs: int, params: PyTree, x: PyTree, scale: float, first: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """½|g − g′|² and g·g′ of every pair of draws, (pair, setting, L)."""
     fixed = [_fixed(ladder, setting, params, x, first) for setting in chosen]
@@ -125,13 +124,13 @@ def _measured(
     return jax.lax.map(pair, jax.random.split(key, pairs))
 
 
-def _weights(ladder: Ladder, setting: Switches, fixed: _Fixed, params: PyTree, x: Any, h: tuple) -> jax.Array:
+def _weights(ladder: Ladder, setting: Switches, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """What weighs ∇ log q(h^i | ·), (L, draw, row)."""
     residual = _residual(ladder, setting, fixed.psi, params, x, h)
     return centred(setting, residual, jnp.ones(residual.shape[2]), fixed.memory)[0].inference
 
 
-def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x: Any, h: tuple) -> jax.Array:
+def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """l_i − C_i, (L, draw, row)."""
     rows = jax.tree.map(lambda a: a[None], x)
     log_p, log_q = jnp.stack(ladder.log_p(params["theta"], rows, h)), jnp.stack(ladder.log_q(params, rows, h))
@@ -141,21 +140,16 @@ def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x:
     return told - baselines(psi, seen_below(ladder, params, x, h, setting.baseline), told.shape)
 
 
-def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: Any, key: jax.Array) -> _Fixed:
+def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
     """c, σ̂ and C as a first pass over the batch tells them."""
     draw_key, psi_key = jax.random.split(key)
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
-    psi = ()
-    if setting.baseline is not None:
-        psi = params.get("psi", ())
-        if not psi:
-            told = _residual(ladder, setting, (), params, x, h)
-            begun = begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
-            seen = seen_below(ladder, params, x, h, setting.baseline)
-            psi = {
-                name: _regressed(begun[name], below, target)
-                for name, below, target in zip(begun, seen, told, strict=True)
-            }
+    psi = () if setting.baseline is None else params.get("psi", ())
+    if setting.baseline is not None and not psi:
+        told = _residual(ladder, setting, (), params, x, h)
+        begun = begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
+        seen = seen_below(ladder, params, x, h, setting.baseline)
+        psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, told, strict=True)}
     residual = _residual(ladder, setting, psi, params, x, h)
     one = jnp.ones((), residual.dtype)
     return _Fixed(psi, Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one))

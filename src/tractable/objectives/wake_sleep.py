@@ -1,11 +1,4 @@
-"""Wake–sleep and reweighted wake–sleep: two halves, each of which climbs a log density at draws that are held fixed.
-
-    wake:   θ climbs  Σ_k w̃_k log p_θ(x, h_k),     h_k ~ q_φ(h | x),   w̃_k ∝ p_θ(x, h_k) / q_φ(h_k | x)
-            φ climbs  Σ_k w̃_k log q_φ(h_k | x)
-    sleep:  φ climbs  log q_φ(h | x),               (x, h) ~ p_θ, dreamt
-
-No draw is differentiated, so that layers may be discrete; nor is there a learning signal to multiply a score by.
-"""
+"""Wake–sleep and reweighted wake–sleep: two halves, each of which climbs a log density at draws that are held fixed."""
 
 from typing import Any
 
@@ -25,11 +18,11 @@ PyTree = Any
 def wake_sleep(ladder: Ladder) -> Objective:
     """Wake–sleep (Hinton, Dayan, Frey & Neal 1995).
 
-        θ: ∇ log p_θ(x, h),  h ~ q_φ(h | x);      φ: ∇ log q_φ(h | x),  (x, h) ~ p_θ
+        wake:  θ climbs log p_θ(x, h), h ~ q_φ(h | x);      sleep:  φ climbs log q_φ(h | x), (x, h) ~ p_θ, dreamt
 
     θ's half is an unbiased gradient of the ELBO, φ's one of −E_p(x) KL(p(h | x) ‖ q(h | x)) over dreams and not over
     data. Together they are the gradient of no one objective: nothing is promised to rise, the ELBO included. Where q is
-    p(h | x), the wake half is the gradient of log p(x), as in EM.
+    p(h | x), the wake half is the gradient of log p(x), as in EM. No draw is differentiated: layers may be discrete.
 
     Both halves are in the sum scale: beside each of the n rows of a batch a dream is dreamt, and their sum is scaled
     by N/n like that of the rows, N dreams a pass. The traced value is the ELBO of one draw, in nats.
@@ -63,8 +56,8 @@ def reweighted_wake_sleep(
     return _climbed(ladder, samples, wake_phi, sleep_phi)
 
 
-def check(name: str, samples: Any, wake_phi: Any, sleep_phi: Any) -> None:
-    """Raise the sentence of a setting of reweighted wake–sleep that cannot be."""
+def check(name: str, samples: int, wake_phi: float, sleep_phi: float) -> None:
+    """Sentences where settings of reweighted wake–sleep cannot be."""
     expect(f"{name}(samples=...)", samples, Count)
     expect(f"{name}(wake_phi=...)", wake_phi, NotNegative)
     expect(f"{name}(sleep_phi=...)", sleep_phi, NotNegative)
@@ -83,9 +76,9 @@ def check(name: str, samples: Any, wake_phi: Any, sleep_phi: Any) -> None:
 def slope_at(
     ladder: Ladder,
     params: dict[str, PyTree],
-    x: Any,
+    x: PyTree,
     h: tuple,
-    dream: tuple[Any, tuple] | None,
+    dream: tuple[PyTree, tuple] | None,
     batch: Batch,
     *,
     wake_phi: float = 0.0,

@@ -1,16 +1,9 @@
 """Noise on the weights of a network, drawn so that the examples of a minibatch do not share it.
 
 For weights w ~ N(mean, sd²), independent, the gradient of Σ_n E[ℓ_n(f(w, x_n))] over a minibatch is estimated from one
-draw of the noise. Only the law of one example matters to its expectation; how examples are correlated decides the
-variance. Four ways, each with the right law for every single example, of all its activations together:
-
-    shared_draw                  one w for the batch; the examples' terms are correlated
-    local_reparameterisation     draws x·W instead of W where an example uses W once; independent
-    flipout                      one perturbation of W for the batch, signs for each example; uncorrelated
-    independent_draws            a w for every example: the plain truth, at a cost of n × the size of the weights
-
-They are transforms of any function of weights and one example: ``apply`` is traced once, and its contractions with
-weights are replaced as it is evaluated over the batch. A weight which enters in another way keeps one shared draw.
+draw of the noise. Only the law of one example matters to its expectation, and here each has the right one, of all its
+activations together; how examples are correlated decides the variance. ``apply`` is traced once, and its contractions
+with weights are replaced as it is evaluated over the batch.
 """
 
 import functools
@@ -28,13 +21,9 @@ PyTree = Any
 
 CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to see the weights in them
 RELABELS = (
-    primitives.transpose_p,
-    primitives.reshape_p,
-    primitives.squeeze_p,
-    primitives.broadcast_in_dim_p,
-    primitives.convert_element_type_p,
-    primitives.copy_p,
-)
+    primitives.transpose_p, primitives.reshape_p, primitives.squeeze_p, primitives.broadcast_in_dim_p,
+    primitives.convert_element_type_p, primitives.copy_p,
+)  # fmt: skip
 
 
 class WeightNoise(NamedTuple):
@@ -92,9 +81,7 @@ class _Use(NamedTuple):
 
 
 def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """One draw of the weights for the batch.
-
-        w = mean + sd ε,   ε ~ N(0, I),   output_n = apply(w, x_n)
+    """One draw of the weights for the batch: w = mean + sd ε, ε ~ N(0, I), output_n = apply(w, x_n).
 
     The variance of a gradient over n examples has a part which does not fall as 1/n. Blundell et al. 2015, section 3.
 
@@ -110,11 +97,9 @@ def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
 
 
 def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """A draw of the weights for each example; what the others are held against.
+    """A draw of the weights for each example, at n × their memory and time: what the others are held against.
 
-        w_n = mean + sd ε_n,   ε_n ~ N(0, I),   output_n = apply(w_n, x_n)
-
-    Costs n × the weights in memory and time. Arguments and errors as of ``shared_draw``.
+    Arguments and errors as of ``shared_draw``.
     """
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(way="own"))
 
@@ -127,12 +112,10 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
     for W used once, in a contraction with an activation of which nothing is left free: a dense layer. A weight
     added to an activation (a bias) is drawn for each example. All other weights share a draw (``shared`` says why):
     one applied at several positions of an example (rows of a (T, d) input, a convolution) correlates them, which
-    a draw for each product would not; one used twice likewise.
-    Kingma, Salimans & Welling 2015, eq. 6.
+    a draw for each product would not; one used twice likewise. Kingma, Salimans & Welling 2015, eq. 6.
 
     An sd whose square underflows (below 1e-19 in float32) counts as 0. Calls under ``jax.jit`` and ``jax.checkpoint``
     are opened, and the latter's saving of memory lost; scans, and functions with their own derivatives, are not.
-
     Arguments and errors as of ``shared_draw``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
@@ -165,9 +148,7 @@ def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     it is right where local reparameterisation is not, at a second product instead of a normal for each output. A
     weight added to an activation (a bias) is drawn for each example; all others share a draw (``shared`` says why).
     A layer's perturbations of two examples are uncorrelated, not independent: they share ε.
-    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4.
-
-    What is opened, arguments and errors as of ``local_reparameterisation``.
+    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments, errors, and what is opened as of ``local_reparameterisation``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> flipout(layer, {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, jnp.zeros((7, 3))).transformed
@@ -217,7 +198,7 @@ def _axes(eqn: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...
     return axes_in, tuple(range(first, first + free))
 
 
-def _aval(atom: Any) -> Any:
+def _aval(atom: Var | Literal) -> Any:
     """Shape and dtype of an equation's input or output."""
     return atom.aval
 
@@ -249,7 +230,7 @@ def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
 def _weight_noise(
     apply: Callable, params: PyTree, x: PyTree, decide: Callable, rule: Callable | None = None
 ) -> WeightNoise:
-    """The network in which ``decide`` says of each leaf how it is made random, and ``rule`` contracts."""
+    """Of each leaf ``decide`` says how it is made random; ``rule`` contracts."""
     params, x = jax.eval_shape(lambda *a: a, params, x)
     jaxpr, consts, outputs = _trace(apply, params, x)
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -259,7 +240,7 @@ def _weight_noise(
         raise DataError("A network needs an input, one example; x has no arrays.")
     leaves = []
     for (path, shape), uses in zip(paths, _uses(jaxpr, len(paths)), strict=True):
-        name = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        name = tree.path_name(path)
         if not jnp.issubdtype(shape.dtype, jnp.floating):
             raise ModelError(
                 f"Parameter {name!r} is {shape.dtype}; noise needs floating-point weights. Keep other arrays out of "
@@ -301,12 +282,8 @@ def _weight_noise(
         # What is not mapped, the weights, stays a matrix: a contraction over the batch is one matrix product.
         return jax.vmap(one)(noise.example, noise.signs, x_batch)
 
-    return WeightNoise(
-        draw,
-        call,
-        tuple(leaf.name for leaf in leaves if leaf.way != "shared"),
-        {leaf.name: leaf.why for leaf in leaves if leaf.way == "shared"},
-    )
+    shared = {leaf.name: leaf.why for leaf in leaves if leaf.way == "shared"}
+    return WeightNoise(draw, call, tuple(leaf.name for leaf in leaves if leaf.name not in shared), shared)
 
 
 def _trace(apply: Callable, params: PyTree, x: PyTree) -> tuple[Jaxpr, list, Any]:
@@ -324,7 +301,7 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence, args: Sequence, special: Callable)
     """The outputs of the equations; ``special(eqn, inputs, plain)`` gives those of one, ``plain`` as it stands."""
     values: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: Var | Literal) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for eqn in jaxpr.eqns:
@@ -387,7 +364,7 @@ def _uses(jaxpr: Jaxpr, count: int) -> list[list[_Use]]:
     return uses
 
 
-def _batched(shape: Any, size: int) -> jax.ShapeDtypeStruct:
+def _batched(shape: jax.ShapeDtypeStruct, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *shape.shape), shape.dtype)
 
 
