@@ -7,10 +7,10 @@ import jax
 from tractable.models.network import Network
 from tractable.tools.errors import ModelError, SettingsError
 
-__all__ = ["from_nnx"]
+PyTree = Any
 
 
-def from_nnx(module: Any, example: Any = None) -> Network:
+def from_nnx(module: PyTree, example: PyTree = None) -> Network:
     """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
 
     Its ``nnx.Param`` are the weights, nested dicts of arrays by the module's own names; all else (statistics,
@@ -41,18 +41,15 @@ def from_nnx(module: Any, example: Any = None) -> Network:
                 f"{where} uses statistics over a batch, which cannot be computed one datum at a time. Use LayerNorm, "
                 "or module.eval() to keep its statistics as they are."
             )
-        if getattr(layer, "deterministic", True) is False and _drops(layer):
+        rates = (getattr(layer, name, 0) or 0 for name in ("rate", "dropout_rate"))
+        if getattr(layer, "deterministic", True) is False and max(rates) > 0:
             raise ModelError(
                 f"{where} drops units at random, so the module has no likelihood of its weights. Take it out, or "
                 "switch it off with module.eval()."
             )
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
-    def apply(params: Any, x: Any) -> jax.Array:
+    def apply(params: PyTree, x: PyTree) -> jax.Array:
         return nnx.merge(graph, params, rest)(x)
 
     return Network(nnx.to_pure_dict(params), apply, example)
-
-
-def _drops(layer: Any) -> bool:
-    return any((getattr(layer, name, 0) or 0) > 0 for name in ("rate", "dropout_rate"))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.tools.errors import SettingsError
 
@@ -49,25 +50,15 @@ class Approximation(NamedTuple):
 @functools.cache  # so that one family is one static argument of jit
 def mean_field(size: int) -> Approximation:
     """Independent normals. At the optimum of the reverse KL to a normal of precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
-
-    def sample(phi: Phi, eps: jax.Array) -> jax.Array:
-        return phi["mean"] + softplus(phi["rho"]) * eps
-
-    def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
-        return jnp.sum(log_normal(z - phi["mean"], phi["rho"]))
-
-    def entropy(phi: Phi) -> jax.Array:
-        return jnp.sum(log_softplus(phi["rho"])) + size * (1 + LOG_2PI) / 2
-
     return Approximation(
-        lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
-        size,
-        sample,
-        log_prob,
-        entropy,
-        lambda phi: phi["mean"],
-        lambda phi: softplus(phi["rho"]),
-        _scale,
+        init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
+        noise=size,
+        sample=lambda phi, eps: phi["mean"] + softplus(phi["rho"]) * eps,
+        log_prob=lambda phi, z: jnp.sum(log_normal(z - phi["mean"], phi["rho"])),
+        entropy=_entropy,
+        mean=_mean,
+        sd=lambda phi: softplus(phi["rho"]),
+        scale=_scale,
     )
 
 
@@ -76,28 +67,19 @@ def full_rank(size: int) -> Approximation:
     """Any normal."""
     rows = _strict(size)[0]
 
-    def init(mean: jax.Array, sd: jax.Array) -> Phi:
-        return {"mean": mean, "rho": inverse_softplus(sd), "lower": jnp.zeros(len(rows), mean.dtype)}
-
     def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
         white = jax.scipy.linalg.solve_triangular(root(phi), z - phi["mean"], lower=True)
         return -jnp.sum(jnp.square(white)) / 2 - jnp.sum(log_softplus(phi["rho"])) - size * LOG_2PI / 2
 
-    def entropy(phi: Phi) -> jax.Array:
-        return jnp.sum(log_softplus(phi["rho"])) + size * (1 + LOG_2PI) / 2
-
-    def scale(phi: Phi, sd: jax.Array) -> Phi:
-        return _scale(phi, sd) | {"lower": sd[rows]}
-
     return Approximation(
-        init,
-        size,
-        lambda phi, eps: phi["mean"] + root(phi) @ eps,
-        log_prob,
-        entropy,
-        lambda phi: phi["mean"],
-        lambda phi: jnp.sqrt(jnp.sum(jnp.square(root(phi)), 1)),
-        scale,
+        init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd), "lower": jnp.zeros(len(rows), mean.dtype)},
+        noise=size,
+        sample=lambda phi, eps: phi["mean"] + root(phi) @ eps,
+        log_prob=log_prob,
+        entropy=_entropy,
+        mean=_mean,
+        sd=lambda phi: jnp.sqrt(jnp.sum(jnp.square(root(phi)), 1)),
+        scale=lambda phi, sd: _scale(phi, sd) | {"lower": sd[rows]},
     )
 
 
@@ -130,9 +112,6 @@ def low_rank(size: int, rank: int) -> Approximation:
         scaled = phi["factor"] * jnp.exp(-log_softplus(phi["rho"]))[:, None]  # (d, r) F/σ
         return scaled, jnp.linalg.cholesky(jnp.eye(rank, dtype=scaled.dtype) + scaled.T @ scaled)
 
-    def sample(phi: Phi, eps: jax.Array) -> jax.Array:
-        return phi["mean"] + softplus(phi["rho"]) * eps[:size] + phi["factor"] @ eps[size:]
-
     def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
         scaled, root = capacity(phi)
         white = (z - phi["mean"]) * jnp.exp(-log_softplus(phi["rho"]))
@@ -144,21 +123,15 @@ def low_rank(size: int, rank: int) -> Approximation:
         """½ log |Σ|."""
         return jnp.sum(log_softplus(phi["rho"])) + jnp.sum(jnp.log(jnp.diag(root)))
 
-    def entropy(phi: Phi) -> jax.Array:
-        return log_determinant(phi, capacity(phi)[1]) + size * (1 + LOG_2PI) / 2
-
-    def scale(phi: Phi, sd: jax.Array) -> Phi:
-        return _scale(phi, sd) | {"factor": jnp.broadcast_to(sd[:, None], (size, rank))}
-
     return Approximation(
-        init,
-        size + rank,
-        sample,
-        log_prob,
-        entropy,
-        lambda phi: phi["mean"],
-        lambda phi: jnp.sqrt(jnp.square(softplus(phi["rho"])) + jnp.sum(jnp.square(phi["factor"]), 1)),
-        scale,
+        init=init,
+        noise=size + rank,
+        sample=lambda phi, eps: phi["mean"] + softplus(phi["rho"]) * eps[:size] + phi["factor"] @ eps[size:],
+        log_prob=log_prob,
+        entropy=lambda phi: log_determinant(phi, capacity(phi)[1]) + size * (1 + LOG_2PI) / 2,
+        mean=_mean,
+        sd=lambda phi: jnp.sqrt(jnp.square(softplus(phi["rho"])) + jnp.sum(jnp.square(phi["factor"]), 1)),
+        scale=lambda phi, sd: _scale(phi, sd) | {"factor": jnp.broadcast_to(sd[:, None], (size, rank))},
     )
 
 
@@ -166,42 +139,40 @@ def low_rank(size: int, rank: int) -> Approximation:
 def part(size: int, free: int) -> Approximation:
     """A normal of any covariance over ``free`` of the numbers, φ["index"], the others held at φ["mean"].
 
-    Its density is of the free numbers alone.
+    Its density is of the free numbers alone. Laplace alone makes one.
     """
     inner = full_rank(free)
 
     def of(phi: Phi) -> Phi:
         return {"mean": phi["mean"][phi["index"]], "rho": phi["rho"], "lower": phi["lower"]}
 
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: object) -> Phi:
         raise SettingsError("A part of the parameters is fitted by Laplace alone; use mean_field or full_rank.")
 
     return Approximation(
-        refuse,
-        free,
-        lambda phi, eps: phi["mean"].at[phi["index"]].set(inner.sample(of(phi), eps)),
-        lambda phi, z: inner.log_prob(of(phi), z[phi["index"]]),
-        lambda phi: inner.entropy(of(phi)),
-        lambda phi: phi["mean"],
-        lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of(phi))),
-        refuse,
+        init=refuse,
+        noise=free,
+        sample=lambda phi, eps: phi["mean"].at[phi["index"]].set(inner.sample(of(phi), eps)),
+        log_prob=lambda phi, z: inner.log_prob(of(phi), z[phi["index"]]),
+        entropy=lambda phi: inner.entropy(of(phi)),
+        mean=_mean,
+        sd=lambda phi: jnp.zeros(size, phi["mean"].dtype).at[phi["index"]].set(inner.sd(of(phi))),
+        scale=refuse,
     )
 
 
-def of(family: str, phi: Any) -> Approximation:
+def of(family: str, phi: Phi) -> Approximation:
     """The family called so, of the size that φ has."""
     size = len(phi["mean"])
-    if family == "mean field":
-        return mean_field(size)
-    if family == "full rank":
-        return full_rank(size)
     if family == "low rank":
         return low_rank(size, phi["factor"].shape[1])
+    if family in ("mean field", "full rank"):
+        return mean_field(size) if family == "mean field" else full_rank(size)
     return part(size, len(phi["index"]))
 
 
 @jax.custom_jvp
-def softplus(rho: Any) -> jax.Array:
+def softplus(rho: ArrayLike) -> jax.Array:
     """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), to the last digits for every ρ.
 
     In single precision artanh is eight terms of its series, at arguments up to 1/3: no logarithm, which is what most of
@@ -247,6 +218,15 @@ def _strict(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns strictly below the diagonal."""
     rows, columns = np.tril_indices(size, -1)
     return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def _entropy(phi: Phi) -> jax.Array:
+    """−E_q[log q] where ½ log |Σ| is Σ log σ."""
+    return jnp.sum(log_softplus(phi["rho"])) + len(phi["rho"]) * (1 + LOG_2PI) / 2
+
+
+def _mean(phi: Phi) -> jax.Array:
+    return phi["mean"]
 
 
 def _scale(phi: Phi, sd: jax.Array) -> Phi:

@@ -74,6 +74,10 @@ class Belief:
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return np.full(flat.shape[-1], np.nan), np.full(flat.shape[-1], np.nan)
+        return self._averaged(flat)
+
+    def _averaged(self, flat: np.ndarray) -> Pair:
+        """Mean and sd over draws (n, …), by weight."""
         weights = None if self.weights is None else self.weights.ravel()
         mean = np.average(flat, axis=0, weights=weights)
         return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
@@ -88,10 +92,7 @@ class Belief:
         """Mean and sd of the d unconstrained numbers, (d,) each; None where there is no width."""
         if self.positions is None:
             return None
-        flat = self.positions.reshape(-1, self.positions.shape[-1]).astype(np.float64)
-        weights = None if self.weights is None else self.weights.ravel()
-        mean = np.average(flat, axis=0, weights=weights)
-        return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+        return self._averaged(self.positions.reshape(-1, self.positions.shape[-1]).astype(np.float64))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -198,16 +199,16 @@ class Fitted(Belief):
         if not len(flat):
             return super().moments(model, values)
         mean, sd = flat.mean(0), flat.std(0)
-        own = np.asarray(self.q.mean(self.phi)), np.asarray(self.q.sd(self.phi))
-        if len(own[0]) != len(mean):
+        own_mean, own_sd = self.unconstrained_moments()
+        if len(own_mean) != len(mean):
             return mean, sd
-        return np.where(model.real, own[0], mean), np.where(model.real, own[1], sd)
+        return np.where(model.real, own_mean, mean), np.where(model.real, own_sd, sd)
 
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
         """(n, k) fresh draws of q."""
         return values_of(model, np.asarray(approximations.drawn(self.q, self.phi, key, n)))
 
-    def unconstrained_moments(self) -> Pair | None:
+    def unconstrained_moments(self) -> Pair:
         return np.asarray(self.q.mean(self.phi)), np.asarray(self.q.sd(self.phi))
 
 

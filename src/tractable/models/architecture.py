@@ -1,8 +1,4 @@
-"""Networks as functions of weights and one input: perceptrons, Equinox modules, and any pair of the kind.
-
-A network is example weights and ``apply(weights, x)`` for **one** x. Flax modules become one by
-``tractable.adapters.flax.from_nnx``.
-"""
+"""Networks as functions of weights and one input: perceptrons, Equinox modules, and any pair of the kind."""
 
 import functools
 import itertools
@@ -16,6 +12,8 @@ import numpy as np
 
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
+from tractable.tools.shared import shared
+from tractable.tools.tree import path_name
 
 PyTree = Any
 RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
@@ -42,9 +40,8 @@ class Network:
         example: one x, or its ``jax.ShapeDtypeStruct``; with it, faults of shape are found at once.
         output_axis: the axis of a weight that runs over a layer's outputs; all others are its fan-in. −1 for
             x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
-        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean
-            and sd of the example's leaf, so that weights begin as their library initialised them; a constant leaf
-            (biases of 0, scales of 1) begins at that constant.
+        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean and sd
+            of the example's leaf, as its library initialised them; a constant leaf begins at that constant.
 
     Raises:
         ModelError: no weights; weights that are not real numbers, or not finite.
@@ -65,11 +62,11 @@ class Network:
         for path, leaf in leaves:
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
                 raise ModelError(
-                    f"The weight {name_of(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is "
+                    f"The weight {path_name(path)!r} has dtype {jnp.result_type(leaf)}; expected real numbers. What is "
                     "not learnt belongs inside apply, not among the params."
                 )
             if not np.all(np.isfinite(np.asarray(leaf))):
-                raise ModelError(f"The weight {name_of(path)!r} is not finite: give example weights that are.")
+                raise ModelError(f"The weight {path_name(path)!r} is not finite: give example weights that are.")
 
 
 def _called(function: Callable, *arguments: Any) -> Any:
@@ -109,8 +106,7 @@ def mlp(
     for name, width in (("features", features), *(("hidden", width) for width in middle), ("outputs", outputs)):
         check_units(name, width)
     activated(activation)
-    # Arrays belong to the precision in force when they were made.
-    return _mlp(jnp.result_type(float), (int(features), *map(int, middle), int(outputs)), activation)
+    return _mlp((int(features), *map(int, middle), int(outputs)), activation)
 
 
 def activated(activation: str | Callable) -> tuple[Callable, float]:
@@ -122,9 +118,9 @@ def activated(activation: str | Callable) -> tuple[Callable, float]:
     return ACTIVATIONS[activation]
 
 
-@functools.lru_cache(maxsize=32)
-def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) -> Network:
-    function, gain = activated(activation)
+@shared
+def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
+    dtype, (function, gain) = jnp.result_type(float), activated(activation)
     layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
     if len(layers) == 1:
         gain = 1.0  # nothing is lost to an activation
@@ -137,7 +133,7 @@ def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) 
         keys = jax.random.split(key, len(layers))
         return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
 
-    def apply(params: PyTree, x: Any) -> jax.Array:
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
         for i, name in enumerate(layers):
             x = x @ params[name]["weight"] + params[name]["bias"]  # (out,)
             if i < len(layers) - 1:
@@ -147,7 +143,8 @@ def _mlp(dtype: jnp.dtype, widths: tuple[int, ...], activation: str | Callable) 
     return Network(start(jax.random.key(0)), apply, jax.ShapeDtypeStruct((widths[0],), dtype), -1, start)
 
 
-def as_network(network: Any, example: Any) -> Network:
+def as_network(network: PyTree, example: PyTree) -> Network:
+    """A network of whatever ``neural_network`` takes."""
     if isinstance(network, Network):
         return network if example is None else replace(network, example=example)
     if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
@@ -162,13 +159,13 @@ def as_network(network: Any, example: Any) -> Network:
     )
 
 
-def _from_equinox(module: Any, example: Any) -> Network:
+def _from_equinox(module: PyTree, example: PyTree) -> Network:
     import equinox
 
-    def stateful(layer: Any) -> bool:
+    def stateful(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
 
-    def drops(layer: Any) -> bool:
+    def drops(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
 
     # The innermost layers have the telling names.
@@ -190,13 +187,13 @@ def _from_equinox(module: Any, example: Any) -> Network:
     return Network(params, lambda params, x: equinox.combine(params, static)(x), example, output_axis=0)
 
 
-def _layers(module: Any, kind: type) -> list[Any]:
+def _layers(module: PyTree, kind: type) -> list[Any]:
     """A module and all modules inside it."""
     inside = jax.tree.leaves(module, is_leaf=lambda m: m is not module and isinstance(m, kind))
     return [module, *(layer for m in inside if isinstance(m, kind) for layer in _layers(m, kind))]
 
 
-def applied(network: Network, weights: PyTree, x: Any) -> Any:
+def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
     """The output of one x, or a sentence about its shape."""
     got = jax.tree.map(jnp.shape, x)
     if network.example is not None:
@@ -217,6 +214,7 @@ def applied(network: Network, weights: PyTree, x: Any) -> Any:
 
 
 def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
+    """Inputs of each output; 1 of vectors and numbers."""
     return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
 
 
@@ -233,11 +231,7 @@ def spread(params: PyTree, key: jax.Array) -> PyTree:
     return jax.tree.unflatten(treedef, drawn)
 
 
-def name_of(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
 def check_units(name: str, count: object) -> None:
-    """Raise the sentence of a number of units that is not one."""
+    """A sentence where it is no number of units."""
     if not is_whole(count):
         raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")

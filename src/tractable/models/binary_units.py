@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from tractable.models.linear import BernoulliLogits
 
+PyTree = Any
 TOGETHER = 8  # factors of at most 2 under one logarithm: 2⁸ is a number in every format
 
 
@@ -18,7 +19,7 @@ class BinaryUnits(dist.Independent):
     def __init__(self, logits: jax.Array) -> None:
         super().__init__(BernoulliLogits(logits, validate_args=False), 1, validate_args=False)
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         base: Any = self.base_dist
         logits = base.logits
         # Pixels of an unsigned type have no −1.

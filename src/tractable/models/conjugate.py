@@ -6,6 +6,7 @@ All in NumPy's float64, whatever JAX's precision is.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from scipy.special import betaln
 from tractable.tools.errors import DataError, ModelError
 
 Real = float | int
+Number = jax.Array | Real
 Numbers = ArrayLike | Sequence[Any]
 LOG_2PI = float(np.log(2 * np.pi))
 EDGE = 1e-6  # density allowed at the edge of a grid, as a fraction of its peak

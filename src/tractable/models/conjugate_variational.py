@@ -11,11 +11,10 @@ from jax.scipy.special import digamma, gammaln
 
 from tractable.core import Model
 from tractable.kernels.em import OfRows
-from tractable.models.conjugate import LOG_2PI, Real
+from tractable.models.conjugate import LOG_2PI, Number, Real
 from tractable.models.latent import LatentModel
 
 PyTree = Any
-Number = jax.Array | Real
 Self = TypeVar("Self", bound="ConjugateModel")
 NODES = 257  # of the trapezium rule over a log precision
 
@@ -140,7 +139,7 @@ def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: 
 
 
 def log_evidence(of_mean: float, size: int, prior: tuple[Real, Real], posterior: tuple[Real, Real]) -> float:
-    """log p of so many normal rows whose precision was Gamma(a₀, b₀) and became Gamma(a, b); ``of_mean`` as it adds."""
+    """log p of so many normal rows whose precision was Gamma(a₀, b₀) and became Gamma(a, b)."""
     (shape, rate), (a, b) = prior, posterior
     of_mean = of_mean + shape * math.log(rate) - a * math.log(b)
     return of_mean + math.lgamma(a) - math.lgamma(shape) - 0.5 * size * LOG_2PI

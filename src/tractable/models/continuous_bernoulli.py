@@ -1,7 +1,6 @@
 """The continuous Bernoulli: a density on [0, 1] for grey pixels (Loaiza-Ganem & Cunningham 2019)."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +10,7 @@ from numpyro.distributions import constraints
 
 
 class ContinuousBernoulliLogits(dist.Distribution):
-    """p(x | λ) = C(λ) λ^x (1 − λ)^(1−x) on [0, 1], λ = σ(η), log C = log(η / tanh(η/2)).
-
-    Loaiza-Ganem & Cunningham 2019. The density that a binary cross-entropy of grey pixels lacks the constant of.
-    """
+    """p(x | λ) = C(λ) λ^x (1 − λ)^(1−x) on [0, 1], λ = σ(η), log C = log(η / tanh(η/2))."""
 
     arg_constraints = {"logits": constraints.real}  # noqa: RUF012
     support = constraints.unit_interval  # pyright: ignore[reportAssignmentType]
@@ -25,7 +21,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
         self.logits = jnp.asarray(logits)
         super().__init__(self.logits.shape, (), validate_args=validate_args)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: jax.Array, intermediates: object = None) -> jax.Array:
         return value * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:

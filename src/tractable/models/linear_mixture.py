@@ -1,12 +1,7 @@
-"""Mixtures whose log densities are linear in a few features of x: what exponential families have in common.
-
-The E-step is two matrix products, and no triangular solve over the rows:
-
-    logits = features · coefficientsᵀ   (n, K),      statistics = responsibilitiesᵀ · features   (K, m)
-"""
+"""Mixtures whose log densities are linear in a few features of x: what exponential families have in common."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +14,8 @@ from tractable.kernels.em import Expected, MStep, observed
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError
 
+PyTree = Any
+Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
 SEEN = 10_000  # rows that a start is made from
 
 
@@ -31,7 +28,9 @@ class Moments(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A family of densities whose logarithms are linear in features of x.
+    """A family of densities whose logarithms are linear in features of x, so that the E-step is two matrix products:
+
+        logits = features · coefficientsᵀ   (n, K),      statistics = responsibilitiesᵀ · features   (K, m)
 
     Attributes:
         clean: ``(x, dtype) -> x``, rows as they are looked at.
@@ -45,16 +44,16 @@ class Linear(NamedTuple):
     coefficients: Callable[[Any], jax.Array]
     moments: Callable[[jax.Array], Moments]
 
-    def e_step(self, theta: Any, batch: Batch) -> Expected:
+    def e_step(self, theta: PyTree, batch: Batch) -> Expected:
         weights = jnp.asarray(batch.mask, jnp.result_type(theta.means))
         phi, share, log_probs = self._shares(theta, observed(batch), weights)
         return Expected(self._summed(share, phi), jnp.sum(weights * log_probs))
 
-    def log_prob(self, theta: Any, x: ArrayLike) -> jax.Array:
+    def log_prob(self, theta: PyTree, x: ArrayLike) -> jax.Array:
         """log Σ_k of every row, (n,), nats."""
         return self._shares(theta, x)[2]
 
-    def responsibilities(self, theta: Any, x: ArrayLike) -> jax.Array:
+    def responsibilities(self, theta: PyTree, x: ArrayLike) -> jax.Array:
         """(n, K)."""
         return self._shares(theta, x)[1]
 
@@ -64,7 +63,7 @@ class Linear(NamedTuple):
         weights = jnp.asarray(batch.mask, share.dtype)
         return self._summed(weights[:, None] * share, self._features(observed(batch), share.dtype, weights))
 
-    def _shares(self, theta: Any, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
+    def _shares(self, theta: PyTree, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Features (n, m), (weighted) responsibilities (n, K) and log densities (n,)."""
         phi = self._features(rows, jnp.result_type(theta.means), weights)
         logits = jnp.matmul(phi, self.coefficients(theta).T, precision="highest")
@@ -80,13 +79,8 @@ class Linear(NamedTuple):
         return self.moments(jnp.matmul(share.T, phi, precision="highest"))
 
 
-def linear_mixture(family: Linear, m_step: MStep, position: Any, **others: Any) -> LatentModel:
-    """A mixture of a family of densities.
-
-    Args:
-        m_step: ``statistics -> theta``.
-        position, others: as for ``LatentModel.from_steps``.
-    """
+def linear_mixture(family: Linear, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
+    """A mixture of a family of densities; the rest as for ``LatentModel.from_steps``."""
     return LatentModel.from_steps(
         family.e_step, m_step, family.log_prob, position, responsibilities=family.responsibilities, **others
     )
@@ -106,13 +100,13 @@ def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
     return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
 
 
-def permuted(theta: Any, order: jax.Array, tied: bool = False) -> Any:
+def permuted(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
     """The same mixture, its components in another order; a tied covariance is no component's own."""
     own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
     return type(theta)(theta.weights[order], theta.means[order], *own)
 
 
-def by_weight(theta: Any, tied: bool = False) -> Any:
+def by_weight(theta: Theta, tied: bool = False) -> Theta:
     """The same mixture, its components by descending weight."""
     return permuted(theta, jnp.argsort(-theta.weights), tied)
 
@@ -149,7 +143,7 @@ def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndar
     return x, np.eye(components)[nearest]
 
 
-def counts_check(theta: Any, size: int, least: int) -> list[Check]:
+def counts_check(theta: PyTree, size: int, least: int) -> list[Check]:
     """How many rows a component has to itself."""
     count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
     verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"

@@ -1,9 +1,4 @@
-"""Mixtures: a datum comes from one of K components, and which one is not seen.
-
-    p(x | θ) = Σ_k π_k p(x | θ_k)
-
-Each factory gives an exact E-step on additive statistics and its closed-form M-step, for ``kernels.em``.
-"""
+"""Mixtures: a datum comes from one of K components, and which one is not seen: p(x | θ) = Σ_k π_k p(x | θ_k)."""
 
 import functools
 import math

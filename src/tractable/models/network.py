@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints
 
 from tractable.core import Model, Through, is_distribution
-from tractable.models.architecture import Network, applied, as_network, fan_in, mlp, name_of, spread
-from tractable.models.conjugate import Real, positive
+from tractable.models.architecture import Network, applied, as_network, fan_in, mlp, spread
+from tractable.models.conjugate import Number, Real, positive
 from tractable.models.linear import BernoulliLogits
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
+from tractable.tools.tree import path_name
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
@@ -27,25 +30,21 @@ SCALE = 2.0  # of the prior of scales that are learnt: they may be twice the def
 class ScaleMixture(dist.Distribution):
     """π N(0, wide²) + (1 − π) N(0, narrow²): made by `scale_mixture`."""
 
-    arg_constraints = {  # noqa: RUF012
-        "share": constraints.unit_interval,
-        "wide": constraints.positive,
-        "narrow": constraints.positive,
-    }
+    arg_constraints = {"share": constraints.unit_interval, "wide": constraints.positive, "narrow": constraints.positive}  # noqa: RUF012
     support = constraints.real  # pyright: ignore[reportAssignmentType]
 
-    def __init__(self, share: Any, wide: Any, narrow: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(self, share: float, wide: float, narrow: float, *, validate_args: bool | None = None) -> None:
         self.share, self.wide, self.narrow = share, wide, narrow
         super().__init__((), (), validate_args=validate_args)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         # In the tails the narrow density underflows long before its logarithm does.
         return jnp.logaddexp(
             jnp.log(self.share) + dist.Normal(0.0, self.wide).log_prob(value),
             jnp.log1p(-self.share) + dist.Normal(0.0, self.narrow).log_prob(value),
         )
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         which, normal = jax.random.split(key)
         wide = jax.random.bernoulli(which, self.share, sample_shape)
         return jnp.where(wide, self.wide, self.narrow) * jax.random.normal(normal, sample_shape)
@@ -59,13 +58,13 @@ class ScaleMixture(dist.Distribution):
         return jnp.asarray(self.share * self.wide**2 + (1 - self.share) * self.narrow**2)
 
 
+@shared
 def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) -> ScaleMixture:
     """A spike and a slab, both normal: a prior under which most weights are near 0 and a few are free.
 
-        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   each weight by itself
+        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   each weight by itself;   variance π σ₁² + (1 − π) σ₂²
 
-    Blundell et al. 2015, equation 7. Their experiments choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂
-    from 6, 7, 8. Mean 0, variance π σ₁² + (1 − π) σ₂².
+    Blundell et al. 2015, equation 7; they choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂ from 6, 7, 8.
 
     Args:
         share: π in (0, 1), weight of the wide component.
@@ -86,10 +85,7 @@ def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) ->
         raise ModelError(f"share is the wide component's, between 0 and 1; got {share}.")
     if narrow > wide:
         raise ModelError(f"narrow is the smaller sd; got narrow={narrow} and wide={wide}. Swap them.")
-    return _scale_mixture(float(share), float(wide), float(narrow))
-
-
-_scale_mixture = functools.lru_cache(maxsize=128)(ScaleMixture)
+    return ScaleMixture(float(share), float(wide), float(narrow))
 
 
 LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the output's shape, in words and checked
@@ -104,7 +100,7 @@ NOISY = ("normal", "student-t")  # with a noise that can be learnt
 PRIORS = ("scaled", "relevance")  # of the weights, by name
 
 
-def _of(likelihood: str, output: jax.Array, noise: Any, df: float) -> dist.Distribution:
+def _of(likelihood: str, output: jax.Array, noise: Number, df: float) -> dist.Distribution:
     """The distribution of one datum."""
     if likelihood == "categorical":
         return dist.CategoricalLogits(output)
@@ -122,15 +118,10 @@ def _of(likelihood: str, output: jax.Array, noise: Any, df: float) -> dist.Distr
 
 
 def neural_network(
-    network: Any,
-    likelihood: str | Callable[..., dist.Distribution] = "normal",
-    *,
-    prior: Any = "scaled",
-    noise: Real | None = None,
-    df: Real = 4.0,
-    extra: dict[str, dist.Distribution] | None = None,
-    example: Any = None,
-) -> Model:
+    network: PyTree, likelihood: str | Callable[..., dist.Distribution] = "normal", *, prior: PyTree = "scaled",
+    noise: Real | None = None, df: Real = 4.0, extra: dict[str, dist.Distribution] | None = None,
+    example: PyTree = None,
+) -> Model:  # fmt: skip
     """A model in which a network f with unknown weights w says all about y.
 
         normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a number, (D,) for D numbers
@@ -202,14 +193,17 @@ def neural_network(
     return network.made(_model, *arguments) if _hashable(arguments) else _model(*arguments)
 
 
-def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise: Any, df: float, extra: tuple) -> Model:
+def _model(
+    network: Network, precision: np.dtype, likelihood: str | Callable, prior: PyTree, noise: Real | None, df: float,
+    extra: tuple,
+) -> Model:  # fmt: skip
     """The Model of arguments that are known to be good; the precision is there for the cache to see."""
     others = dict(extra)
     if likelihood in NOISY and noise is None:
         others["noise"] = dist.HalfNormal(1.0)
     scales = _scale_priors(network) if _is_relevance(prior) else None
 
-    def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+    def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
         if scales is not None:
             weights = jax.tree.map(functools.partial(_scaled, network.output_axis), params["scales"], weights)
@@ -234,13 +228,13 @@ def _model(network: Network, precision: Any, likelihood: Any, prior: Any, noise:
         priors["scales"] = scales
     model = Model(priors, Through(predictor, observe), start=start)
     if network.example is not None:
-        output = jax.eval_shape(lambda w, x: applied(network, w, x), network.params, network.example)
+        output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
     return model
 
 
-def _check_output(likelihood: str, output: Any) -> None:
+def _check_output(likelihood: str, output: PyTree) -> None:
     wanted, fits = LIKELIHOODS[likelihood]
     shape = getattr(output, "shape", None)
     if shape is None:
@@ -252,14 +246,14 @@ def _check_output(likelihood: str, output: Any) -> None:
         )
 
 
-def _priors(prior: Any, network: Network) -> PyTree:
+def _priors(prior: PyTree, network: Network) -> PyTree:
     """A distribution for every leaf of the weights."""
     one = _prior_of_each(prior, network)
     leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
-    return jax.tree.unflatten(treedef, [_shaped(name_of(path), one, jnp.shape(leaf)) for path, leaf in leaves])
+    return jax.tree.unflatten(treedef, [_shaped(path_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
 
 
-def _prior_of_each(prior: Any, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
+def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
     """``(path, shape) -> distribution`` of a leaf, or a sentence."""
     if isinstance(prior, str):
         if prior not in PRIORS:
@@ -282,7 +276,7 @@ def _prior_of_each(prior: Any, network: Network) -> Callable[[str, tuple[int, ..
                 "A pytree of priors has the structure of the weights, "
                 f"{jax.tree.structure(network.params)}; got {structure}."
             )
-        named = {name_of(path): leaf for path, leaf in leaves}
+        named = {path_name(path): leaf for path, leaf in leaves}
         return lambda path, shape: named[path]
     if callable(prior):
         return prior
@@ -292,7 +286,7 @@ def _prior_of_each(prior: Any, network: Network) -> Callable[[str, tuple[int, ..
     )
 
 
-def _is_relevance(prior: Any) -> bool:
+def _is_relevance(prior: PyTree) -> bool:
     return isinstance(prior, str) and prior == "relevance"
 
 

@@ -7,7 +7,7 @@
 Gammas by shape and rate. N rows of a component make ν + N of its ν, whatever the kind. Bishop 2006, appendix B.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from jax.scipy.special import digamma, gammaln, multigammaln
 from tractable.models.conjugate_variational import gamma_divergence
 from tractable.tools.small import cholesky, inverse
 from tractable.tools.small import inverse_root as root_of
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 class NormalWishart(NamedTuple):
@@ -29,6 +31,7 @@ class NormalWishart(NamedTuple):
 
 
 def is_matrix(kind: str) -> bool:
+    """Whether a precision of this kind is one."""
     return kind in ("full", "tied")
 
 
@@ -122,11 +125,11 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
     return _student(jnp.sum(squares, axis=2), features * nu[None], features) + log_det[None]
 
 
-def second(mean: Any, kind: str) -> Any:
+def second(mean: Array, kind: str) -> Array:
     """m mᵀ, m² or |m|²/d: of means (K, d) what a C is made of, one a mean."""
     if is_matrix(kind):
         return mean[:, :, None] * mean[:, None, :]
-    return mean**2 if kind == "diagonal" else (mean**2).mean(1)
+    return mean**2 if kind == "diagonal" else (mean**2).mean(1)  # pyright: ignore[reportReturnType]
 
 
 def _whitened(root: jax.Array, off: jax.Array) -> jax.Array:

@@ -15,11 +15,10 @@ from scipy import linalg
 
 from tractable.core import Batch, Model
 from tractable.kernels.em import Expected
-from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive, rows_of_regression
+from tractable.models.conjugate import LOG_2PI, Number, Numbers, Real, positive, rows_of_regression
 from tractable.models.conjugate_variational import (
     Conjugate,
     ConjugateModel,
-    Number,
     gamma_divergence,
     log_evidence,
     log_normal_of_unknown_precision,
