@@ -14,15 +14,13 @@ def from_nnx(module: PyTree, example: PyTree = None) -> Network:
     """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
 
     Its ``nnx.Param`` are the weights, nested dicts of arrays by the module's own names; all else (statistics,
-    counters) stays as it is. The module is copied: training it later changes nothing here. A Linen module needs no
-    adapter: it is the pair ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
+    counters) stays as it is. They start as widely as the module's. The module is copied: training it later changes
+    nothing here. A Linen module needs no adapter: it is the pair
+    ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
 
     Args:
         module: an ``nnx.Module``, called with one x.
         example: one x; with it, faults of shape are found at once.
-
-    Returns:
-        A Network whose weights start as widely as the module's, and whose fan-in is that of x @ W.
 
     Raises:
         SettingsError: Flax is not installed.

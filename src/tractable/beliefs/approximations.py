@@ -1,11 +1,10 @@
-"""Normal families over a flat unconstrained position z of d numbers: q_φ(z).
+"""Normal families q_φ(z) over a flat unconstrained position z of d numbers.
 
     mean field   z = μ + σ ε                         φ = (μ, ρ)          2d numbers
     low rank     z = μ + σ ε₁ + F ε₂                 φ = (μ, ρ, F)       (2 + r) d
     full rank    z = μ + L ε                         φ = (μ, ρ, lower)   d + d(d + 1)/2
 
-ε ~ N(0, I), σ = softplus(ρ) = log(1 + e^ρ) > 0, L lower triangular with diagonal σ. A family is pure functions of φ,
-so that sampling is differentiable: the reparameterisation of Kingma & Welling 2013, Rezende et al. 2014.
+ε ~ N(0, I), σ = softplus(ρ) > 0, L lower triangular with diagonal σ: pure functions of φ, through which gradients go.
 """
 
 import functools

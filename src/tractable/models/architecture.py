@@ -84,9 +84,8 @@ def mlp(
     sigmoid and functions of the user's own; biases start at 0.
 
     Args:
-        features: D ≥ 1, length of x.
+        features, outputs: lengths of x and of the output, ≥ 1.
         hidden: widths of the hidden layers, each ≥ 1; one number for one layer, () for a linear map.
-        outputs: ≥ 1, length of the output.
         activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
 
     Returns:

@@ -1,7 +1,4 @@
-"""Exact answers, against which approximate ones are judged: closed forms, and quadrature in two dimensions.
-
-All in NumPy's float64, whatever JAX's precision is.
-"""
+"""Exact answers, against which approximate ones are judged, in NumPy's float64 whatever JAX's precision is."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -38,12 +35,8 @@ def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
         log p(y) = log B(α + k, β + n − k) − log B(α, β)
 
     Args:
-        y: (n,), each 0 or 1.
-        alpha: α > 0.
-        beta: β > 0.
-
-    Raises:
-        DataError: a value of y that is neither 0 nor 1.
+        y: (n,), each 0 or 1, else a DataError.
+        alpha, beta: > 0.
 
     A uniform prior and two heads in three: mean 3/5, evidence 1/12.
 
@@ -76,16 +69,12 @@ class NormalPosterior(NamedTuple):
 
 
 def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) -> NormalPosterior:
-    """The posterior of a mean under normal noise of known sd σ.
+    """The posterior of a mean under normal noise of known sd.
 
         μ ~ N(m, s²),  y ~ N(μ, σ²)   ⇒   precision 1/s² + n/σ²,  mean (m/s² + Σ y/σ²) / precision
         log p(y) = log p(y | μ) + log p(μ) − log p(μ | y)  at any μ
 
-    Args:
-        y: (n,).
-        noise_sd: σ > 0.
-        prior_mean: m.
-        prior_sd: s > 0.
+    of y (n,), ``noise_sd`` σ > 0, ``prior_mean`` m and ``prior_sd`` s > 0.
 
     One observation, all scales 1: half-way, and p(y) is the density of N(0, 2) at 2.
 
@@ -136,18 +125,12 @@ class Predictive(NamedTuple):
 
 
 def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -> LinearPosterior:
-    """The posterior of the weights of a linear regression with known noise σ.
+    """The posterior of the weights of a linear regression with known noise.
 
         w ~ N(0, s² I),  y ~ N(Xw, σ² I)   ⇒   Λ = I/s² + XᵀX/σ²,  Σ = Λ⁻¹,  μ = Σ Xᵀy/σ²
         log p(y | X) = −½ [n log 2πσ² + D log s² + log |Λ| + |y − Xμ|²/σ² + |μ|²/s²]
 
-    Bishop 2006, eqs. 3.53, 3.54 and 3.86.
-
-    Args:
-        x: (n, D).
-        y: (n,).
-        noise_sd: σ > 0.
-        weight_sd: s > 0.
+    of x (n, D), y (n,), ``noise_sd`` σ > 0 and ``weight_sd`` s > 0. Bishop 2006, eqs. 3.53, 3.54 and 3.86.
 
     Raises:
         DataError: x and y whose shapes do not fit.
@@ -177,14 +160,7 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
 
 
 def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) -> Predictive:
-    """What a new y is expected to be, under ``linear_regression``.
-
-        y | x ~ N(xᵀμ, xᵀΣx + σ²)
-
-    Args:
-        posterior: of the weights.
-        x: (n, D), new inputs.
-        noise_sd: σ > 0, that of the fit.
+    """What a new y is expected to be at x (n, D), under ``linear_regression`` of noise σ: N(xᵀμ, xᵀΣx + σ²).
 
     >>> posterior = linear_regression([[1.0]], [2.0], 1.0, 1.0)
     >>> mean, sd = linear_predictive(posterior, [[2.0]], 1.0)
@@ -261,13 +237,7 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
 
 
 def mixture_grid(x: Numbers, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4)), n: int = 161) -> Grid:
-    """The posterior of ``linear.gaussian_mixture_2d`` on a grid; ``log_mass`` is its log evidence.
-
-    Args:
-        x: (N,), the data.
-        ranges: of θ₁ and θ₂.
-        n: points a side.
-    """
+    """The posterior of ``linear.gaussian_mixture_2d`` given x (N,), on a grid; ``log_mass`` is its log evidence."""
     x = np.asarray(x, np.float64)
 
     def log_joint(points: np.ndarray) -> np.ndarray:
@@ -281,7 +251,7 @@ def mixture_grid(x: Numbers, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4
 
 
 def positive(**values: Real) -> None:
-    """Raise a sentence that names the first value which is not positive and finite."""
+    """A sentence that names the first value which is not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
             raise ModelError(f"{name} needs to be positive and finite; got {value}.")

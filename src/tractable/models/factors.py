@@ -46,7 +46,7 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     """Factor analysis: every column has noise of its own.
 
         p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
-        M-step:  [W μ] = (Σ x z̃ᵀ)(Σ z̃ z̃ᵀ)⁻¹,    ψ = max{diag(Σ xxᵀ − [W μ] Σ z̃ xᵀ) / N, floor}
+        M-step:  [W μ] = (Σ x z̃ᵀ)(Σ z̃ z̃ᵀ)⁻¹,    ψ = max{diag(Σ xxᵀ − [W μ] Σ z̃ xᵀ) / N, floor},    z̃ = [z, 1]
 
     Args:
         features: d ≥ 1, columns of x.
@@ -68,16 +68,11 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
 
 
 def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
-    """Probabilistic principal components: the same noise in every column.
+    """Probabilistic principal components: the same noise in every column, so that ``noise`` is ().
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
 
-    ``probabilistic_pca_maximum`` is where it converges.
-
-    Args and Raises: as for ``factor_analysis``.
-
-    Returns:
-        A ``LatentModel`` of ``Loadings`` whose ``noise`` is ().
+    ``probabilistic_pca_maximum`` is where it converges. Args, Raises: as for ``factor_analysis``.
 
     >>> probabilistic_pca(5, 2).parameters
     15
@@ -94,9 +89,8 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
     Of its rotations, the one with orthogonal columns; each column's largest entry is positive.
 
     Args:
-        x: (n, d).
+        x: (n, d); weights: (n,), each ≥ 0, all 1 by default.
         rank: q in 1..d−1.
-        weights: (n,), each ≥ 0; all 1 by default.
 
     Raises:
         DataError: x that is not (n, d). ModelError: a rank that leaves no direction to the noise.

@@ -35,10 +35,7 @@ def sigmoid_belief_network(
         between: widths of deterministic layers between two stochastic ones, from above to below; () for a linear map.
             The inference network has the same, the other way about.
         family: of the hidden units: "bernoulli" or ``categorical(levels)``.
-        activation, weight_sd, redraw: as for ``latent_gaussian``.
-
-    Returns:
-        A Ladder, whose θ is {"x": …, "h1": …}. The same arguments give the same one.
+        activation, weight_sd, redraw, and what it returns: as for ``latent_gaussian``.
 
     Raises:
         ModelError: sizes that are not whole numbers ≥ 1, no hidden layer, hidden units that are not discrete.

@@ -50,8 +50,7 @@ def gaussian_mixture(
                  Σ_k = Σ w r xxᵀ / N_k − μ_k μ_kᵀ + floor · I
 
     The likelihood is unbounded, Σ_k → 0 on a point: the floor keeps it finite. It is scikit-learn's ``reg_covar``,
-    added at every M-step and not a maximum of anything, so with it a step may go down by a little; with floor = 0
-    none does.
+    added at every M-step and not a maximum of anything, so with it a step may go down by a little.
 
     Squares are expanded, so rounding grows with (distance/sd)², a component's distance from the origin in its own sds.
     Give the data's mean as ``centre`` and single precision keeps four digits wherever the data as a whole lie.
@@ -102,16 +101,11 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     The M-step finds a posterior mode: give ``em`` this mixture's ``log_prior``. Without prior counts a column that is
     constant in a component would have probability 0, and the next row that differs a likelihood of 0.
 
-    Args:
-        components: K ≥ 1.
-        features: d ≥ 1, columns of x, each 0 or 1.
+    Args: as for ``gaussian_mixture``, of columns that are 0 or 1, and
         prior_counts: c > 0, ones and zeros imagined in each cell.
 
     Returns:
         A ``LatentModel`` of ``Bernoullis``.
-
-    Raises:
-        ModelError: a setting out of range. DataError: rows that are not (n, d).
 
     >>> bernoulli_mixture(2, 5).parameters
     11

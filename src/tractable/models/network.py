@@ -136,22 +136,21 @@ def neural_network(
     The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (a layer's inputs are the product of all
     axes but the outputs'; vectors and numbers have a fan-in of 1). At standardised inputs, |x|² = D, the output of a
     ReLU network then has the variance 2 exactly, whatever its widths and depth, and that of a tanh network between
-    1 and 2: functions of the size of a standardised y. Under one sd for all, functions grow with the width (Neal
-    1996). Embeddings and layers with weights of several factors want a prior of their own.
+    1 and 2. Under one sd for all, functions grow with the width (Neal 1996). Embeddings and layers with weights of
+    several factors want a prior of their own.
 
     The prior "relevance" learns how large weights are, and which inputs matter (MacKay 1995; Neal 1996, chapter 4):
 
         w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
 
-    one s for every array of weights, and for the first matrix that x meets one for each input (automatic relevance
-    determination). As s and v trade places chains have to be longer; long ones predicted tables of ten inputs or so
-    better than under "scaled", and of few inputs worse. A joint maximum over s and v overfits: not for MAP or Laplace.
+    one s for every array of weights, and for the first matrix that x meets one for each input. As s and v trade places
+    chains have to be longer; long ones predicted tables of ten inputs or so better than under "scaled", and of few
+    inputs worse. A joint maximum over s and v overfits: not for MAP or Laplace.
 
     Args:
         network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
-            ``(params, apply)`` whose layers compute x @ W.
-        likelihood: a name above, or ``(output, extra) -> distribution`` of one datum, where ``extra`` holds the
-            further parameters.
+            ``(params, apply)`` whose layers compute x @ W. A Flax module: ``tractable.adapters.flax.from_nnx``.
+        likelihood: a name above, or ``(output, extra) -> distribution`` of one datum.
         prior: of the weights: "scaled"; "relevance"; an sd > 0 for all of them; a distribution of one number for all
             of them, such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as
             "layer0.weight"; or a pytree of distributions with the structure of the weights.
@@ -162,10 +161,9 @@ def neural_network(
 
     Returns:
         A Model of ``weights`` (the network's own pytree; of v under "relevance", and ``scales``, the same pytree of s,
-        each () or (D,)) and, where learnt, ``noise`` () or the ``extra``. Methods begin at the weights' own start (see
-        Network), at scales of 1, and at a noise within a factor e of 1, what a network that explains nothing leaves of
-        a standardised y. The same Network and arguments give the same Model, whose second fit compiles nothing; a pair
-        or a module gives a new one each time.
+        each () or (D,)) and, where learnt, ``noise`` () or the ``extra``. Methods begin at the weights' own start, at
+        scales of 1, and at a noise within a factor e of 1. The same Network and arguments give the same Model, whose
+        second fit compiles nothing; a pair or a module gives a new one each time.
 
     Raises:
         ModelError: an unknown likelihood or prior; settings that belong to another likelihood; a network whose output

@@ -75,8 +75,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     Args:
         mean: μ₀.
         strength: λ₀ > 0, the rows that the prior's mean is worth.
-        shape: a₀ > 0.
-        rate: b₀ > 0, in the units of x².
+        shape, rate: a₀ and b₀ > 0, the latter in the units of x².
 
     Returns:
         A ConjugateModel of λ ``NormalAndGamma`` and θ ``Normal``; rows are (n,). The same arguments give the same one.

@@ -52,19 +52,14 @@ def autoencoding(
 
     of hidden units j at step t. The value reported is an estimate of the ELBO itself whatever they are.
 
-    Args:
-        samples: S ≥ 1 draws of h a row and step, averaged over.
-        gradient: "reparameterised"; "path" leaves out the score of q, which has mean zero: no noise is left where q is
-            the posterior (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", whose log q it cuts.
+    Args: fields of ``methods.AutoEncoding``, with ``warmup`` in steps, a number or traced, and
+        gradient: "path" leaves out the score of q, which has mean zero: no noise is left where q is the posterior
+            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", whose log q it cuts.
         kl: "closed": the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where there is one and where it is right:
             for h^L always, for i < L where h^{i+1} was drawn before h^i. From the bottom up it is drawn after h^i and
             depends on it, so that the KL at that h^{i+1} has a biased gradient, and the draw's own log q − log p is
             kept. "sampled": the draw's own everywhere.
-        beta: β > 0 (Higgins et al. 2017). Above 1 a looser bound is climbed, below 1 none.
-        free_bits: λ ≥ 0 nats a unit that cost nothing (Kingma et al. 2016).
-        warmup: steps over which the weight of the KL grows from 0 to β (Sønderby et al. 2016). A number, or traced.
-        relaxation: τ > 0, at which discrete layers are relaxed (``objectives.relaxed``). Then everything here, the
-            reported value too, is of the relaxed model, and biased for the discrete one.
+        beta: Higgins et al. 2017. Above 1 a looser bound is climbed, below 1 none.
 
     Raises:
         SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers without

@@ -112,13 +112,7 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
         Σ_k (L̂ − L̂^{−k}) ∇ log q(h_k | x) + Σ_k w̃_k ∇ log w_k,   w̃ = w / Σ w
         L̂ = log (1/K) Σ_k w_k,   L̂^{−k} the same with the geometric mean of the other w in place of w_k
 
-    Unbiased for every K: L̂^{−k} does not see h_k.
-
-    Args:
-        samples: K ≥ 2 draws a row.
-
-    Raises:
-        SettingsError: one draw, which leaves no other.
+    of K = ``samples`` ≥ 2 draws a row. Unbiased for every K: L̂^{−k} does not see h_k.
     """
     expect("Each draw is held against the others: vimco(samples=...)", samples, Annotated[int, at_least(2)])
     walked = functools.partial(_walked, ladder, samples)

@@ -42,15 +42,9 @@ def reweighted_wake_sleep(
     E log (1/K) Σ_k w_k (where q does not depend on θ). Of what they stand for, ∇ log p(x) and, for φ,
     −∇ KL(p(h | x) ‖ q(h | x)) at data, self-normalised weights make both biased, by O(1/K): at K = 1 θ's is that of the
     ELBO and φ's mean is 0. As in ``wake_sleep`` there is no one objective that both halves climb, and a dream a row.
-    The traced value is the K-sample bound, in nats.
+    (1, 0) is the paper's wake update, (0, 1) its sleep update. The traced value is the K-sample bound, in nats.
 
-    Args:
-        samples: K ≥ 1; 2 or more where wake_phi > 0.
-        wake_phi, sleep_phi: ≥ 0, at least one of them > 0. (1, 0) is the paper's wake update, (0, 1) its sleep update;
-            (0, 1) with one sample is ``wake_sleep``.
-
-    Raises:
-        SettingsError: no samples, or one with wake_phi > 0; a weight below 0, or both 0.
+    Args: fields of ``methods.ReweightedWakeSleep``; ``check`` says which cannot be.
     """
     check("reweighted_wake_sleep", samples, wake_phi, sleep_phi)
     return _climbed(ladder, samples, wake_phi, sleep_phi)
