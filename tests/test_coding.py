@@ -19,7 +19,7 @@ from tractable.methods.autoencoding import AutoEncoding
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, normal_noise, standard_normal, top
 from tractable.objectives import bounds
-from tractable.objectives.moments import coded
+from tractable.objectives.bounds import coded
 from tractable.results import encoding as coding
 from tractable.results import imputing
 from tractable.results.posterior import Posterior

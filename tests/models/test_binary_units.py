@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.models.binary_units import TOGETHER, BinaryUnits, sum_softplus
+from tractable.models.units import TOGETHER, BinaryUnits, sum_softplus
 
 SIZES = (1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 784)  # products of all, of none, with a rest
 

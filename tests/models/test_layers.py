@@ -10,7 +10,6 @@ from montecarlo import C, assert_holds, broken, error, ks, moments
 from scipy import stats
 
 from tractable.models import layers
-from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
 from tractable.models.layers import (
     SD_FLOOR,
     Soft,
@@ -23,6 +22,7 @@ from tractable.models.layers import (
     top,
 )
 from tractable.models.network import Network
+from tractable.models.units import ContinuousBernoulliLogits
 from tractable.objectives.relaxed import LogConcrete, soften
 from tractable.tools.errors import ModelError
 

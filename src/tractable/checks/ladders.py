@@ -11,8 +11,7 @@ import numpy as np
 from tractable.beliefs.check import Check
 from tractable.data.rows import Data
 from tractable.models.ladder import Ladder
-from tractable.objectives.bounds import HELD, bounds
-from tractable.objectives.moments import coded
+from tractable.objectives.bounds import HELD, bounds, coded
 
 PyTree = Any
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit says something of x (Burda, Grosse & Salakhutdinov 2016, section 5.2)

@@ -22,8 +22,7 @@ from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
 from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
 from tractable.models.ladders import latent_gaussian, sigmoid_belief_network
-from tractable.objectives.bounds import log_weights
-from tractable.objectives.moments import moments
+from tractable.objectives.bounds import log_weights, moments
 from tractable.objectives.pathwise import k_sample
 from tractable.results.encoding import each_row, generate, network_of, rows_together
 from tractable.tools.errors import DataError, SettingsError

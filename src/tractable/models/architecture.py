@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,7 +54,9 @@ class Network:
     output_axis: int = -1
     start: Callable[[jax.Array], PyTree] | None = None
     # ``made(function, *arguments)``: what was made of it, which goes when it goes.
-    made: Callable[..., Any] = field(default_factory=lambda: functools.lru_cache(32)(_called), init=False, repr=False)
+    made: Callable[..., Any] = field(
+        default_factory=lambda: functools.lru_cache(32)(operator.call), init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         leaves = jax.tree_util.tree_flatten_with_path(self.params)[0]
@@ -67,10 +70,6 @@ class Network:
                 )
             if not np.all(np.isfinite(np.asarray(leaf))):
                 raise ModelError(f"The weight {path_name(path)!r} is not finite: give example weights that are.")
-
-
-def _called(function: Callable, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def mlp(

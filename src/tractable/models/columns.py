@@ -1,13 +1,11 @@
 """Rows of d numbers, looked at about a centre so that single precision keeps their digits."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from tractable.models.conjugate import Numbers, Real
+from tractable.models.conjugate import Numbers
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import expect_whole
 
@@ -44,9 +42,3 @@ def check_sizes(**sizes: int) -> None:
     """A sentence where one is no whole number above 0."""
     for name, value in sizes.items():
         expect_whole(name, value, ModelError)
-
-
-def check_floor(floor: Real) -> None:
-    """A sentence where a floor of variances is negative or infinite."""
-    if not 0 <= floor < math.inf:
-        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")

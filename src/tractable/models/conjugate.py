@@ -20,6 +20,8 @@ EDGE = 1e-6  # density allowed at the edge of a grid, as a fraction of its peak
 
 
 class BetaPosterior(NamedTuple):
+    """Beta(alpha, beta)."""
+
     alpha: float
     beta: float
     mean: float
@@ -63,6 +65,8 @@ def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
 
 
 class NormalPosterior(NamedTuple):
+    """N(mean, sd²)."""
+
     mean: float
     sd: float
     log_evidence: float  # log p(y)
@@ -101,6 +105,8 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
 
 
 class LinearPosterior(NamedTuple):
+    """N(mean, covariance) of the weights."""
+
     mean: Float[np.ndarray, " d"]
     covariance: Float[np.ndarray, "d d"]
     log_evidence: float  # log p(y | X)
@@ -120,6 +126,8 @@ def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Predictive(NamedTuple):
+    """N(mean, sd²) of every new y."""
+
     mean: Float[np.ndarray, " n"]
     sd: Float[np.ndarray, " n"]  # of a new y, noise included
 

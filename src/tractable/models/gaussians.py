@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.models.columns import about, check_floor, check_sizes, origin_of
+from tractable.models.columns import about, check_sizes, origin_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.latent import LatentModel
 from tractable.models.linear_mixture import (
@@ -218,7 +218,8 @@ def checked(components: int, features: int, covariance: str, floor: Real, centre
     check_sizes(components=components, features=features)
     if covariance not in COVARIANCES:
         raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
-    check_floor(floor)
+    if not 0 <= floor < np.inf:
+        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
     return Setting(components, features, covariance, float(floor), origin_of(centre, features))
 
 

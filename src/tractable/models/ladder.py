@@ -274,7 +274,7 @@ class Ladder(LatentModel):
         """Every value of h, leading axis m; None where there are too many."""
         hidden = self.layers[1:]
         levels = [layer.family.levels for layer in hidden for _ in range(layer.size)]
-        if not all(levels) or sum(map(math.log, levels)) > math.log(MOST_VALUES):
+        if not all(levels) or math.prod(levels) > MOST_VALUES:
             return None
         index = np.indices(levels).reshape(len(levels), -1).T  # (m, units)
         cuts = np.cumsum([layer.size for layer in hidden])[:-1]

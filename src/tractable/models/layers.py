@@ -12,8 +12,7 @@ from numpyro.distributions import Distribution
 
 from tractable.beliefs.approximations import inverse_softplus, softplus
 from tractable.models.architecture import Network, mlp
-from tractable.models.binary_units import BinaryUnits
-from tractable.models.continuous_bernoulli import ContinuousBernoulliLogits
+from tractable.models.units import BinaryUnits, ContinuousBernoulliLogits
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
 from tractable.tools.shared import shared

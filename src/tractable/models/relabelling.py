@@ -28,8 +28,7 @@ def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarr
 
     Args:
         model: with exchangeable components: a ``symmetry.permute`` and ``responsibilities``.
-        rows: ``data.arrays()``.
-        positions: (s, d) unconstrained draws.
+        rows: ``data.arrays()``; positions: (s, d) unconstrained draws.
     """
     from scipy.optimize import linear_sum_assignment
 

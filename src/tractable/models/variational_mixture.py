@@ -256,6 +256,7 @@ def bayesian_gaussian_mixture(
 
 
 def on_device(q: MixturePosterior) -> MixturePosterior:
+    """λ as JAX's arrays."""
     return MixturePosterior(*map(jnp.asarray, q))
 
 

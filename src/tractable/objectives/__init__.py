@@ -8,13 +8,5 @@ from tractable.objectives.bayes_by_backprop import bayes_by_backprop, kl_weight,
 from tractable.objectives.elbo import CONTROLS, DECAY, elbo, inclusive, log_joint
 
 __all__ = [
-    "CONTROLS",
-    "DECAY",
-    "Objective",
-    "bayes_by_backprop",
-    "elbo",
-    "inclusive",
-    "kl_weight",
-    "log_joint",
-    "normal_kl",
-]
+    "CONTROLS", "DECAY", "Objective", "bayes_by_backprop", "elbo", "inclusive", "kl_weight", "log_joint", "normal_kl"
+]  # fmt: skip

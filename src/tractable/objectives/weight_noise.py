@@ -156,9 +156,8 @@ def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
     """
 
     def contraction(leaf: _Leaf, eqn: JaxprEqn, position: int) -> _Leaf:
-        if eqn.primitive is primitives.conv_general_dilated_p and (
-            position != 1 or eqn.params["batch_group_count"] != 1
-        ):
+        plain = position == 1 and eqn.params.get("batch_group_count", 1) == 1
+        if eqn.primitive is primitives.conv_general_dilated_p and not plain:
             return leaf._replace(why="is convolved, but not as the filter of a plain convolution")
         activation, output = _aval(eqn.invars[1 - position]), _aval(eqn.outvars[0])
         signs = tuple(
@@ -180,9 +179,9 @@ def _local(product: Callable, axes: tuple, weight: _Random, activation: jax.Arra
 
 def _flipout(product: Callable, axes: tuple, weight: _Random, activation: jax.Array) -> jax.Array:
     """mean + the batch's perturbation, its signs turned on the way in and on the way out."""
-    mean = product(activation, weight.mean)
-    turned = activation * _along(weight.noise[0], axes[0], activation.ndim)
-    return mean + product(turned, weight.spread) * _along(weight.noise[1], axes[1], mean.ndim)
+    mean, (inwards, outwards) = product(activation, weight.mean), weight.noise
+    turned = product(activation * _along(inwards, axes[0], activation.ndim), weight.spread)
+    return mean + turned * _along(outwards, axes[1], mean.ndim)
 
 
 def _axes(eqn: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -252,14 +251,10 @@ def _weight_noise(
         if count < 1 or size < 1:
             raise SettingsError(f"Noise needs count ≥ 1 evaluations of size ≥ 1 examples; got {count} and {size}.")
         key_normals, key_signs = jax.random.split(key)
-        batch, example, signs = {}, {}, {}
-        for leaf in leaves:
-            if leaf.way in ("shared", "flipout"):
-                batch[leaf.name] = leaf.like
-            if leaf.way in ("own", "local"):
-                example[leaf.name] = _batched(leaf.like if leaf.way == "own" else leaf.output, size)
-            if leaf.way == "flipout":
-                signs[leaf.name] = tuple(_batched(shape, size) for shape in leaf.signs)
+        batch = {leaf.name: leaf.like for leaf in leaves if leaf.way in ("shared", "flipout")}
+        shapes = {leaf.name: leaf.like if leaf.way == "own" else leaf.output for leaf in leaves}
+        example = {name: _batched(shape, size) for name, shape in shapes.items() if name not in batch}
+        signs = {leaf.name: tuple(_batched(s, size) for s in leaf.signs) for leaf in leaves if leaf.way == "flipout"}
         batch, example = tree.normal_like(key_normals, (batch, example), count)
         return Noise(batch, example, _signs_like(key_signs, signs, count))
 
@@ -322,9 +317,8 @@ def _open(eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
     if eqn.primitive not in CALLS:
         return plain(*inputs)
     inner = eqn.params["call_jaxpr" if eqn.primitive is primitives.closed_call_p else "jaxpr"]
-    if isinstance(inner, Jaxpr):
-        return _evaluate(inner, (), inputs, _open)
-    return _evaluate(inner.jaxpr, inner.consts, inputs, _open)
+    jaxpr, consts = (inner, ()) if isinstance(inner, Jaxpr) else (inner.jaxpr, inner.consts)
+    return _evaluate(jaxpr, consts, inputs, _open)
 
 
 def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
@@ -379,22 +373,25 @@ def _signs_like(key: jax.Array, shapes: PyTree, count: int) -> PyTree:
 def _check(noise: Noise, mean: PyTree, sd: PyTree, x_batch: PyTree, params: PyTree, x: PyTree) -> None:
     """A sentence where an argument of a call is not shaped like what was traced."""
     got_mean, got_sd, got_x = jax.eval_shape(lambda *a: a, mean, sd, x_batch)
+
+    def told(tree: PyTree, axes: int = 0) -> PyTree:
+        return jax.tree.map(lambda a: (a.shape[axes:], a.dtype), tree)
+
     for name, got in (("mean", got_mean), ("sd", got_sd)):
-        wanted = jax.tree.map(lambda a: (a.shape, a.dtype), params)
-        if jax.tree.map(lambda a: (a.shape, a.dtype), got) != wanted:
+        if told(got) != told(params):
             raise ModelError(
                 f"{name} should be like the parameters the network was traced with, {params}; got {got}. "
                 "Give it their structure, shapes and dtypes."
             )
     sizes = {a.shape[0] if a.shape else None for a in jax.tree.leaves(got_x)}
-    one = jax.tree.map(lambda a: (a.shape[1:], a.dtype), got_x)
-    if len(sizes) != 1 or None in sizes or one != jax.tree.map(lambda a: (a.shape, a.dtype), x):
+    if len(sizes) != 1 or None in sizes or told(got_x, 1) != told(x):
         raise DataError(
             f"x should be a batch of what the network was traced with, {x}, with a leading axis; got {got_x}."
         )
     drawn = {a.shape[:1] for a in jax.tree.leaves((noise.example, noise.signs))}
-    if drawn and drawn != {(next(iter(sizes)),)}:
+    size = sizes.pop()
+    if drawn and drawn != {(size,)}:
         raise DataError(
-            f"The batch has {next(iter(sizes))} examples, the noise (n, …) is for {sorted(drawn)}. Draw noise for the "
+            f"The batch has {size} examples, the noise (n, …) is for {sorted(drawn)}. Draw noise for the "
             "batch's size, and pass that of one evaluation, without the leading axis of draws."
         )

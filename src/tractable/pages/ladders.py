@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from tractable.models.ladder import Ladder
-from tractable.objectives.moments import moments
+from tractable.objectives.bounds import moments
 from tractable.pages.exhibit import Cell, Exhibit, Picture, Table
 from tractable.pages.parameters import climb
 from tractable.pages.plots import WIDE, bare, dots, drawing, tidy

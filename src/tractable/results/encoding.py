@@ -22,8 +22,7 @@ from tractable.checks.ladders import held_out_check, sample_size_check
 from tractable.core import Data, as_data
 from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder
-from tractable.objectives.bounds import bounds, log_weights, numbers
-from tractable.objectives.moments import coded, draws_needed, moments
+from tractable.objectives.bounds import bounds, coded, draws_needed, log_weights, moments, numbers
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect
 

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 from tractable.core import Data
 from tractable.models.ladder import Ladder
-from tractable.objectives.moments import moments
+from tractable.objectives.bounds import moments
 from tractable.results.encoding import (
     check_width,
     draws_first,
