@@ -12,20 +12,11 @@ from numpyro.distributions import constraints
 from tractable.beliefs.check import Check
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.models import linear_mixture
 from tractable.models.columns import about, check_sizes, origin_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real
 from tractable.models.latent import LatentModel
-from tractable.models.linear_mixture import (
-    Linear,
-    Moments,
-    by_weight,
-    clustered,
-    counts_check,
-    drawn_components,
-    linear_mixture,
-    normalised,
-    permuted,
-)
+from tractable.models.linear_mixture import Linear, Moments
 from tractable.models.normal_wishart import half_log_det, is_matrix
 from tractable.tools.errors import ModelError
 from tractable.tools.small import cholesky, inverse_root
@@ -64,10 +55,10 @@ class Setting(NamedTuple):
         """The same one for equal settings."""
         position, support = self.example()
         tied = self.covariance == "tied"
-        return linear_mixture(
-            self.family, self.m_step, position, support=support, sample=self.sample, begin=self.begin,
+        return self.family.model(
+            self.m_step, position, support=support, sample=self.sample, begin=self.begin,
             examine=self.examine, shift=lambda theta, offset: theta._replace(means=theta.means + offset),
-            canonical=partial(by_weight, tied=tied), permute=partial(permuted, tied=tied),
+            canonical=partial(linear_mixture.by_weight, tied=tied), permute=partial(linear_mixture.permuted, tied=tied),
         )  # fmt: skip
 
     @lru_cache(maxsize=128)  # noqa: B019
@@ -125,7 +116,7 @@ class Setting(NamedTuple):
         """Rows (n, d) and their components (n,)."""
         components, features, covariance, *_ = self
         key_component, key_noise = jax.random.split(key)
-        k = drawn_components(key_component, theta.weights, n)
+        k = linear_mixture.drawn_components(key_component, theta.weights, n)
         noise = jax.random.normal(key_noise, (n, features), theta.means.dtype)
         if is_matrix(covariance):
             roots = cholesky(jnp.broadcast_to(theta.covariances, (components, features, features)))
@@ -135,7 +126,7 @@ class Setting(NamedTuple):
     def begin(self, key: jax.Array, rows: ArrayLike) -> Gaussians:
         """θ of clusters of rows."""
         components, features, covariance, floor, _ = self
-        x, shares = clustered(key, rows, components)
+        x, shares = linear_mixture.clustered(key, rows, components)
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
         # Clusters of few rows have no covariance of their own yet: all begin with the one within clusters.
@@ -159,7 +150,7 @@ class Setting(NamedTuple):
 
     def examine(self, theta: Gaussians, size: int) -> list[Check]:
         """What a report should say of a maximum."""
-        return [*counts_check(theta, size, self.features + 1), *self._floor_checks(theta, size)]
+        return [*linear_mixture.counts_check(theta, size, self.features + 1), *self._floor_checks(theta, size)]
 
     def _floor_checks(self, theta: Gaussians, size: int) -> list[Check]:
         """Components whose least variance the floor holds up."""
@@ -193,12 +184,12 @@ class Setting(NamedTuple):
 
     def shares(self, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Responsibilities (n, K) and log densities (n,) of rows with gaps."""
-        return normalised(self.conditionals(theta, jnp.asarray(x))[0])
+        return linear_mixture.normalised(self.conditionals(theta, jnp.asarray(x))[0])
 
     def e_step_of_gaps(self, theta: Gaussians, batch: Batch) -> Expected:
         """Sums over rows in which NaN marks what is missing."""
         logits, filled, second = self.conditionals(theta, jnp.asarray(observed(batch)))
-        share, log_probs = normalised(logits)
+        share, log_probs = linear_mixture.normalised(logits)
         weights = batch.mask.astype(logits.dtype)
         share = share * weights[:, None]
         first = jnp.einsum("nk,nki->ki", share, filled, precision="highest")

@@ -44,6 +44,12 @@ class Linear(NamedTuple):
     coefficients: Callable[[Any], jax.Array]
     moments: Callable[[jax.Array], Moments]
 
+    def model(self, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
+        """A mixture of this family; the rest as for ``LatentModel.from_steps``."""
+        return LatentModel.from_steps(
+            self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities, **others
+        )
+
     def e_step(self, theta: PyTree, batch: Batch) -> Expected:
         weights = jnp.asarray(batch.mask, jnp.result_type(theta.means))
         phi, share, log_probs = self._shares(theta, observed(batch), weights)
@@ -77,13 +83,6 @@ class Linear(NamedTuple):
 
     def _summed(self, share: jax.Array, phi: jax.Array) -> Moments:
         return self.moments(jnp.matmul(share.T, phi, precision="highest"))
-
-
-def linear_mixture(family: Linear, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
-    """A mixture of a family of densities; the rest as for ``LatentModel.from_steps``."""
-    return LatentModel.from_steps(
-        family.e_step, m_step, family.log_prob, position, responsibilities=family.responsibilities, **others
-    )
 
 
 def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:

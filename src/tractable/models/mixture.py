@@ -10,21 +10,12 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from tractable.models import gaussians
+from tractable.models import gaussians, linear_mixture
 from tractable.models.columns import check_sizes, rows_of
 from tractable.models.conjugate import Numbers, Real
 from tractable.models.gaussians import COVARIANCES, Gaussians
 from tractable.models.latent import LatentModel
-from tractable.models.linear_mixture import (
-    Linear,
-    Moments,
-    by_weight,
-    clustered,
-    counts_check,
-    drawn_components,
-    linear_mixture,
-    permuted,
-)
+from tractable.models.linear_mixture import Linear, Moments
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
@@ -134,7 +125,7 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
 
     def sample(key: jax.Array, theta: Bernoullis, n: int) -> tuple[jax.Array, jax.Array]:
         key_component, key_x = jax.random.split(key)
-        k = drawn_components(key_component, theta.weights, n)
+        k = linear_mixture.drawn_components(key_component, theta.weights, n)
         return jax.random.bernoulli(key_x, theta.means[k]).astype(theta.means.dtype), k
 
     def log_prior(theta: Bernoullis) -> jax.Array:
@@ -149,13 +140,14 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
     def begin(key: jax.Array, rows: ArrayLike) -> Bernoullis:
-        x, shares = clustered(key, rows, components)
+        x, shares = linear_mixture.clustered(key, rows, components)
         dtype = jnp.result_type(float)
         sums = Moments(shares.sum(0), shares.T @ x, np.zeros(0))
         return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
 
-    return linear_mixture(
-        Linear(clean, expand, coefficients, moments), m_step, position,
+    return Linear(clean, expand, coefficients, moments).model(
+        m_step, position,
         support=support, prior=log_prior, sample=sample, begin=begin,
-        examine=functools.partial(counts_check, least=1), canonical=by_weight, permute=permuted,
+        examine=functools.partial(linear_mixture.counts_check, least=1), canonical=linear_mixture.by_weight,
+        permute=linear_mixture.permuted,
     )  # fmt: skip

@@ -13,15 +13,9 @@ from numpyro.distributions import constraints
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
+from tractable.models import conjugate_variational
 from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
-from tractable.models.conjugate_variational import (
-    Conjugate,
-    ConjugateModel,
-    conjugate_model,
-    gamma_divergence,
-    log_evidence,
-    log_normal_of_unknown_precision,
-)
+from tractable.models.conjugate_variational import Conjugate, ConjugateModel, conjugate_model
 from tractable.models.variational_mixture import bayesian_gaussian_mixture
 from tractable.models.variational_regression import bayesian_linear_regression
 from tractable.tools.errors import DataError, ModelError
@@ -124,7 +118,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         tau, log_tau = q.shape / q.rate, digamma(q.shape) - jnp.log(q.rate)
         square = (q.mean - mean) ** 2 + 1 / q.precision
         of_mean = 0.5 * (strength * tau * square - 1 + jnp.log(q.precision / strength) - log_tau)
-        return of_mean + gamma_divergence(q.shape, q.rate, shape, rate)
+        return of_mean + conjugate_variational.gamma_divergence(q.shape, q.rate, shape, rate)
 
     def sample(key: jax.Array, q: NormalAndGamma, n: int) -> Normal:
         key_mean, key_precision = jax.random.split(key)
@@ -134,7 +128,9 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
 
     def predictive_log_prob(q: NormalAndGamma, x: ArrayLike) -> jax.Array:
         off = rows(x, jnp.result_type(q.mean)) - q.mean
-        return log_normal_of_unknown_precision(off, jnp.full_like(off, 1 / q.precision), q.shape, q.rate)
+        return conjugate_variational.log_normal_of_unknown_precision(
+            off, jnp.full_like(off, 1 / q.precision), q.shape, q.rate
+        )
 
     def log_prior(theta: Normal) -> jax.Array:
         of_mean = dist.Normal(mean, 1 / jnp.sqrt(strength * theta.precision)).log_prob(theta.mean)
@@ -187,5 +183,5 @@ def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, 
     where = mean + float(np.sum(x - mean)) / total
     a = shape + x.size / 2
     b = rate + 0.5 * (float(np.sum((x - where) ** 2)) + strength * (where - mean) ** 2)
-    evidence = log_evidence(0.5 * math.log(strength / total), x.size, (shape, rate), (a, b))
+    evidence = conjugate_variational.log_evidence(0.5 * math.log(strength / total), x.size, (shape, rate), (a, b))
     return NormalGammaPosterior(where, float(total), float(a), b, evidence)

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln, multigammaln
+from jax.scipy.special import digamma, gammaln, multigammaln
 from jax.typing import ArrayLike
 
 from tractable.core import whole
-from tractable.models import gaussians, mixture_weights, normal_wishart
+from tractable.models import gaussians, normal_wishart
 from tractable.models.columns import finite, origin_of, rows_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
-from tractable.models.conjugate_variational import Conjugate, ConjugateModel
+from tractable.models.conjugate_variational import Conjugate, ConjugateModel, dirichlet_divergence
 from tractable.models.gaussians import Gaussians, Setting
 from tractable.models.linear_mixture import Moments, clustered
 from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, is_matrix, log_det_lost, second
@@ -46,10 +46,12 @@ class Beliefs(NamedTuple):
 
     @property
     def m0(self) -> np.ndarray:
-        return np.array([self.mean_prior])  # (1, d)
+        """m₀, (1, d)."""
+        return np.array([self.mean_prior])
 
     @property
     def c0(self) -> np.ndarray:
+        """C₀ of one component."""
         return np.array(self.spread).reshape(_shape(self.setting.covariance, self.setting.features))
 
     @property
@@ -87,7 +89,7 @@ class Beliefs(NamedTuple):
         components, freedom = self.setting.components, self.freedom
         each, guess = np.ones(components), self.c0 / freedom
         return MixturePosterior(
-            mixture_weights.before(components, self.alpha, self.process),
+            np.stack([each, self.alpha * each]) if self.process else self.alpha * each,
             np.tile(self.m0, (components, 1)),
             self.beta * each,
             np.array(freedom) if self.tied else freedom * each,
@@ -105,7 +107,7 @@ class Beliefs(NamedTuple):
             linear = root**2 * means
             square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
         constant = (
-            mixture_weights.expected_log(q.concentration, self.process)
+            self.expected_log_weights(q.concentration)
             + half_log_det(root)
             + log_det_lost(q.degrees_of_freedom, covariance, features)
             - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
@@ -119,11 +121,29 @@ class Beliefs(NamedTuple):
         total = beta + count  # (K,)
         means = jnp.divide(beta * off.astype(dtype) + first, total[:, None])
         return MixturePosterior(
-            mixture_weights.after(count, self.alpha, self.process),
-            means + setting.centre.astype(dtype),
-            total,
+            self.counted(count), means + setting.centre.astype(dtype), total,
             *self.precisions(count, squares, means, off),
-        )
+        )  # fmt: skip
+
+    def counted(self, count: jax.Array) -> jax.Array:
+        """The prior's concentration with N_k rows of each component added."""
+        if not self.process:
+            return self.alpha + count
+        later = jnp.append(jnp.cumsum(count[::-1])[::-1][1:], 0)  # Σ_{j>k} N_j
+        return jnp.stack([1 + count, self.alpha + later])
+
+    def expected_log_weights(self, concentration: jax.Array) -> jax.Array:
+        """E log π, (K,)."""
+        if not self.process:
+            return digamma(concentration) - digamma(jnp.sum(concentration))
+        total = digamma(jnp.sum(concentration, axis=0))
+        piece, left = digamma(concentration[0]) - total, digamma(concentration[1]) - total
+        return piece + jnp.append(0, jnp.cumsum(left)[:-1])
+
+    def expected_weights(self, concentration: jax.Array) -> jax.Array:
+        """E π, (K,); of a process (K + 1,), with what is left of the stick."""
+        shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
+        return broken(shares[:1], shares[1:])[0] if self.process else shares
 
     def precisions(
         self, count: jax.Array, squares: jax.Array, means: jax.Array, off: np.ndarray
@@ -149,7 +169,8 @@ class Beliefs(NamedTuple):
     def divergence(self, q: MixturePosterior) -> jax.Array:
         prior = self.prior()
         given, before = (jnp.asarray(p.concentration, jnp.result_type(q.means)) for p in (q, prior))
-        of_weights = mixture_weights.divergence(given, before, self.process)
+        pair = (given.T, before.T) if self.process else (given, before)  # Betas, or one Dirichlet
+        of_weights = jnp.sum(dirichlet_divergence(*pair))
         return of_weights + normal_wishart.divergence(normals(q), normals(prior), self.setting.covariance)
 
     def extended(self, q: MixturePosterior) -> NormalWishart:
@@ -170,18 +191,22 @@ class Beliefs(NamedTuple):
 
     def mean(self, q: MixturePosterior) -> Gaussians:
         q, given = on_device(q), self.extended(q)
-        return Gaussians(mixture_weights.expected(q.concentration, self.process), given.means, given.covariances)
+        return Gaussians(self.expected_weights(q.concentration), given.means, given.covariances)
 
     def sample(self, key: jax.Array, q: MixturePosterior, n: int) -> Gaussians:
         key_weights, key_normals = jax.random.split(key)
         dtype, concentration = jnp.result_type(q.means), jnp.asarray(q.concentration)
-        weights = mixture_weights.sample(key_weights, concentration, self.process, n, dtype)
+        if self.process:
+            pairs = jax.random.dirichlet(key_weights, concentration.T, (n, concentration.shape[1]), dtype)
+            weights = broken(pairs[..., 0], pairs[..., 1])
+        else:
+            weights = jax.random.dirichlet(key_weights, concentration, (n,), dtype)
         return Gaussians(weights, *normal_wishart.sample(key_normals, self.extended(q), self.setting.covariance, n))
 
     def predictive_log_prob(self, q: MixturePosterior, x: ArrayLike) -> jax.Array:
         given, x = self.extended(q), rows_of(x, self.setting.features)
         terms = normal_wishart.predictive_log_prob(given, self.setting.covariance, x.astype(given.means.dtype))
-        weights = mixture_weights.expected(on_device(q).concentration, self.process)
+        weights = self.expected_weights(on_device(q).concentration)
         return jax.nn.logsumexp(terms + jnp.log(weights)[None, :], axis=1)
 
 
@@ -253,6 +278,12 @@ def bayesian_gaussian_mixture(
         setting, process, float(alpha), tuple(m0.tolist()), float(mean_precision), float(freedom),
         tuple(c0.ravel().tolist()),
     ).model()  # fmt: skip
+
+
+def broken(pieces: jax.Array, left: jax.Array) -> jax.Array:
+    """v_k Π_{j<k} (1 − v_j), and what is left of the stick: (n, K + 1) of (n, K) twice."""
+    one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
+    return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
 
 
 def on_device(q: MixturePosterior) -> MixturePosterior:

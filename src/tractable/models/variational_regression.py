@@ -15,14 +15,9 @@ from scipy import linalg
 
 from tractable.core import Batch, Model
 from tractable.kernels.em import Expected
+from tractable.models import conjugate_variational
 from tractable.models.conjugate import LOG_2PI, Number, Numbers, Real, positive, rows_of_regression
-from tractable.models.conjugate_variational import (
-    Conjugate,
-    ConjugateModel,
-    gamma_divergence,
-    log_evidence,
-    log_normal_of_unknown_precision,
-)
+from tractable.models.conjugate_variational import Conjugate, ConjugateModel
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
@@ -252,10 +247,10 @@ class Beliefs(NamedTuple):
         root = jnp.linalg.cholesky(q.covariance)
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         total = 0.5 * (precision * size - self.features - log_det - self.features * log_precision)
-        total = total + gamma_divergence(q.shape, q.rate, self.shape, self.rate)
+        total = total + conjugate_variational.gamma_divergence(q.shape, q.rate, self.shape, self.rate)
         if self.gamma is None:
             return total
-        return total + gamma_divergence(q.precision_shape, q.precision_rate, *self.gamma)
+        return total + conjugate_variational.gamma_divergence(q.precision_shape, q.precision_rate, *self.gamma)
 
     def sample(self, key: jax.Array, q: RegressionPosterior, n: int) -> Regression:
         key_weights, key_noise, key_precision = jax.random.split(key, 3)
@@ -272,7 +267,7 @@ class Beliefs(NamedTuple):
     def predictive_log_prob(self, q: RegressionPosterior, rows: PyTree) -> jax.Array:
         y, x = self.cleaned(rows, jnp.result_type(q.mean))
         off = y - jnp.matmul(x, q.mean, precision="highest")
-        return log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
+        return conjugate_variational.log_normal_of_unknown_precision(off, spread(q, x), q.shape, q.rate)
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
@@ -319,5 +314,5 @@ def normal_gamma_regression(
     a = shape + n / 2
     b = rate + 0.5 * float(np.sum((y - x @ mean) ** 2) + prior_precision * np.sum(mean**2))
     of_mean = -float(np.sum(np.log(np.diag(factor[0])))) + 0.5 * d * math.log(prior_precision)
-    evidence = log_evidence(of_mean, n, (shape, rate), (a, b))
+    evidence = conjugate_variational.log_evidence(of_mean, n, (shape, rate), (a, b))
     return NormalGammaRegression(mean, linalg.cho_solve(factor, np.eye(d)), float(a), b, evidence)
