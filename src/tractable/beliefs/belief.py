@@ -92,7 +92,7 @@ class Belief:
         """Mean and sd of the d unconstrained numbers, (d,) each; None where there is no width."""
         if self.positions is None:
             return None
-        return self._averaged(self.positions.reshape(-1, self.positions.shape[-1]).astype(np.float64))
+        return self._averaged(np.asarray(self.positions, np.float64).reshape(-1, self.positions.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

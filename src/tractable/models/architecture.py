@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
@@ -131,12 +132,13 @@ def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
         keys = jax.random.split(key, len(layers))
         return {name: layer(k, shape) for (name, shape), k in zip(layers.items(), keys, strict=True)}
 
-    def apply(params: PyTree, x: jax.Array) -> jax.Array:
+    def apply(params: PyTree, x: ArrayLike) -> jax.Array:
+        h = jnp.asarray(x)
         for i, name in enumerate(layers):
-            x = x @ params[name]["weight"] + params[name]["bias"]  # (out,)
+            h = h @ params[name]["weight"] + params[name]["bias"]  # (out,)
             if i < len(layers) - 1:
-                x = function(x)
-        return x
+                h = function(h)
+        return h
 
     return Network(start(jax.random.key(0)), apply, jax.ShapeDtypeStruct((widths[0],), dtype), -1, start)
 

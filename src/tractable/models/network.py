@@ -33,7 +33,7 @@ class ScaleMixture(dist.Distribution):
     arg_constraints = {"share": constraints.unit_interval, "wide": constraints.positive, "narrow": constraints.positive}  # noqa: RUF012
     support = constraints.real  # pyright: ignore[reportAssignmentType]
 
-    def __init__(self, share: float, wide: float, narrow: float, *, validate_args: bool | None = None) -> None:
+    def __init__(self, share: Number, wide: Number, narrow: Number, *, validate_args: bool | None = None) -> None:
         self.share, self.wide, self.narrow = share, wide, narrow
         super().__init__((), (), validate_args=validate_args)
 
@@ -100,7 +100,7 @@ NOISY = ("normal", "student-t")  # with a noise that can be learnt
 PRIORS = ("scaled", "relevance")  # of the weights, by name
 
 
-def _of(likelihood: str, output: jax.Array, noise: Number, df: float) -> dist.Distribution:
+def _of(likelihood: str, output: jax.Array, noise: Number | None, df: float) -> dist.Distribution:
     """The distribution of one datum."""
     if likelihood == "categorical":
         return dist.CategoricalLogits(output)

@@ -65,8 +65,8 @@ class ContinuousBernoulliLogits(dist.Distribution):
         self.logits = jnp.asarray(logits)
         super().__init__(self.logits.shape, (), validate_args=validate_args)
 
-    def log_prob(self, value: jax.Array, intermediates: object = None) -> jax.Array:
-        return value * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
+        return jnp.asarray(value) * self.logits - jax.nn.softplus(self.logits) + _log_constant(self.logits)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)

@@ -71,7 +71,7 @@ class Beliefs(NamedTuple):
             setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
         ).mixture()
 
-        def begin(key: jax.Array, rows: np.ndarray) -> MixturePosterior:
+        def begin(key: jax.Array, rows: np.ndarray | jax.Array) -> MixturePosterior:
             x, shares = clustered(key, rows, setting.components)
             dtype = jnp.result_type(float)
             sums = family.statistics(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))

@@ -131,7 +131,7 @@ def bayesian_linear_regression(
     return model
 
 
-def likelihood(theta: Regression, x: jax.Array) -> dist.Distribution:
+def likelihood(theta: Regression, x: jax.Array | np.ndarray) -> dist.Distribution:
     """Of y given x."""
     return dist.Normal(x @ theta.weights, 1 / jnp.sqrt(theta.noise_precision))
 

@@ -183,8 +183,8 @@ def normal_kl(mean: jax.Array, rho: jax.Array, centre: ArrayLike, scale: ArrayLi
     return jnp.sum(square - 0.5 - log_softplus(rho) + jnp.log(scale))
 
 
-def _kl_forward(*kept: jax.Array) -> tuple[jax.Array, tuple]:
-    return normal_kl(*kept), kept
+def _kl_forward(mean: jax.Array, rho: jax.Array, *prior: ArrayLike) -> tuple[jax.Array, tuple]:
+    return normal_kl(mean, rho, *prior), (mean, rho, *prior)
 
 
 def _kl_backward(kept: tuple, cotangent: jax.Array) -> tuple:

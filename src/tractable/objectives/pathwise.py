@@ -220,7 +220,7 @@ def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
     return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
 
 
-def _check(ladder: Ladder, samples: int, gradient: str, known: object, relaxation: float | None) -> None:
+def _check(ladder: Ladder, samples: object, gradient: str, known: object, relaxation: float | None) -> None:
     expect("samples, draws of h a row,", samples, Count)
     expect("gradient", gradient, known)
     if relaxation is not None:

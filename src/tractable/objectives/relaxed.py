@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
@@ -44,7 +45,7 @@ class LogConcrete(dist.Distribution):
         self.logits, self.temperature = jnp.asarray(logits), temperature
         super().__init__(self.logits.shape[:-1], self.logits.shape[-1:], validate_args=validate_args)
 
-    def log_prob(self, value: jax.Array, intermediates: PyTree = None) -> jax.Array:
+    def log_prob(self, value: jax.Array | np.ndarray, intermediates: PyTree = None) -> jax.Array:
         levels = self.logits.shape[-1]
         free = self.logits - self.temperature * value
         constant = math.lgamma(levels) + (levels - 1) * jnp.log(self.temperature)
@@ -85,7 +86,7 @@ def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]
     return [soften(d, temperature) if i + 1 in ladder.discrete else d for i, d in enumerate(layers)]
 
 
-def check_relaxation(ladder: Ladder, temperature: float) -> None:
+def check_relaxation(ladder: Ladder, temperature: object) -> None:
     """Sentences, where there is nothing to relax or no relaxation."""
     expect("relaxation, a temperature,", temperature, Positive)
     if not ladder.discrete:

@@ -50,7 +50,7 @@ def reweighted_wake_sleep(
     return _climbed(ladder, samples, wake_phi, sleep_phi)
 
 
-def check(name: str, samples: int, wake_phi: float, sleep_phi: float) -> None:
+def check(name: str, samples: int, wake_phi: float | int, sleep_phi: float | int) -> None:
     """Sentences where settings of reweighted wake–sleep cannot be."""
     expect(f"{name}(samples=...)", samples, Count)
     expect(f"{name}(wake_phi=...)", wake_phi, NotNegative)
