@@ -60,7 +60,7 @@ class _Leaf(NamedTuple):
     like: jax.ShapeDtypeStruct
     way: str = "shared"  # or "own", "local", "flipout"
     why: str = ""  # of "shared"
-    output: Any = None  # of "local": aval of the contraction's output
+    output: Any = None  # of "local": ShapeDtypeStruct of the contraction's output
     signs: tuple = ()  # of "flipout": ShapeDtypeStructs for the contraction's activation and output
 
 
@@ -133,7 +133,8 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
             return leaf._replace(why="is convolved: the positions of an example share it")
         if _aval(eqn.invars[1 - position]).ndim > len(_axes(eqn, position)[0]):
             return leaf._replace(why="is applied at several positions of an example, which share it")
-        return leaf._replace(way="local", output=_aval(eqn.outvars[0]))
+        output = _aval(eqn.outvars[0])
+        return leaf._replace(way="local", output=jax.ShapeDtypeStruct(output.shape, output.dtype))
 
     return _weight_noise(apply, params, x, functools.partial(_by_use, contraction), _local)
 
