@@ -1,6 +1,5 @@
 """What was learnt of the unknown: draws, their moments, a point, a q, or a point with the network that infers codes.
 
-Whoever runs a method makes one; a ``Posterior`` holds it, and savers, pages and tables ask it what it is worth.
 Positions are unconstrained and flat, (d,); values are the k numbers of the user's parameters.
 """
 
@@ -236,11 +235,7 @@ def draws_key(seed: jax.Array | int | None) -> jax.Array:
 
 
 def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
-    """(level, k) quantiles of (n, k) values."""
+    """(level, k) quantiles of (n, k) values; with weights those of the empirical distribution."""
     if weights is None:
         return np.quantile(values, levels, axis=0)
-    order = np.argsort(values, axis=0)
-    mass = np.cumsum(np.take(weights, order), axis=0)
-    mass /= mass[-1]
-    index = np.stack([np.argmax(mass >= level, axis=0) for level in levels])
-    return np.take_along_axis(np.take_along_axis(values, order, 0), index, 0)
+    return np.quantile(values, levels, axis=0, weights=weights, method="inverted_cdf")

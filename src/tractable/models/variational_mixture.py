@@ -236,12 +236,9 @@ def bayesian_gaussian_mixture(
 
     Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
 
-    Args:
-        components: K ≥ 1.
-        features: d ≥ 1, columns of x.
-        covariance: "full", "tied", "diagonal" or "spherical".
-        weight_concentration: α₀ > 0; 1/K by default.
+    Args: ``components``, ``features``, ``covariance`` and ``centre`` (m₀ by default) as for ``gaussian_mixture``, and
         process: a Dirichlet process: pieces of a stick without end, of which K are used.
+        weight_concentration: α₀ > 0; 1/K by default.
         mean_prior: m₀, (d,); 0 by default.
         mean_precision: β₀ > 0, the rows that the prior's mean is worth.
         degrees_of_freedom: ν₀, above d − 1 where full or tied, else above 0; d by default.
@@ -249,7 +246,6 @@ def bayesian_gaussian_mixture(
             number for spherical; ones (on the diagonal) by default. The prior guesses a covariance of C₀/ν₀.
         floor: ≥ 0, scikit-learn's ``reg_covar``: C_k gets N_k · floor. With it a step may go down by a little; the
             prior keeps covariances from 0 without.
-        centre: (d,), taken off x before anything is multiplied, as for ``gaussian_mixture``; m₀ by default.
 
     Returns:
         A ConjugateModel of λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. θ of a

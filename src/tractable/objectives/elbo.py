@@ -48,15 +48,13 @@ def elbo(
         log_joint: ``(z (d,), batch) -> ()``, in the sum scale (``tr.log_posterior(model, flat=True)``).
         q: the family; the objective's params are its φ.
         samples: S ≥ 1 draws of q a step.
-        gradient: how φ's gradient is estimated.
-            "reparameterised": through z = z(φ, ε), the entropy in closed form.
+        gradient: how φ's gradient is estimated. "reparameterised": through z = z(φ, ε), the entropy in closed form.
             "path": without the score of q, which has mean zero; no noise is left where q is the posterior
-            (Roeder, Wu & Duvenaud 2017, eq. 8).
-            "score": E_q[(log p − log q − b) ∇ log q], which asks nothing of log p but its value
-            (Ranganath, Gerrish & Blei 2014, eq. 3).
-        control: b of the score function.
-            None; "running-mean": of earlier steps; "leave-one-out": the mean of the step's other draws (S ≥ 2);
-            "fitted": for each number of φ the coefficient that earlier steps say is best (eq. 10).
+            (Roeder, Wu & Duvenaud 2017, eq. 8). "score": E_q[(log p − log q − b) ∇ log q], which asks nothing of log p
+            but its value (Ranganath, Gerrish & Blei 2014, eq. 3).
+        control: b of the score function. None; "running-mean": of earlier steps; "leave-one-out": the mean of the
+            step's other draws (S ≥ 2); "fitted": for each number of φ the coefficient that earlier steps say is best
+            (eq. 10).
         temperature: T; E_q[log p]/T + H[q] flattens the target while a climb begins.
 
     Raises:

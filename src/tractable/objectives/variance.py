@@ -97,15 +97,9 @@ def gradient_variance(
 
 @functools.partial(jax.jit, static_argnames=("ladder", "chosen", "pairs"))
 def _measured(
-    ladder: Ladder,
-    chosen: tuple,
-    pairs: int,
-    params: PyTree,
-    x: PyTree,
-    scale: jax.Array | float,
-    first: jax.Array,
+    ladder: Ladder, chosen: tuple, pairs: int, params: PyTree, x: PyTree, scale: jax.Array | float, first: jax.Array,
     key: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """½|g − g′|² and g·g′ of every pair of draws, (pair, setting, L)."""
     fixed = [_fixed(ladder, setting, params, x, first) for setting in chosen]
 
