@@ -68,16 +68,9 @@ def check(name: str, samples: int, wake_phi: float | int, sleep_phi: float | int
 
 
 def slope_at(
-    ladder: Ladder,
-    params: dict[str, PyTree],
-    x: PyTree,
-    h: tuple,
-    dream: tuple[PyTree, tuple] | None,
-    batch: Batch,
-    *,
-    wake_phi: float = 0.0,
-    sleep_phi: float = 1.0,
-) -> tuple[jax.Array, dict[str, PyTree]]:
+    ladder: Ladder, params: dict[str, PyTree], x: PyTree, h: tuple, dream: tuple[PyTree, tuple] | None, batch: Batch,
+    *, wake_phi: float = 0.0, sleep_phi: float = 1.0,
+) -> tuple[jax.Array, dict[str, PyTree]]:  # fmt: skip
     """The bound and the direction of {θ, φ, …} at given draws; wake–sleep's where K = 1 and the weights are 0 and 1.
 
     Args:
