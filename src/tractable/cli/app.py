@@ -51,7 +51,6 @@ def examples() -> None:
 
 @command
 def fit(
-    context: typer.Context,
     table: o.FitTable = None,
     example: o.Example = None,
     target: o.Target = None,
@@ -87,16 +86,15 @@ def fit(
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps what it has.
     """
+    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli.fit import fit as run
     from tractable.cli.how import How
 
-    given = context.params | {"missing": o.missing_of(missing, drop_missing)}
     run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet))
 
 
 @command
 def compare(
-    context: typer.Context,
     table: o.Table = None,
     example: o.Example = None,
     target: o.Target = None,
@@ -119,6 +117,7 @@ def compare(
 
     Exit code: 0, 2 for a fault or where every method failed, 130 or 143 where stopped.
     """
+    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli import comparing, kinds
     from tractable.tools.errors import CheckpointError
 
@@ -127,7 +126,6 @@ def compare(
     kind = kinds.named(model)
     if kind.side_by_side is None:
         raise kinds.unknown(model)
-    given = context.params | {"missing": o.missing_of(missing, drop_missing)}
     kinds.check_options(kind, given)
     comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet)
 

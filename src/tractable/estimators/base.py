@@ -328,7 +328,8 @@ class BayesianClassifier(ClassifierMixin, Explaining):
 
     def predict(self, X: object) -> np.ndarray:
         """The likeliest class, (n,); of equally likely ones the first."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        likeliest = self.predict_proba(X).argmax(1)  # first, as it says where nothing was fitted
+        return self.classes_[likeliest]
 
 
 def lowered(method: Method, count: int) -> Method:
