@@ -113,7 +113,7 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
 
     rows = []
     for name, values in table.iterrows():
-        own = None if values["sd"] < 10.0**-places else f".{places}f"  # a number on a scale of its own
+        own = None if float(values["sd"]) < 10.0**-places else f".{places}f"  # a number on a scale of its own
         first = Cell(str(name), aside=feature(str(name), encoder))
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
