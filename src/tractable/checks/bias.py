@@ -76,7 +76,7 @@ def stationary(
     unit = np.eye(len(values)) if matrix else np.ones_like(values)
     heat = step_size * temperature * unit
     if injected is not None:
-        white = _solve(scale, injected)
+        white = np.linalg.solve(_dense(scale, len(injected)), injected) if injected.ndim == 2 else injected / scale
         heat = temperature * (basis.T @ white @ white.T @ basis if matrix and basis is not None else white**2)
     if friction < 1:
         whitened = _with_momentum(first, second, v, heat, step_size, friction)
@@ -179,12 +179,6 @@ def _whitened(measured: Measured, scale: np.ndarray | float) -> tuple[np.ndarray
 def _dense(scale: np.ndarray | float, size: int) -> np.ndarray:
     scale = np.asarray(scale, float)
     return scale if scale.ndim == 2 else np.diag(np.broadcast_to(scale, size))
-
-
-def _solve(scale: np.ndarray | float, x: np.ndarray) -> np.ndarray:
-    if np.ndim(x) == 2:
-        return np.linalg.solve(_dense(scale, len(x)), x)
-    return x / scale
 
 
 def measure(

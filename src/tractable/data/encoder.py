@@ -234,7 +234,8 @@ def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
     codes = np.asarray(y)
     if codes.dtype.kind not in "iub" or np.any((codes < 0) | (codes >= len(target.classes))):
         raise DataError(f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}.")
-    return np.asarray(_labels(target)[codes.astype(np.int64)])
+    labels = np.array(target.classes, dtype=object if isinstance(target.classes[0], str) else None)
+    return np.asarray(labels[codes.astype(np.int64)])
 
 
 def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
@@ -335,11 +336,6 @@ def _encode_target(target: Target, values: Values) -> np.ndarray:
             f"{listing(map(str, target.classes))}. Fit anew with them, or leave those rows out."
         )
     return np.array([code[label] for label in found], np.int64)
-
-
-def _labels(target: Target) -> np.ndarray:
-    textual = isinstance(target.classes[0], str)
-    return np.array(target.classes, dtype=object if textual else None)
 
 
 def _plain(values: Values) -> set[Any]:

@@ -98,7 +98,7 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     kept = listed(posterior.model)
-    table, weights = summary(posterior)[kept], int(np.sum(~kept))
+    table, weights = summary(posterior).loc[kept], int(np.sum(~kept))
     beside = [f"{'And ' * bool(len(table))}{weights:,} weights of a network, layer by layer below."] * bool(weights)
     if not len(table):
         return Exhibit("Parameters", beside)
@@ -112,10 +112,8 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
         return Cell(float(value), form, poor=bool(poor))
 
     rows = []
-    for name, values in table.iterrows():
-        own = (
-            None if float(np.asarray(values["sd"])) < 10.0**-places else f".{places}f"
-        )  # a number on a scale of its own
+    for name, values in table.to_dict("index").items():
+        own = None if values["sd"] < 10.0**-places else f".{places}f"  # a number on a scale of its own
         first = Cell(str(name), aside=feature(str(name), encoder))
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})

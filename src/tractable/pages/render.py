@@ -17,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import imsave
 
-from tractable.pages.exhibit import Cell, Exhibit, Figure, Picture, Value, cell, text
+from tractable.pages.exhibit import Exhibit, Figure, Picture, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
 
 HERE = pathlib.Path(__file__).parent
@@ -44,7 +44,8 @@ def html(title: str, exhibits: Sequence[Exhibit], by: str) -> str:
 @functools.cache
 def _template() -> jinja2.Template:
     places = jinja2.Environment(autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    places.filters |= {"shown": _cell, "cell": cell, "kind": lambda part: type(part).__name__, "svg": svg, "png": png}
+    places.filters |= {"shown": lambda cell: shown(cell.value, cell.form), "cell": cell, "svg": svg, "png": png}
+    places.filters["kind"] = lambda part: type(part).__name__
     places.globals |= {"signs": SIGNS, "cross": CROSS, "tall": TALL}
     return places.from_string((HERE / "page.html.jinja").read_text(encoding="utf-8"))
 
@@ -52,10 +53,6 @@ def _template() -> jinja2.Template:
 def shown(value: Value, form: str | None = None) -> str:
     """A value in words, with a true minus sign."""
     return text(value, form, "−")
-
-
-def _cell(cell: Cell) -> str:
-    return shown(cell.value, cell.form)
 
 
 def svg(figure: Figure) -> Markup:
