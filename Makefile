@@ -5,7 +5,9 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3 python
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests compile some ten thousand small programs: with XLA's dearest passes left out they take two thirds of the time.
-QUICK := MPLBACKEND=Agg JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+# Two workers fill two cores: threads of BLAS would wait for work in a loop.
+QUICK := MPLBACKEND=Agg OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+  XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 demo: $(VENV)/.ready
@@ -19,7 +21,7 @@ quick: lint
 	  -m "not slow" -n 2 -q
 
 test: lint
-	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --durations 30
+	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 	$(QUICK) $(BIN)/pytest --doctest-modules src
 
 lint: $(VENV)/.ready-dev

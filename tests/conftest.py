@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,22 @@ if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     jaxtyping.install_import_hook("tractable", "beartype.beartype")
 
 
+# Few tests, or of few shapes, that take a minute and more: whoever takes them last lets the other worker wait.
+LONGEST = (
+    "test_estimators.py", "test_examples.py", "test_methods_contract.py", "test_readme.py", "test_sharding.py",
+    "test_docs.py", "test_wake_sleep.py", "test_code_importance.py", "test_coordinate_ascent_method.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, then those of most tests."""
+    count = Counter(item.path for item in items)
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(rank)), -count[item.path], item.path))
+
+
 def pytest_collection_finish() -> None:
-    """Tracing makes objects by the million: imports are no longer looked through for garbage, and the rest seldom."""
+    """Tracing makes objects by the million: look for garbage seldom, and never among what was imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

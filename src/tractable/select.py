@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pathlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -101,6 +102,7 @@ def select(
     bound_of: Callable[[int], Model] | None = None,
     seed: int = 0,
     progress: bool | Callable | None = None,
+    checkpoint: str | pathlib.Path | None = None,
 ) -> Selection:
     """Fit a model with each of several numbers of components and choose one.
 
@@ -117,6 +119,7 @@ def select(
         bound_of: for "evidence", ``K -> model`` of the same components under a conjugate prior, such as
             ``lambda k: bayesian_gaussian_mixture(k, 2)``. Its bound counts one of K! equal modes; log K! is added.
         seed, progress: as for ``infer``; a progress function hears ``"3 components, phase"``.
+        checkpoint: a folder. Every fit is saved there as it goes, and one that was killed goes on from there.
 
     Returns:
         A Selection, whose table has the columns components, parameters, log likelihood, BIC, AIC, held-out (nats a
@@ -146,9 +149,10 @@ def select(
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TractableWarning)
-                one = _candidate(model_of(components), data, components, method, rest, seed, say)
+                fit, bound = (_inside(checkpoint, f"{components}-{what}") for what in ("components", "bound"))
+                one = _candidate(model_of(components), data, components, method, rest, seed, say, fit)
                 if by == "evidence" and bound_of is not None and one.posterior is not None:
-                    bound = bounded(bound_of(components), data, components, method, seed, say)
+                    bound = bounded(bound_of(components), data, components, method, seed, say, bound)
                     one = one._replace(evidence=bound)
             warned[components] = [w for w in caught if issubclass(w.category, TractableWarning)]
             fits.append(one)
@@ -179,16 +183,21 @@ def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Cal
         raise SettingsError("by='evidence' bounds the evidence under a conjugate prior: give bound_of=.")
 
 
+def _inside(checkpoint: str | pathlib.Path | None, name: str) -> pathlib.Path | None:
+    return None if checkpoint is None else pathlib.Path(checkpoint) / name
+
+
 def _candidate(
-    model: LatentModel, data: Data, components: int, method: Method, held_out: Data | None, seed: int, say: Say
-) -> Candidate:
+    model: LatentModel, data: Data, components: int, method: Method, held_out: Data | None, seed: int, say: Say,
+    checkpoint: pathlib.Path | None,
+) -> Candidate:  # fmt: skip
     """One fit, and how well it does."""
     began, nothing = time.perf_counter(), math.nan
     free = model.space.size if model.parameters is None else model.parameters
     # Standard errors are found for the chosen fit alone.
     quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
     try:
-        posterior = infer(model, data, quick, seed=seed, progress=say)
+        posterior = infer(model, data, quick, seed=seed, progress=say, checkpoint=checkpoint)
     except TractableError as error:
         spent = time.perf_counter() - began
         return Candidate(components, None, nothing, free, nothing, nothing, spent, "failed", str(error))
@@ -199,11 +208,12 @@ def _candidate(
 
 
 def bounded(
-    model: Model, data: Data, components: int, method: Method, seed: int = 0, progress: bool | Callable | None = False
-) -> float:
+    model: Model, data: Data, components: int, method: Method, seed: int = 0, progress: bool | Callable | None = False,
+    checkpoint: pathlib.Path | None = None,
+) -> float:  # fmt: skip
     """ELBO + log K!, a lower bound on log p(data), nats, by variational Bayes (Bishop 2006, section 10.2.4)."""
     ascent = CoordinateAscent(starts=getattr(method, "starts", 1), draws=1)
-    found = infer(model, data, ascent, seed=seed, progress=progress).found
+    found = infer(model, data, ascent, seed=seed, progress=progress, checkpoint=checkpoint).found
     return float(found["objective"]) + math.lgamma(components + 1)
 
 

@@ -228,7 +228,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         (["people.csv", *MIXED, "--hidden", "5"], "--hidden is not for --model gaussian-mixture"),
         (["people.csv", *MIXED, "--prior", "scaled"], "--prior is not for --model gaussian-mixture"),
         (["people.csv", *MIXED, "--shifted", "same.csv"], "--shifted is not for --model gaussian-mixture"),
-        (["people.csv", *MIXED, "--resume", "--out", "x"], "are not saved as they go; fit anew"),
+        (["people.csv", *MIXED, "--resume", "--out", "x"], "x is no run: expected run.json in it"),
         ([*MIXED, "--example", "beta-bernoulli"], "--example is not for --model gaussian-mixture"),
         (MIXED, "expects a table: tractable fit TABLE --model gaussian-mixture"),
         (

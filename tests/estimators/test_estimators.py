@@ -341,6 +341,7 @@ def test_a_second_fit_compiles_nothing(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.computes
 def test_calibrated_intervals_cover():
     """Heavy noise under a normal likelihood: calibrated on rows held out, intervals hold their level all the same."""
     rng = np.random.default_rng(4)

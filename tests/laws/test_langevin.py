@@ -199,6 +199,7 @@ def test_diffusion():
     assert_holds(diffusion(sgld), 1_000_000)
 
 
+@pytest.mark.computes
 def test_stationary():
     """v = (1/h)(1 + εV/4)/(1 − εh/4)."""
     assert_holds(stationary(sgld), C)
@@ -248,6 +249,7 @@ def test_whole_batch_is_the_log_density():
     assert_holds(scores)
 
 
+@pytest.mark.computes
 def test_coin():
     """SGLD in logit space, after T steps, against quadrature."""
     assert_holds(coin(), C)
@@ -258,6 +260,7 @@ def test_coin_density():
     assert_holds(coin_density())
 
 
+@pytest.mark.computes
 def test_momentum():
     """Σ' = A Σ Aᵀ + q 11ᵀ of (θ, v), A = [[1 − εh/2, 1 − α], [−εh/2, 1 − α]], q = αε + ε²V/4."""
     friction, eps, steps = 0.3, 0.5 / H, 60
@@ -285,6 +288,7 @@ def test_momentum_without_memory():
         assert_holds({"θ": error(momentum.position["theta"], langevin.position["theta"], 1e-12)})
 
 
+@pytest.mark.computes
 def test_schedule_moments():
     """m_T and v_T of a polynomial schedule, T = 200."""
     schedule, steps = schedules.polynomial(0.3, 10.0, 0.7), 200

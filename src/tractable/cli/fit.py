@@ -21,7 +21,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
     """A fit of a kind of model, in its folder, with its page and its tables."""
     kind = kinds.named(model)
     kinds.check_options(kind, {"resume": how.resume})
-    saved = run_gone_on_with(how, kind.resumable)
+    saved = run_gone_on_with(how)
     kind = kinds.kind_gone_on_with(how.out, saved, model) if saved else kind
     kinds.check_options(kind, arguments)
     if saved and arguments["table"] is None and arguments["example"] is None:

@@ -34,15 +34,14 @@ class How:
         return "batch_size" in fields
 
 
-def run_gone_on_with(how: How, resumable: bool) -> dict[str, Any]:
+def run_gone_on_with(how: How) -> dict[str, Any]:
     """What the run to go on with wrote; empty where none is. A folder that is another run's is an error."""
     if how.resume:
         if how.out is None:
             raise SettingsError("--resume expects --out, the folder of the run to go on with.")
         return read_run(how.out)
     if how.out is not None and holds_a_run(how.out):
-        remedy = "Go on with it by --resume, or choose" if resumable else "Choose"
-        raise CheckpointError(f"{how.out} already holds a run. {remedy} another --out.")
+        raise CheckpointError(f"{how.out} already holds a run. Go on with it by --resume, or choose another --out.")
     return {}
 
 

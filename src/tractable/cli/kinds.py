@@ -42,8 +42,6 @@ def kind_gone_on_with(folder: Path | None, saved: Arguments, name: str) -> Kind:
     if "method" not in saved:
         raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
     kept = named(saved["problem"]["model"])
-    if not kept.resumable:
-        raise CheckpointError(f"{folder} is a {kept.name}: {kept.refusals['resume'].partition(': ')[2]}")
     if name not in (kept.name, DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")
     return kept

@@ -70,7 +70,6 @@ OPTIONS = {
     "missing": Option(one_of(("raise", "drop", "exact"), "--missing of a mixture is"), "raise"),
 }
 NOT_OF_MIXTURES = {
-    "resume": "fits of mixtures are not saved as they go; fit anew, into another --out.",
     "target": "it explains no column, it describes all columns of numbers; leave --target out.",
     "example": "it is of a table of your own.",
     "family": "its components are normal.",
@@ -150,7 +149,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
         lambda k: model_of(k, d, choices["covariance"], gaps), task.data, components_of(choices["components"]), method,
         by=choices["choose"], held_out=task.held_out,
         bound_of=lambda k: bayesian_gaussian_mixture(k, d, choices["covariance"], weight_concentration=1.0),
-        seed=seed, progress=progress,
+        seed=seed, progress=progress, checkpoint=folder / "fits",
     )  # fmt: skip
     # log |d standardised / d x| is the same for every K, so the choice and what is said of it do not change.
     units = encoder.log_scales(rows).sum()
@@ -158,7 +157,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
     if task.held_out is not None:
         changes["held-out"] = -encoder.log_scales(task.held_out.y).mean()
     table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
-    found.posterior.save(folder)
+    found.posterior.write(folder)
     components(found.posterior, task).frame(len(rows)).to_csv(folder / "components.csv", index=False)
     table.to_csv(folder / "criterion.csv", index=False)
     task.spec["chosen"] = found.components
@@ -240,5 +239,5 @@ def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[An
 
 MIXTURE = Kind(
     NAME, "em", OPTIONS, refusals(NAME, NOT_OF_MIXTURES), read, learn, page, tables, predict, saved_tables,
-    methods=("em",), resumable=False, noun="mixture", folder=NAME, learner="mixtures of normals",
+    methods=("em",), noun="mixture", folder=NAME, learner="mixtures of normals",
 )  # fmt: skip

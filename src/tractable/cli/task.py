@@ -81,7 +81,6 @@ class Kind:
     adapt: Callable[[Task, Any, bool], Method] = lambda task, method, sized: method  # ``sized``: its batches were given
     side_by_side: str | None = None  # methods that compare puts side by side; None where it takes no such models
     has_reference: bool = True  # moments of its parameters mean something, and are held against those of a reference
-    resumable: bool = True  # a run that was stopped can be gone on with
     calibrates: bool = False  # its predictions have intervals, which other rows can calibrate
     noun: str = ""  # it, in a sentence; its name by default
     folder: str = ""  # how the run's folder ends; the method's name by default
