@@ -224,7 +224,8 @@ def _entropy(phi: Phi) -> jax.Array:
     return jnp.sum(log_softplus(phi["rho"])) + len(phi["rho"]) * (1 + LOG_2PI) / 2
 
 
-def _mean(phi: Phi) -> jax.Array:
+def _mean(phi: Phi) -> Any:
+    """μ, NumPy's where φ is."""
     return phi["mean"]
 
 
