@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
 from tractable.core import Batch, Objective
+from tractable.models.conjugate import Number
 from tractable.models.ladder import Ladder
 from tractable.models.layers import Soft
 from tractable.objectives import relaxed
@@ -41,7 +42,7 @@ def looked(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, P
 
 def autoencoding(
     ladder: Ladder, *, samples: int = 1, gradient: str = "reparameterised", kl: str = "closed", beta: float = 1.0,
-    free_bits: float = 0.0, warmup: float | jax.Array = 0, relaxation: float | None = None,
+    free_bits: float = 0.0, warmup: Number = 0, relaxation: float | None = None,
 ) -> Objective:  # fmt: skip
     """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
 
