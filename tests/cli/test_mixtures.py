@@ -270,10 +270,13 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_run_of_mixtures_is_neither_gone_on_with_nor_overwritten(people, folder):
+def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     out, _ = people
-    assert "is a gaussian-mixture: fits of mixtures are not saved" in fault("fit", "--resume", "--out", out)
-    assert "already holds a run. Choose another --out." in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
+    before = {name: (out / name).read_bytes() for name in ("components.csv", "summary.csv", "settings.toml")}
+    again = run("fit", "--resume", "--out", out)
+    assert again.exit_code == 0, again.output + again.stderr
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert "already holds a run. Go on with it by --resume" in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
     compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)
     assert "tractable fit takes gaussian-mixture, vae and belief-network too" in compared
 

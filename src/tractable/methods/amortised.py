@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
+from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
@@ -137,8 +138,8 @@ class Amortised(Method):
         some = data.take(index).alike(LOOKED_AT)
         return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
 
-    def checks(self, posterior: Any) -> list[Check]:
-        return judged(posterior.found, posterior.model.depth)
+    def checks(self, posterior: Learnt) -> list[Check]:
+        return judged(posterior.found, self.needed(posterior.model).depth)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:

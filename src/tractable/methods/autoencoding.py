@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 
+from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import Amortised
@@ -29,7 +30,7 @@ class AutoEncoding(Amortised):
     """The variational autoencoder's way: the ELBO, climbed through reparameterised draws (Kingma & Welling 2014).
 
     The trace is an estimate of the ELBO, whatever ``beta``, ``free_bits`` and ``warmup`` make of what is climbed
-    (``amortised.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's.
+    (``objectives.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's.
 
     Args:
         samples: draws of h a row and step.
@@ -78,7 +79,7 @@ class AutoEncoding(Amortised):
         warmup = steps * (self.warmup / self.epochs) if self.warmup else 0
         return ascend(self.objective(self.needed(model), warmup), self.optimiser(steps))
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         found = super().checks(posterior)
         if self.relaxation is None:
             return found

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.belief import Draws, draws_key
+from tractable.checks.learnt import Learnt
 from tractable.core import Model
 from tractable.data.rows import Data
 from tractable.kernels.em import expected
@@ -107,7 +108,7 @@ class CoordinateAscent(EM):
         reached = Reached(q, np.array(values), np.array(before), interrupted)
         return model, data, None, reached, {"climbing": time.perf_counter() - began}
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         out = [
             c if c.name != "largest fall" else c._replace(sentence="nats of the bound lost in one step; none should be")
             for c in super().checks(posterior)

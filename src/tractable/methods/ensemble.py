@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.belief import Draws
+from tractable.checks.learnt import Learnt
 from tractable.data.rows import Data, Plan
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
@@ -87,7 +88,7 @@ class DeepEnsemble(Method):
         length = min(len(d) for d in draws)
         return Outcome(Draws(positions=np.stack([d[:length] for d in draws])), found, seconds, len(draws) < self.size)
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
         sentence = "solutions, not draws of a posterior: judge by predictions held out"
         out = [Check("members", float(posterior.chains), "caution", sentence)]

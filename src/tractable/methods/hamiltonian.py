@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
 from tractable.kernels import hamiltonian
@@ -60,7 +61,7 @@ class NUTS(Drawing):
             )
         return WarmUp(positions, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
         out = chain_checks(posterior)
         divergent = float(np.sum(info["divergent"]) * posterior.thin)

@@ -12,6 +12,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.beliefs.check import Check
 from tractable.checks import bias
+from tractable.checks.learnt import Learnt
 from tractable.checks.preflight import value_and_slope
 from tractable.checks.report import chain_checks
 from tractable.core import Kernel, Model, log_posterior
@@ -301,7 +302,7 @@ class SGLD(Drawing):
             return (info["temperature"] > 0.5 * self.temperature).astype(float)
         return info["step_size"] if callable(self.step_size) else None
 
-    def predicted_bias(self, posterior: Any) -> bias.Predicted | None:
+    def predicted_bias(self, posterior: Learnt) -> bias.Predicted | None:
         """Of every marginal sd; H and V are measured anew, averaged over draws of the run."""
         chains, belief, data = posterior.standing, posterior.belief, posterior.data
         if data is None or chains is None or belief.positions is None:
@@ -315,7 +316,7 @@ class SGLD(Drawing):
         injected = None if injected is None else np.asarray(injected, np.float64)
         return self.predicted(measured, step, np.asarray(chains.tuned["scale"], np.float64), plan, injected)
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         out = chain_checks(posterior)
         predicted = posterior.predicted_bias
         if predicted is None:

@@ -14,6 +14,7 @@ import numpy as np
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
+from tractable.checks.learnt import Learnt
 from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
 from tractable.data.rows import Data, apart
 from tractable.methods.method import Check, Outcome, Session
@@ -124,9 +125,9 @@ class Laplace(MAP):
             return model
         return linearised(model, jnp.asarray(belief.phi["mean"]))
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         out = super().checks(posterior)
-        weights = posterior.belief.log_weights
+        weights = None if posterior.fitted is None else posterior.fitted.log_weights
         return out if weights is None else [*out, khat_check(weigh(weights))]
 
 

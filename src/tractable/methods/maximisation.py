@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
@@ -165,7 +166,7 @@ class EM(Method):
         one = jax.tree.map(lambda a: a[None], theta)
         return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         out = []
         if "L-BFGS adds" in found:
@@ -290,7 +291,7 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
     return best, found
 
 
-def examined(posterior: Any) -> list[Check]:
+def examined(posterior: Learnt) -> list[Check]:
     """What the model itself says of a maximum."""
     model = latent_model(posterior.model)
     return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))

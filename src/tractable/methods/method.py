@@ -11,6 +11,7 @@ import optax
 
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
+from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, whole
 from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
@@ -117,7 +118,7 @@ class Method(Settings):
         """Run the method."""
         raise SettingsError(f"{type(self).__name__} cannot be run; choose one of tractable's methods.")
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         """What is looked at before the result is trusted."""
         return []
 
@@ -139,7 +140,7 @@ class Method(Settings):
         plan = self.plan(data)
         return 1.0 if plan is None else plan.width / plan.size
 
-    def predicted_bias(self, posterior: Any) -> Any:
+    def predicted_bias(self, posterior: Learnt) -> Any:
         """What the method itself is known to do to every marginal sd (``checks.bias.Predicted``); None if nothing."""
         return None
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Cost
+from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
 from tractable.data.rows import Data
@@ -116,7 +117,7 @@ class Metropolis(Drawing):
             climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype
         ), root
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         rate = float(np.mean(posterior.info["acceptance"]))
         bad = float(np.mean(posterior.info["not_a_number"]))
         out = [*chain_checks(posterior), check_share("acceptance", rate, 0.05, 0.99, "share of proposals accepted")]

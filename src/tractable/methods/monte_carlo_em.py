@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 
+from tractable.checks.learnt import Learnt
 from tractable.core import whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
@@ -171,5 +172,5 @@ class MonteCarloEM(Method):
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, ends[-1].way.ended == "interrupted")
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

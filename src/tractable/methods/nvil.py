@@ -29,7 +29,7 @@ class NVIL(Amortised):
         baseline_size: tanh units of a baseline's perceptron.
         Others as for ``Amortised``.
 
-    Which of these lower the variance differs between models: ``amortised.variance.gradient_variance`` measures it.
+    Which of these lower the variance differs between models: ``objectives.variance.gradient_variance`` measures it.
     """
 
     label: ClassVar[str] = "nvil"

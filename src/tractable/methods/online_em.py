@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
+from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan
@@ -102,7 +103,7 @@ class OnlineEM(Method):
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, interrupted)
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         gain = found["gain to come"] / size
         verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"

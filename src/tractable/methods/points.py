@@ -11,6 +11,7 @@ import optax
 
 from tractable import run as loop
 from tractable.beliefs.belief import Point
+from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
 from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
@@ -116,7 +117,7 @@ class MAP(Method):
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
         return found, at.info, interrupted
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         slope = found["slope"] / size
         # A stochastic climb stops within its noise, and float32 sums carry only so many digits.

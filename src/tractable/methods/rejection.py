@@ -11,6 +11,7 @@ import numpy as np
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.evidence import QUANTILE, Evidence, size_check
+from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks
 from tractable.core import Kernel, Model, counted_log_likelihoods
 from tractable.data.rows import Data
@@ -95,15 +96,16 @@ class Rejection(Drawing):
                 f"{1 / info['tries'].max():.1e}. Use NUTS, or a tighter log_bound if you gave one."
             )
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         tries = float(posterior.info["tries"].sum())
         accepted = posterior.info["tries"].size
         rate = accepted / tries
-        estimate, error = posterior.log_evidence
+        known = evidence(posterior.info, posterior.found["log_bound"])
         return [
             Check("bound", float(posterior.info["excess"].max()), "trust",
                   "largest log p(y|θ) − log M met; above 0 the draws would be wrong and the run an error"),
-            Check("acceptance", rate, "trust", f"share accepted; log evidence {estimate:.4f} ± {error:.4f}"),
+            Check("acceptance", rate, "trust",
+                  f"share accepted; log evidence {known.estimate:.4f} ± {known.error:.4f}"),
             *[c for c in chain_checks(posterior) if c.name in ("R-hat", "bulk ESS")],
         ]  # fmt: skip
 

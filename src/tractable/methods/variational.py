@@ -18,6 +18,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
 from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
+from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
@@ -187,14 +188,15 @@ class Variational(Method):
             sds.append(np.full(size, 0.1) if root is None or not good else conditional_sd(root))
         return jnp.asarray(np.stack(means), positions.dtype), jnp.asarray(np.stack(sds), positions.dtype)
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
         verdict = "trust" if abs(gain) <= max(self.tolerance, SIGMAS * error) else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         out.append(Check("bound's gain", gain, verdict, sentence))
-        if posterior.belief.log_weights is not None:
-            out.append(khat_check(weigh(posterior.belief.log_weights)))
+        weights = None if posterior.fitted is None else posterior.fitted.log_weights
+        if weights is not None:
+            out.append(khat_check(weigh(weights)))
         else:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
         if self.starts > 1:

@@ -1,10 +1,11 @@
 """Ladders of discrete layers, learnt awake and in dreams."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tractable.checks.learnt import Learnt
 from tractable.core import Objective
 from tractable.methods.amortised import Amortised
 from tractable.methods.climbing import settled
@@ -34,7 +35,7 @@ class WakeSleep(Amortised):
         outcome = super().learn(session)
         return outcome._replace(found=outcome.found | {"fell": fell(outcome.belief.info["objective"])})
 
-    def checks(self, posterior: Any) -> list[Check]:
+    def checks(self, posterior: Learnt) -> list[Check]:
         down = posterior.found["fell"]
         sentence = "1 where the noisy bound of the last half falls: θ and φ climb no one objective, so it may; lower "
         sentence += "learning_rate="
