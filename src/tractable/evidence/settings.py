@@ -70,10 +70,10 @@ class Enumeration(Way):
     """ "enumeration" has no settings."""
 
 
-KINDS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
+METHODS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
 # With the settings there are and what they are by default; at a given θ others.
-METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    name: (kind, {field.name: field.default for field in dataclasses.fields(kind)}) for name, kind in KINDS.items()
+FOR_PARAMETERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    name: (kind, {field.name: field.default for field in dataclasses.fields(kind)}) for name, kind in METHODS.items()
 }
 AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
     "enumeration": (Enumeration, {}),
@@ -85,7 +85,7 @@ AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Any:
     """The method's, with those of the user; "reverse" at a given θ is whether there is z."""
-    known = AT_THETA if at_theta else METHODS
+    known = AT_THETA if at_theta else FOR_PARAMETERS
     if method not in known:
         where = ", theta=...) at a given θ" if at_theta else ")"
         raise SettingsError(f"log_evidence(method=...{where} is one of {', '.join(map(repr, known))}; got {method!r}.")
