@@ -161,7 +161,8 @@ except tr.tools.errors.SettingsError as error:
     assert "evenly" in str(error)
 print("same")
 """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    quick = os.environ.get("XLA_FLAGS", "")
+    flags = {"XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", program, os.path.dirname(__file__)],
         env={**os.environ, **flags}, capture_output=True, text=True, timeout=250,

@@ -170,7 +170,8 @@ def four() -> None:
 
 
 def test_four_devices():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    quick = os.environ.get("XLA_FLAGS", "")
+    flags = {"XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     program = (
         "import sys, jax; sys.path[:0] = sys.argv[1:]; jax.config.update('jax_enable_x64', True); "
         "jax.config.update('jax_disable_most_optimizations', True); import test_sharding; test_sharding.four()"
