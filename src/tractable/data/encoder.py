@@ -141,8 +141,7 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
         frame: the training table; every column but the target is an input.
         target: the column to explain.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
-            out
-            rows without a target.
+            out rows without a target.
         family: overrules what is said above about the target.
 
     Raises:

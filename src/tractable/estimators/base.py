@@ -105,7 +105,6 @@ class Scored:
 
     def score(self, X: object, y: object = None) -> float:
         """The mean of ``score_samples``, nats a row."""
-        del y
         return float(np.mean(self.score_samples(X)))
 
 

@@ -125,7 +125,6 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         Warns:
             ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar holds a column up.
         """
-        del y
         self._check_settings()
         x = self._checked(X, reset=True, ensure_min_samples=2)
         x, weight = merged(x, self._weights(sample_weight, x))

@@ -76,7 +76,6 @@ class Density(Scored, DensityMixin, Bayesian):
 
     def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
         """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
-        del origin
         return model.steps.begin, int(self.n_init)  # pyright: ignore[reportReturnType]
 
     def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
@@ -85,7 +84,6 @@ class Density(Scored, DensityMixin, Bayesian):
 
     def _judged(self, found: Posterior, theta: PyTree, total: float) -> tuple[PyTree, list[Check]]:
         """Standard errors shaped like θ, or None where there are none; and what the report says."""
-        del theta, total
         errors, checks = as_doubles(found.sd()), list(found.report().checks)
         if "eigenvalue" not in found.found:
             why = "there are so many numbers, or rows, that they would take long, or rows lie on file"
@@ -114,7 +112,6 @@ class Density(Scored, DensityMixin, Bayesian):
         Warns:
             ConvergenceWarning: max_iter steps were too few. TractableWarning: something is degenerate; see ``report_``.
         """
-        del y
         self._check_settings()
         with opened(X, self.chunk_size) as (table, names):
             if on_file(table, self.chunk_size):

@@ -105,7 +105,6 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         return make(self.n_features_in_, self._rank(), float(self.noise_floor), centre)
 
     def _check_rows(self, count: int) -> None:
-        del count
         if self._rank() > self.n_features_in_:
             raise SettingsError(
                 f"n_components counts factors, at most the columns; got {self.n_components} for "

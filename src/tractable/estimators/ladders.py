@@ -82,7 +82,6 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         Raises:
             ValueError: NaN, numbers that the model cannot have made, settings out of range; in a sentence.
         """
-        del y
         self._check_settings()
         x = self._read(X, reset=True)
         method, model = lowered(self._method(), len(x)), self._model()

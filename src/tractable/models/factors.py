@@ -201,7 +201,6 @@ class Setting(NamedTuple):
 
     def examine(self, theta: Loadings, size: int) -> list[Check]:
         """What a report should say of a maximum."""
-        del size
         least, floor = float(np.min(theta.noise)), self.floor
         if least > 4 * floor:
             return []

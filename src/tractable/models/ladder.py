@@ -49,7 +49,6 @@ def bottom_up(layers: Sequence[Layer]) -> Recognition:
         return {f"h{i + 1}": layer.init(k) for i, (layer, k) in enumerate(zip(layers, keys, strict=True))}
 
     def walk(theta: PyTree, phi: PyTree, x: jax.Array, choose: Choose) -> list:
-        del theta
         found, below = [], x
         for i, layer in enumerate(layers):
             found.append(layer.distribution(phi[f"h{i + 1}"], below))
@@ -215,7 +214,6 @@ class Ladder(LatentModel):
         return self.log_p(params, datum, tuple(z))
 
     def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str]:
-        del params, x
         return [f"{self.layers[i].family.name} units of layer {i}" for i in self.discrete]
 
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:

@@ -223,7 +223,6 @@ def top(size: int, family: str | Family = "bernoulli") -> Layer:
     _check_size(size)
 
     def init(key: jax.Array) -> PyTree:
-        del key
         eta = jnp.zeros(kind.width(size))
         if kind is normal:  # sd 1
             eta = eta.at[size:].set(inverse_softplus(jnp.asarray(1 - SD_FLOOR)))
@@ -237,7 +236,6 @@ def standard_normal(size: int) -> Layer:
     _check_size(size)
 
     def distribution(params: PyTree, above: jax.Array | None) -> Distribution:
-        del params, above
         return dist.Normal(jnp.zeros(size), jnp.ones(size), validate_args=False).to_event(1)
 
     return Layer(size, normal, lambda key: {}, distribution)

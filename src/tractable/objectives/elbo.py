@@ -28,7 +28,6 @@ def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Object
     posterior = log_posterior(model, flat=flat, jacobian=False)
 
     def value(noise: PyTree, params: PyTree, batch: Batch | None) -> jax.Array:
-        del noise
         if prior or batch is None:
             return posterior(params, batch)
         theta = model.constrain(model.space.unravel(params) if flat else params)

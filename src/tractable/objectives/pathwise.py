@@ -25,7 +25,6 @@ KL = Literal["closed", "sampled"]
 
 def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
     """The ``draw`` of an objective whose noise is a key a step: how much randomness a layer takes is its own affair."""
-    del params
     return jax.random.split(key, count)
 
 

@@ -282,7 +282,6 @@ def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def _generated(ladder: Ladder, theta: PyTree, key: jax.Array, index: jax.Array, rows: jax.Array) -> tuple:
-    del rows
 
     def one(key: jax.Array) -> tuple:
         x, h = ladder.dreamt(key, theta, 1)
@@ -306,5 +305,4 @@ def _reconstructed(
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def _summed_out(ladder: Ladder, theta: PyTree, index: jax.Array, rows: jax.Array) -> jax.Array:
-    del index
     return ladder.log_likelihoods(theta, (rows, None))
