@@ -68,7 +68,7 @@ class AutoEncoding(Amortised):
         check_relaxation(ladder, self.relaxation)
         return ladder
 
-    def objective(self, ladder: Ladder, warmup: float | jax.Array = 0) -> Objective:
+    def objective(self, ladder: Ladder, warmup: int | float | jax.Array = 0) -> Objective:
         return autoencoding(
             ladder, samples=self.samples, gradient=self.gradient, kl=self.kl, beta=self.beta,
             free_bits=self.free_bits, warmup=warmup, relaxation=self.relaxation,

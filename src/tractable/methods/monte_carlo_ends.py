@@ -26,7 +26,7 @@ WORK = 1 << 36  # rows times draws times parameters up to which Louis's errors a
 HIDDEN = 20  # effective draws a datum below which the Monte-Carlo error itself is a guess
 
 
-def checks(method: Any, found: dict[str, Any], size: float) -> list[Check]:
+def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]:
     """What the report says of the climbs, their draws, and the maximum."""
     settled = found["ended"] == "settled"
     # A step gains (1 − r) of what is left in the slowest direction.
