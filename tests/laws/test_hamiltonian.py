@@ -25,6 +25,7 @@ def log_density(x: jax.Array) -> jax.Array:
 KERNELS = {
     "hmc": hmc(log_density, 0.35, jnp.array([1.0, 1.0, 4.0]), 5),
     "hmc dense": hmc(log_density, 0.35, DENSE, 5),
+    "hmc jittered": hmc(log_density, 0.35, jnp.array([1.0, 1.0, 4.0]), 5, jitter=0.3),
     "nuts": nuts(log_density, 0.35, jnp.array([1.0, 1.0, 4.0]), 6),
     "nuts dense": nuts(log_density, 0.35, DENSE, 6),
 }
@@ -61,3 +62,16 @@ def test_energy_error_is_of_second_order():
     ratio = refused[0] / refused[1]
     print(f"refused {refused}, ratio {ratio:.2f}")
     assert 6 < ratio < 10.7
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_a_period_is_broken_by_jitter(jitter):
+    """Ten leapfrogs of size 2 sin(π/10) turn N(0, 1) once round: θ' = θ; of jittered sizes E[cos(10 φ)] is left."""
+    start = jax.random.normal(jax.random.key(3), (C, 1))
+    kernel = hmc(lambda x: -0.5 * jnp.sum(x**2), 2 * math.sin(math.pi / 10), jnp.ones(1), 10, jitter)
+    state, info = replicate(kernel, jax.random.key(4), start, 1)
+    sizes = 2 * math.sin(math.pi / 10) * np.linspace(1 - jitter, 1 + jitter, 10_001)
+    expected = float(np.mean(np.cos(10 * np.arccos(1 - sizes**2 / 2))))
+    correlation = float(np.corrcoef(np.asarray(start)[:, 0], np.asarray(state.position)[:, 0])[0, 1])
+    assert info.acceptance.mean() > 0.95
+    assert abs(correlation - expected) < (0.04 if jitter else 1e-3)

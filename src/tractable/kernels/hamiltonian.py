@@ -25,7 +25,10 @@ class Info(NamedTuple):
     saturated: jax.Array  # () 1 where the tree reached its largest depth
 
 
-def hmc(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10) -> Kernel:
+def hmc(
+    log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.Array, leapfrogs: int = 10,
+    jitter: float | int = 0,
+) -> Kernel:  # fmt: skip
     """HMC with a fixed number of leapfrog steps.
 
     Args:
@@ -33,13 +36,19 @@ def hmc(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.A
         step_size: of the leapfrog, > 0 (not Langevin's ε: one leapfrog step of size s is MALA with ε = s²).
         inverse_mass: (d,) or (d, d); ideally the posterior covariance.
         leapfrogs: steps in a trajectory, ≥ 1.
+        jitter: in [0, 1); every trajectory's step size is uniform within this share of ``step_size``. A trajectory of
+            one length comes back to where it began on a target whose period it is (Neal 2011, section 3.2).
     """
     import blackjax
 
     kernel = blackjax.hmc.build_kernel()
 
     def move(key: jax.Array, state: PyTree) -> tuple[Any, Info]:
-        state, info = kernel(key, state, log_density, step_size, inverse_mass, leapfrogs)
+        size = step_size
+        if jitter:
+            key, key_size = jax.random.split(key)
+            size = step_size * jax.random.uniform(key_size, (), minval=1 - jitter, maxval=1 + jitter)
+        state, info = kernel(key, state, log_density, size, inverse_mass, leapfrogs)
         zero = jnp.zeros_like(info.energy)
         divergent = info.is_divergent.astype(zero.dtype)
         return state, Info(info.acceptance_rate, divergent, info.energy, zero + leapfrogs, zero)

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
-from tractable.tools.settings import Count, Share
+from tractable.tools.settings import Count, Range, Share, is_number
 
 PyTree = Any
 
@@ -89,15 +89,18 @@ class HMC(NUTS):
 
     Args: as for NUTS, and
         leapfrogs: steps in a trajectory.
+        jitter: in [0, 1); each trajectory's step size is uniform within this share of the one adapted, so that no
+            trajectory's length is a period of the target.
     """
 
     label: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "hmc"
     leapfrogs: Count = 10
+    jitter: Annotated[float | int, Range("a number in [0, 1)", lambda j: is_number(j) and 0 <= j < 1)] = 0.2
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         density = log_density(model, rows, flat=True)
-        return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs)
+        return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "method"))
