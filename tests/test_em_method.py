@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris
 import tractable as tr
 from tractable.methods.em_climb import settled
 from tractable.methods.maximisation import _to_come
-from tractable.models import bernoulli_mixture, factor_analysis, factors, gaussian_mixture, mixture
+from tractable.models import bernoulli_mixture, factor_analysis, factors, gaussian_mixture, linear_mixture, mixture
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 IRIS = np.asarray(load_iris().data)
@@ -200,7 +200,7 @@ def test_components_come_by_weight(kind):
             "weights": error(other.weights, [0.5, 0.3, 0.2], 1e-15),
         }
     )
-    wrong = mixture.by_weight(theta, tied=kind != "tied")
+    wrong = linear_mixture.by_weight(theta, tied=kind != "tied")
     assert not np.allclose(model.log_prob(wrong, x), model.log_prob(theta, x))
     fitted = tr.infer(gaussian_mixture(3, 4, kind), tr.Data(IRIS), tr.EM(starts=2, errors=False), seed=0)
     assert np.all(np.diff(fitted.mean().weights) <= 0)

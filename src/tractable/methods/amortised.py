@@ -139,7 +139,8 @@ class Amortised(Method):
         return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        return judged(posterior.found, self.needed(posterior.model).depth)
+        ladder: Any = posterior.model
+        return judged(posterior.found, ladder.depth)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:
