@@ -196,6 +196,7 @@ def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.nd
 
 
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
+    """How far the marginal moments are from the reference's."""
     error, ratio = apart(posterior, reference)
     out = {"mean error": float(np.max(error))}
     if np.all(ratio > 0):
@@ -204,6 +205,7 @@ def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:
 
 
 def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Reference) -> Reference:
+    """The reference in the order of ``model.names``."""
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, Posterior):

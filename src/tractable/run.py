@@ -172,6 +172,7 @@ def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None) ->
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+    """Keys of a block's noise, and of the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 

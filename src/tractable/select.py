@@ -238,6 +238,7 @@ def _doubts(report: Report) -> str:
 
 
 def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> "pd.DataFrame":
+    """A row for each K, a DataFrame."""
     import pandas as pd  # here, for those who need it: it takes a while
 
     lines = [

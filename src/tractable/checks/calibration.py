@@ -96,6 +96,8 @@ def pit_histogram(values: Numbers, bins: int = 10) -> np.ndarray:
 
 
 class Sharpness(NamedTuple):
+    """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
+
     width: float  # mean of upper − lower
     sd: float  # mean predictive sd; NaN where none was given
 

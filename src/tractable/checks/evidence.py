@@ -140,6 +140,7 @@ def of_rows(
 
 
 def grade(value: float, trust: float, caution: float) -> str:
+    """Small is good."""
     return "trust" if value <= trust else "caution" if value <= caution else "reject"
 
 
@@ -157,6 +158,7 @@ def gap_check(gap: float | None, sentence: str, rows: int | None = None) -> Chec
 
 
 def weight_checks(log_weights: np.ndarray, good: float) -> list[Check]:
+    """Effective number, tail and largest of the weights (S,) of one density."""
     size, number_of, largest = len(log_weights), effective(log_weights), float(np.max(shares(log_weights)))
     threshold = khat_limit(size)
     finite = log_weights[np.isfinite(log_weights)]

@@ -30,6 +30,7 @@ def weigh(log_weights: Numbers) -> Weighed:
 
 
 def khat_limit(size: int) -> float:
+    """Up to which so many draws give importance sampling that can be relied on."""
     return min(1 - 1 / math.log10(size), 0.7)
 
 
@@ -49,6 +50,7 @@ def khat(log_weights: Numbers) -> float:
 
 
 def khat_check(weighed: Weighed) -> Check:
+    """k̂ as a verdict."""
     if weighed.khat <= weighed.threshold:
         verdict, meaning = "trust", "reweighting q would change little"
     elif weighed.khat <= 1:

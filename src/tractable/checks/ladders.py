@@ -23,6 +23,8 @@ SIGMAS = 2.58  # of a gap that is no chance, 99 %
 
 
 class Sight(NamedTuple):
+    """What a ladder does with some rows."""
+
     elbo: float  # nats a row
     bound: float  # of ``samples`` draws, nats a row
     effective: float  # median over rows of the weights' effective number
@@ -119,6 +121,7 @@ def fine(good: bool) -> str:
 
 
 def sample_size_check(effective: float, samples: int) -> Check:
+    """How many of a row's weights count, in the median row."""
     said = f"share of {samples} draws of q that count, in the median row"
     if effective < FEW:
         said += f": q misses p(h | x); the bound is known to about {math.sqrt(1 / effective):.1f} nats a row"
@@ -147,6 +150,7 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
 
 
 def held_out_check(gap: float, error: float, rows: int) -> Check:
+    """What rows that were not learnt from lose."""
     chance = gap <= SIGMAS * error
     said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
     if not chance:

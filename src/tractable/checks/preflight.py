@@ -20,6 +20,7 @@ SHOWN = 12  # numbers of a row in a sentence
 
 @functools.partial(jax.jit, static_argnames="model")
 def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
+    """The log posterior of a flat position and its gradient."""
     return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
 
 

@@ -52,10 +52,12 @@ def lines_of(checks: Sequence[Check]) -> list[str]:
 
 
 def worst(checks: Iterable[Check]) -> str:
+    """The verdict of several checks."""
     return max((c.verdict for c in checks), key=ORDER.index, default="caution")
 
 
 def with_check(report: Report, check: Check) -> Report:
+    """The report with one check more."""
     checks = (*report.checks, check)
     return Report(worst(checks), checks, report.title)
 

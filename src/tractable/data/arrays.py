@@ -73,6 +73,7 @@ def _from_file(path: pathlib.Path) -> PyTree:
 
 
 def mapped(path: pathlib.Path) -> np.ndarray:
+    """A network of one input, over all leading axes of x (…, m)."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:

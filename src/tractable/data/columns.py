@@ -149,6 +149,7 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
+    """(n, columns of X that it makes)."""
     gone = lacks(values)
     blocks = [] if column.kind == "presence" else [_encode_present(column, values, gone)]
     return np.concatenate([*blocks, *([gone[:, None]] * column.indicator)], axis=1).astype(np.float64)

@@ -72,6 +72,7 @@ def _read_csv(path: Path) -> Frame:
 
 
 def distinct(names: list[str], where: str) -> None:
+    """A sentence about columns that share a name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has more than one column named {listing(twice)}; rename all but one.")
@@ -216,6 +217,7 @@ def _named(path: Path, names: Sequence[str], array: str | None, first: Sequence[
 
 
 def blocks(x: np.ndarray, weight: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(x, weight) of ``size`` rows at a time."""
     for start in range(0, len(x), size):
         yield np.asarray(x[start : start + size], np.float64), np.asarray(weight[start : start + size])
 
@@ -274,4 +276,5 @@ def on_file(x: object, chunk: int) -> bool:
 
 
 def framed(x: object, names: list[str] | None) -> Any:
+    """Rows with their columns' names."""
     return x if names is None else pd.DataFrame(np.asarray(x), columns=pd.Index(names))

@@ -21,6 +21,7 @@ HOLDS = {
 
 
 def check_support(source: Source, values: np.ndarray, family: str, levels: int = LEVELS) -> None:
+    """A sentence about the first number that a family does not have."""
     if family == "normal":
         return
     if family == "bernoulli":
@@ -47,6 +48,7 @@ def levels_of(source: Source) -> int:
 
 
 def is_whole(values: np.ndarray) -> bool:
+    """Whether all numbers are whole."""
     return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
 
 

@@ -288,6 +288,7 @@ class Density(Scored, DensityMixin, Bayesian):
 
 
 def judged(checks: list[Check], title: str) -> Report:
+    """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
 

@@ -11,6 +11,8 @@ from tractable.tools.settings import Count, Range, Settings, at_least, is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Way(Settings):
+    """Settings of a way to the evidence."""
+
     subject: ClassVar[str] = "log_evidence"
 
 

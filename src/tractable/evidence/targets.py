@@ -24,6 +24,8 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Normal(NamedTuple):
+    """N(mean, root rootᵀ)."""
+
     mean: jax.Array  # (d,)
     root: jax.Array  # (d, d), lower triangular
 
@@ -113,10 +115,12 @@ def _mean(info: PyTree) -> PyTree:
 
 
 def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -> Targets:
+    """θ given all rows, from the prior or from another base."""
     return Targets(model, parameters_target, base, None if data is None else data.arrays(), many=False)
 
 
 def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
+    """z_n given x_n and θ, of every row."""
     return Targets(model, cause_target, theta, data.arrays(), many=True)
 
 

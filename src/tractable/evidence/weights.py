@@ -50,6 +50,7 @@ def weigh(
     targets: Targets, key: jax.Array, draws: int, watch: Watch, propose: Propose | None = None, own: PyTree = None,
     phi: PyTree = None, work: int = 1,
 ) -> np.ndarray:  # fmt: skip
+    """(N, draws) log weights, see ``log_weights``."""
     watch.go("draws")
     found = nan_is_nothing(log_weights(targets, own, phi, key, draws, propose, work))
     watch.say("draws", 1, 1)
@@ -115,6 +116,8 @@ def smoothed(log_weights: Numbers) -> np.ndarray:
 
 @functools.cache
 def fitted(family: str) -> Propose:
+    """A q of ``approximations``, by the name of its family."""
+
     def propose(_: None, phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         q = approximations.of(family, phi)
         u = q.sample(phi, jax.random.normal(key, (q.noise,), phi["mean"].dtype))
@@ -124,12 +127,16 @@ def fitted(family: str) -> Propose:
 
 
 class StudentT(NamedTuple):
+    """t_ν(mean, root rootᵀ)."""
+
     degrees: jax.Array  # () ν
     mean: jax.Array  # (d,)
     root: jax.Array  # (d, d), lower triangular
 
 
 class Mixture(NamedTuple):
+    """Σ_k ρ_k t_ν(û_k, Λ_k⁻¹)."""
+
     mean: jax.Array  # (K, d) û_k
     factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
     share: jax.Array  # (K,) ρ_k, 0 of a place that is left out
@@ -172,6 +179,8 @@ def student_log_prob(white: jax.Array, log_volume: jax.Array, degrees: jax.Array
 
 
 class Mode(NamedTuple):
+    """A mode of the unconstrained density, with the root of its inverse curvature."""
+
     position: np.ndarray  # (d,)
     value: float
     root: np.ndarray  # (d, d), lower triangular

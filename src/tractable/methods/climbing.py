@@ -298,6 +298,7 @@ class Bound(NamedTuple):
 
 
 def number(value: float) -> jax.Array:
+    """Four digits, without noise."""
     return jnp.asarray(value, jnp.result_type(float))
 
 

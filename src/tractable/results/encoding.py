@@ -38,6 +38,8 @@ class Encoded(NamedTuple):
 
 
 class Generated(NamedTuple):
+    """Rows from the model."""
+
     x: np.ndarray  # (row, n)
     mean: np.ndarray  # (row, n) E[x | h¹]; of categorical x the probabilities, (row, n · levels)
     h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
@@ -172,6 +174,7 @@ def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed
 
 
 def gap_check(posterior: Learnt, data: Data | PyTree) -> Check:
+    """``held_out`` as a line of a report."""
     found = held_out(posterior, data)
     return held_out_check(found.gap, found.error, found.rows)
 
@@ -249,6 +252,7 @@ def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
 
 
 def draws_first(drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """(row, draw, n) as (draw, row, n)."""
     return tuple(np.swapaxes(a, 0, 1) for a in drawn)
 
 

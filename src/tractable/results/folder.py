@@ -126,6 +126,7 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def store_of(folder: pathlib.Path) -> "DrawStore":
+    """The draws of a run's folder."""
     from tractable.tools.store import DrawStore
 
     return DrawStore.open(folder / "draws.zarr")
@@ -238,6 +239,7 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
+    """φ in a folder beside θ's."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 

@@ -22,6 +22,8 @@ DEFENCE = 0.2  # of the proposals, drawn from p(h): bounds the weights where the
 
 
 class Imputed(NamedTuple):
+    """Rows whose missing numbers were filled in."""
+
     mean: np.ndarray  # (row, n) x where seen, E[x_m | x_o] where missing; of categorical x the likeliest level
     draws: np.ndarray  # (draw, row, n) x where seen, draws of p(x_m | x_o) where missing
     h: tuple[np.ndarray, ...]  # (draw, row, n) those that they came from
