@@ -255,11 +255,11 @@ def check_options(first: tr.Posterior, case: Case, folder: Path, *, moments: boo
             values = values_of(case.model, drawn).reshape(-1, len(case.model.names))
             assert np.all(averaged.belief.counts == drawn.shape[1]) and averaged.report().checks
             assert list(averaged.summary()) == ["mean", "sd"]
-            np.testing.assert_allclose(averaged._moments, [values.mean(0), values.std(0)], atol=CLOSE)
+            np.testing.assert_allclose(averaged.flat_moments, [values.mean(0), values.std(0)], atol=CLOSE)
             averaged.save(folder / "moments")
             if writable(case.method):
                 loaded = tr.load(folder / "moments", case.model)
-                np.testing.assert_array_equal(loaded._moments, averaged._moments)
+                np.testing.assert_array_equal(loaded.flat_moments, averaged.flat_moments)
     if not ABILITIES["extend()"].can(case.method):
         with pytest.raises(SettingsError) as caught:
             first.extend(3)

@@ -190,7 +190,7 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
 
 def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
     """|mean − reference mean| / reference sd, and sd / reference sd, of the k numbers."""
-    mean, sd = posterior._moments
+    mean, sd = posterior.flat_moments
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
         return np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
 
@@ -209,7 +209,7 @@ def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Refe
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, Posterior):
-        mean, sd = reference._moments
+        mean, sd = reference.flat_moments
         return Reference(model.names, mean, np.asarray(sd), (), reference)
     found: dict[str, tuple] = {}
     for name, (mean, sd, *rest) in reference.items():
@@ -307,7 +307,7 @@ def overlay(
     reference, others = comparison.reference, comparison.others
     top, axes = canvas.subplots(2, 1, sharex=True, height_ratios=[1.3, 0.16 * len(others) + 0.1])
     for row, (posterior, colour) in enumerate(zip(others.values(), itertools.cycle(colours), strict=False)):
-        mean, sd = (float(moment[index]) for moment in posterior._moments)
+        mean, sd = (float(moment[index]) for moment in posterior.flat_moments)
         ends = mean - 1.645 * np.nan_to_num(sd), mean + 1.645 * np.nan_to_num(sd)
         if posterior.unconstrained is not None:
             values, weights = column(posterior, index)

@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 
 from tractable.checks import preflight
+from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
 from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.abilities import needs
@@ -15,6 +16,7 @@ from tractable.methods.session import sitting
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
+from tractable.tools.settings import expect
 from tractable.tools.words import tell
 
 PyTree = Any
@@ -30,6 +32,7 @@ def infer(
     draws: str | pathlib.Path | None = None,
     checkpoint: str | pathlib.Path | None = None,
     devices: int | None = None,
+    verify: str | None = "auto",
 ) -> Posterior:
     """Learn the unknowns of a model from data.
 
@@ -46,6 +49,8 @@ def infer(
         devices: over how many devices the chains of methods that draw are laid, or the rows of EM and
             CoordinateAscent, whose sums are then theirs added up. Other methods run on one. What only some methods
             can do is in ``methods.abilities.ABILITIES``.
+        verify: how much the result is looked at again before it is called one to trust: "auto", "thorough" or None
+            (``Posterior.verify``).
 
     Returns:
         A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C and SIGTERM stop the run at a block's edge
@@ -60,6 +65,7 @@ def infer(
         raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.")
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
+    expect("infer(verify)", verify, Verify)
     data = None if data is None else as_data(data)
     preflight.check(model, data)
     method.plan(data)  # batches that cannot be, before anything runs
@@ -79,7 +85,7 @@ def infer(
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session)
-    posterior = Posterior(model, data, method, seed, *outcome)
+    posterior = Posterior(model, data, method, seed, *outcome).verify(verify)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:

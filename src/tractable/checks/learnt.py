@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from tractable.beliefs.belief import Belief, Cost, Fitted, Moments
+from tractable.beliefs.check import Check
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
 from tractable.core import Data, Model
@@ -29,6 +30,7 @@ class Learnt:
     seconds: dict[str, float] = field(default_factory=dict)
     interrupted: bool = False
     standing: PyTree = field(default=None, repr=False)
+    looked: tuple[Check, ...] = field(default=(), repr=False)
 
     @property
     def unconstrained(self) -> np.ndarray | None:
@@ -120,14 +122,15 @@ class Learnt:
 
     def mean(self) -> PyTree:
         """Posterior mean; a point method's maximum."""
-        return self.shaped(self._moments[0])
+        return self.shaped(self.flat_moments[0])
 
     def sd(self) -> PyTree:
         """Posterior standard deviation; a point method's standard error, NaN where it has none."""
-        return self.shaped(self._moments[1])
+        return self.shaped(self.flat_moments[1])
 
     @functools.cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+    def flat_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of the k numbers, (k,) each."""
         nothing = np.zeros((0, 0, len(self.names)))
         return self.belief.moments(self.model, nothing if isinstance(self.belief, Moments) else self.values)
 

@@ -32,7 +32,7 @@ class Report(NamedTuple):
 def judge(posterior: Learnt) -> Report:
     """The report of a posterior: its method's checks, and whether it came to its end."""
     if posterior.is_point or posterior.count:
-        checks = list(posterior.method.checks(posterior))
+        checks = [*posterior.method.checks(posterior), *posterior.looked]
     elif isinstance(posterior.belief, Moments):
         checks = moment_checks(posterior.belief)
     else:

@@ -59,6 +59,7 @@ class Drawing(Method):
     """
 
     chained: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
     chains: Count = 4
     draws: Count = 1000
     warmup: Annotated[int, at_least(0)] = 1000

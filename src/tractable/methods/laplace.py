@@ -128,7 +128,7 @@ class Laplace(MAP):
     def checks(self, posterior: Learnt) -> list[Check]:
         out = super().checks(posterior)
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        return out if weights is None else [*out, khat_check(weigh(weights))]
+        return out if weights is None or posterior.looked else [*out, khat_check(weigh(weights))]
 
 
 def _check_curved(least: float, largest: float = math.inf) -> None:

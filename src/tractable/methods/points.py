@@ -45,6 +45,7 @@ class MAP(Method):
     label: ClassVar[str] = "map"
     point: ClassVar[bool] = True
     prior: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
     optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
     steps: Count = 2000
     batch_size: Count | None = None

@@ -35,6 +35,7 @@ PyTree = Any
 WEIGHED = 1000  # draws whose weights are looked at, at the end
 ROWS_WEIGHED = 1 << 28  # rows times draws times numbers up to which they are
 MODE_SIZE = 1000  # parameters up to which curvature is formed
+FAR = 1.0  # nats short of its maximum, with which a bound is no posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Variational(Method):
     """
 
     kind: ClassVar[str] = ""  # of ``approximations.of``
+    verified: ClassVar[bool] = True
     divergence: Literal["reverse", "forward"] = "reverse"
     gradient: Gradient = "reparameterised"
     control: Control = "leave-one-out"
@@ -147,6 +149,8 @@ class Variational(Method):
         return Outcome(fitted, found, seconds, interrupted)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
+        if "steps" not in found:  # by quadrature, each evaluation on all rows
+            return Cost(found["evaluations"], 0.0)
         return Cost(found["steps"] * self.share(data) * self.samples * self.starts, 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
@@ -191,11 +195,15 @@ class Variational(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
-        verdict = "trust" if abs(gain) <= max(self.tolerance, SIGMAS * error) else "caution"
+        chance = max(self.tolerance, SIGMAS * error)
+        verdict = "trust" if abs(gain) <= chance else "caution" if abs(gain) <= FAR + chance else "reject"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
+        sentence += "" if verdict == "trust" else ": raise steps="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
-        if weights is not None:
+        if posterior.looked:
+            pass  # the looks say more than q's own weights
+        elif weights is not None:
             out.append(khat_check(weigh(weights)))
         else:
             out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,11 @@ import jax
 import numpy as np
 
 from tractable.beliefs import approximations
-from tractable.beliefs.belief import Draws, draws_key, weighted_quantiles
+from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.checks.evidence import EvidenceOf
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import Report, judge, with_check
+from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method
@@ -44,6 +46,7 @@ class Posterior(Learnt):
         seconds: wall time by phase.
         interrupted: the run was stopped before its end.
         standing: where a run stands that may be extended.
+        looked: what was looked at once it was learnt (``verify``).
         judged: the report, once it was made.
     """
 
@@ -59,7 +62,7 @@ class Posterior(Learnt):
         """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
         import pandas as pd
 
-        mean, sd = self._moments
+        mean, sd = self.flat_moments
         if self.unconstrained is None or not self.count:
             return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
         low, high = (1 - level) / 2, (1 + level) / 2
@@ -197,7 +200,27 @@ class Posterior(Learnt):
             self.judged = judge(self)
         return self.judged if held_out is None else with_check(self.judged, coding.gap_check(self, held_out))
 
-    def extend(self, draws: int, *, progress: bool | Callable | None = None) -> "Posterior":
+    def verify(self, how: str | None = "auto") -> "Posterior":
+        """The same, looked at again: are there modes it did not visit, are its means and sds right, is its mass finite?
+
+        Models of networks, ladders and mixtures have checks of their own, and nothing is looked at here.
+
+        Args:
+            how: "auto" takes at most a quarter of the run's own work, or about two seconds; "thorough" looks at four
+                times as much, whatever it takes; None does not look, and no verdict is then better than "caution".
+        """
+        expect("verify(how)", how, Verify)
+        began = time.perf_counter()
+        looked = tuple(verify(self, how))
+        seconds = self.seconds | {"verifying": time.perf_counter() - began}
+        belief = self.belief
+        if isinstance(belief, Point) and not errors_serve(looked):
+            belief = replace(belief, covariance=None)
+        return replace(self, belief=belief, looked=looked, seconds=seconds, judged=None)
+
+    def extend(
+        self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"
+    ) -> "Posterior":
         """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""
         needs("extend()", self.method)
         if self.standing is None or self.belief.positions is None:
@@ -207,7 +230,7 @@ class Posterior(Learnt):
         expect("extend(draws)", draws, Count)
         with sitting(self.model, self.data, self.seed, progress) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
-        return Posterior(self.model, self.data, self.method, self.seed, *outcome)
+        return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify)
 
     def to_arviz(self) -> Any:
         """An ArviZ DataTree with groups posterior and sample_stats."""

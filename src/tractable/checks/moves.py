@@ -1,0 +1,88 @@
+"""Whether the target moves a posterior's own draws: Hamiltonian Monte Carlo from them, and how their moments change."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tractable.checks.target import Target
+
+PyTree = Any
+Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
+BLOCK = 8  # trajectories in one call of the compiled program; the first block finds the step size, and forgets
+KEPT = 2  # blocks after it, whose positions count
+LONGEST = 24  # leapfrog steps in a trajectory, at most
+ACCEPTED = 0.65  # mean acceptance that a step size must reach
+SMALLEST = 0.02  # step size, in the posterior's sds, below which the draws cannot be moved
+
+
+class Moved(NamedTuple):
+    """Draws before, and what became of them."""
+
+    before: np.ndarray  # (c, d)
+    after: np.ndarray  # (t, c, d), trajectory by trajectory
+    acceptance: float
+    gradients: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether the draws moved as far as they should have."""
+        return self.acceptance >= 0.5
+
+
+def move(target: Target, rows: PyTree, draws: np.ndarray, centre: np.ndarray, root: np.ndarray, seed: int) -> Moved:
+    """HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
+
+    Were the draws the posterior's, the moves would leave their moments as they are; how the moments change says in
+    which direction they are wrong ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
+    """
+    generator = np.random.default_rng(seed)
+
+    def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes = target.look(rows, centre + x @ root.T)
+        return values, slopes @ root
+
+    begin = np.linalg.solve(root, (draws - centre).T).T
+    state = (begin, *look(begin))
+    size, gradients = 1.2 * draws.shape[1] ** -0.25, 0
+    while True:  # a block in which the step size is found; it is forgotten but for its end
+        steps = max(3, min(LONGEST, math.ceil(0.5 * math.pi / size)))
+        blocks, state_after, rate = _moved(look, state, size, steps, generator)
+        gradients += BLOCK * steps * len(draws)
+        if rate >= ACCEPTED or size < SMALLEST:
+            break
+        size *= 0.5
+    after = [blocks]
+    if rate >= ACCEPTED:
+        after = []
+        for _ in range(KEPT):
+            blocks, state_after, rate = _moved(look, state_after, size, steps, generator)
+            gradients += BLOCK * steps * len(draws)
+            after.append(blocks)
+    return Moved(np.asarray(draws, np.float64), np.concatenate(after) @ root.T + centre, rate, gradients)
+
+
+def _moved(look: Look, state: State, size: float, steps: int, generator: np.random.Generator) -> tuple:
+    """Positions after each of a block of trajectories (t, c, d), the last state, and the mean acceptance."""
+    positions, rates = [], []
+    for _ in range(BLOCK):  # trajectories that diverge overflow, and are refused
+        x, value, slope = state
+        momentum = generator.standard_normal(x.shape)
+        step = size * generator.uniform(0.8, 1.2, (len(x), 1))
+        new, p, new_slope, new_value = x, momentum, slope, value
+        for _ in range(steps):
+            p = p + step / 2 * new_slope
+            new = new + step * p
+            new_value, new_slope = look(new)
+            p = p + step / 2 * new_slope
+        with np.errstate(over="ignore", invalid="ignore"):
+            change = new_value - value + (np.sum(momentum**2, 1) - np.sum(p**2, 1)) / 2
+        rate = np.where(np.isnan(change), 0.0, np.exp(np.minimum(change, 0.0)))
+        taken = generator.random(len(x)) < rate
+        on = taken[:, None]
+        state = (np.where(on, new, x), np.where(taken, new_value, value), np.where(on, new_slope, slope))
+        positions.append(state[0])
+        rates.append(rate.mean())
+    return np.stack(positions), state, float(np.mean(rates))

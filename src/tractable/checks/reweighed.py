@@ -1,0 +1,152 @@
+"""The posterior's numbers by another way: adaptive importance sampling from where the posterior is and might be."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from tractable.checks.climbs import Mode
+from tractable.checks.importance import khat
+from tractable.checks.target import Target
+
+PyTree = Any
+FREEDOM = 4.0  # degrees of the t's from which places are drawn
+KERNELS = 30  # local t's of the last rounds
+LOW = 6  # numbers up to which local and very wide proposals help
+
+
+class Proposal(NamedTuple):
+    """A multivariate t."""
+
+    centre: np.ndarray  # (d,)
+    root: np.ndarray  # (d, d)
+    share: float
+
+
+class Reweighed(NamedTuple):
+    """Places, and how much each counts."""
+
+    positions: np.ndarray  # (n, d)
+    weights: np.ndarray  # (n,) sum to 1
+    log_weights: np.ndarray  # (n,)
+    ess: float  # 1/Σw²
+    khat: float
+
+    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, its error, sd, the error of its logarithm, of values (n, k), by the delta method."""
+        w = self.weights[:, None]
+        mean = np.sum(w * values, 0)
+        away = values - mean
+        variance = np.maximum(np.sum(w * away**2, 0), 1e-300)
+        error = np.sqrt(np.sum((w * away) ** 2, 0))
+        sd_error = np.sqrt(np.sum((w * (away**2 / variance - 1)) ** 2, 0)) / 2
+        return mean, error, np.sqrt(variance), sd_error
+
+
+def reweigh(
+    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], count: int, seed: int
+) -> Reweighed | None:
+    """Importance sampling in four rounds, each from t's fitted to the weights of those before (Cappé et al. 2004).
+
+    All rounds count, weighed against the mixture of all (Veach & Guibas 1995; Cornuet et al. 2012).
+
+    Args:
+        centre, root: of the posterior under test: mean (d,) and a root of its covariance.
+        modes: maxima that were found, visited or not.
+        count: places a round; there are four rounds.
+    """
+    generator = np.random.default_rng(seed)
+    size = len(centre)
+    proposals = _first(centre, root, modes, size)
+    positions, densities, mixtures = np.zeros((0, size)), np.zeros(0), []
+    for round_ in range(4):
+        new = _drawn(generator, proposals, count)
+        positions = np.concatenate([positions, new])
+        densities = np.concatenate([densities, target.at(rows, new)])
+        mixtures.append(proposals)
+        log_weights = densities - _log_mixture(mixtures, positions)
+        if not np.any(np.isfinite(log_weights)):
+            return None
+        if round_ < 3:
+            proposals = _next(generator, positions, log_weights, modes, proposals)
+    finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    weights = np.exp(finite - logsumexp(finite))
+    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), _khat(finite))
+
+
+def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
+    inflate = 1.5 if size <= 3 else 1.0 + 1.0 / np.sqrt(size)
+    found = [Proposal(centre, inflate * root, 0.5)]
+    if size <= LOW:
+        found += [Proposal(centre, 5 * root, 0.15), Proposal(centre, 25 * root, 0.1)]
+    found += [Proposal(m.position, 1.2 * m.root, 0.4 / len(modes)) for m in modes]
+    return _shared(found)
+
+
+def _next(
+    generator: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, modes: Sequence[Mode],
+    before: list[Proposal],
+) -> list[Proposal]:  # fmt: skip
+    """t's around the weighted places: one of their mean and covariance, and in few dimensions local ones."""
+    size, count = positions.shape[1], len(positions)
+    # Weights above the square root of their number's share would make one place the whole answer.
+    finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
+    clipped = np.minimum(finite, cut)
+    w = np.exp(clipped - logsumexp(clipped))
+    ess = 1 / np.sum(w**2)
+    mean = w @ positions
+    away = positions - mean
+    covariance = (away * w[:, None]).T @ away
+    shrink = ess / (ess + 2 * size)
+    wide = before[0].root
+    covariance = shrink * covariance + (1 - shrink) * wide @ wide.T
+    scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    whole = scale[:, None] * np.linalg.cholesky(covariance / np.outer(scale, scale) + 1e-6 * np.eye(size))
+    inflate = 1.0 if size > 3 else 1.15
+    found = [Proposal(mean, inflate * whole, 0.5)]
+    if size <= LOW:
+        found += [Proposal(mean, 3 * whole, 0.1)]
+        width = min(0.8, 1.1 * min(ess, 200.0) ** (-1 / (size + 4)))
+        for i in generator.choice(count, KERNELS, p=w):
+            found.append(Proposal(positions[i], width * whole, 0.4 / KERNELS))
+    found += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
+    return _shared(found)
+
+
+def _shared(found: list[Proposal]) -> list[Proposal]:
+    total = sum(p.share for p in found)
+    return [p._replace(share=p.share / total) for p in found]
+
+
+def _drawn(generator: np.random.Generator, proposals: list[Proposal], count: int) -> np.ndarray:
+    size = len(proposals[0].centre)
+    # Stratified: each proposal's number of places is its share, up to one.
+    edges = np.floor(np.cumsum([p.share for p in proposals]) * count + generator.random()).astype(int)
+    counts = np.diff(np.concatenate([[0], np.minimum(edges, count)]))
+    counts[0] += count - counts.sum()
+    out = []
+    for p, n in zip(proposals, counts, strict=True):
+        normal = generator.standard_normal((n, size))
+        chi = generator.chisquare(FREEDOM, (n, 1)) / FREEDOM
+        out.append(p.centre + (normal / np.sqrt(chi)) @ p.root.T)
+    return np.concatenate(out)
+
+
+def _log_mixture(mixtures: list[list[Proposal]], positions: np.ndarray) -> np.ndarray:
+    size = positions.shape[1]
+    constant = gammaln((FREEDOM + size) / 2) - gammaln(FREEDOM / 2) - size / 2 * np.log(FREEDOM * np.pi)
+    logs = []
+    for proposals in mixtures:
+        for p in proposals:
+            white = np.linalg.solve(p.root, (positions - p.centre).T)
+            density = constant - np.sum(np.log(np.abs(np.diag(p.root))))
+            density = density - (FREEDOM + size) / 2 * np.log1p(np.sum(white**2, 0) / FREEDOM)
+            logs.append(np.log(p.share / len(mixtures)) + density)
+    return np.asarray(logsumexp(np.stack(logs), 0))
+
+
+def _khat(log_weights: np.ndarray) -> float:
+    # A place of no density has weight zero, which is no tail.
+    return khat(log_weights[np.isfinite(log_weights)])

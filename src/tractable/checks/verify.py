@@ -1,0 +1,315 @@
+"""A posterior is looked at again: modes it did not visit, its means and sds, its tails."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tractable.beliefs.belief import Draws, Fitted, Point, values_of, weighted_quantiles
+from tractable.beliefs.check import Check
+from tractable.checks import climbs, moves, tails
+from tractable.checks.climbs import Mode
+from tractable.checks.learnt import Learnt
+from tractable.checks.reweighed import Reweighed, reweigh
+from tractable.checks.target import Target, gradient_work
+
+PyTree = Any
+Verify = Literal["auto", "thorough", None]
+
+LARGEST = 200  # numbers up to which a posterior is looked at
+WORK = 1e10  # operations that are always allowed: about two seconds
+SHARE = 0.25  # of the run's own work that is allowed besides
+MEANS_OFF = 0.2  # sds by which a mean may be off in a posterior that is right
+SDS_OFF = 1.25  # factor by which an sd may be
+SURE = 2.5  # errors of an estimate beyond which it is believed
+WORTH = 200  # weighted places that it takes at least
+TAIL = 0.7  # k-hat of the weights up to which they are believed
+SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
+UNVISITED = 0.05  # share of the mass at which a mode that was not visited is a reason to reject
+BETTER = 0.1  # nats by which another maximum must be higher
+
+
+class Size(NamedTuple):
+    """How much is looked at."""
+
+    starts: int
+    places: int  # a round of importance sampling
+    walkers: int
+
+    @property
+    def gradients(self) -> float:
+        """What climbs and importance sampling take, about."""
+        return self.starts * 50 + 4 * self.places / 3
+
+
+SIZES = [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
+THOROUGH = Size(96, 4000, 1024)
+
+
+class Compared(NamedTuple):
+    """What a posterior reports beside the same numbers come by in another way; in units of what is allowed."""
+
+    worst: float  # the largest |change of mean|/0.2 sd or |log ratio of sds|/log 1.25; 1 is the limit
+    name: str
+    means: float  # sds
+    ratio: float  # reported sd over the other
+    error: float  # of the worst, in the same units
+
+    @property
+    def wrong(self) -> bool:
+        return self.worst - SURE * self.error > 1
+
+    @property
+    def right(self) -> bool:
+        return self.worst + self.error < 1
+
+    @property
+    def verdict(self) -> str:
+        return "reject" if self.wrong else "trust" if self.right else "caution"
+
+    def words(self) -> str:
+        return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
+
+
+def can_be(learnt: Learnt) -> bool:
+    """Whether there is a density of few numbers that what was learnt can be held against."""
+    model, data, belief = learnt.model, learnt.data, learnt.belief
+    small = model.space.size <= LARGEST and model.start is None
+    kept = type(belief) in (Draws, Fitted, Point) and (learnt.is_point or learnt.count > 1)
+    whole = not isinstance(belief, Fitted) or belief.q.whole
+    method = learnt.method
+    return method.verified and not method.exact and small and kept and whole and (data is None or data.resident)
+
+
+def verify(learnt: Learnt, how: str | None) -> list[Check]:
+    """What was looked at; nothing where there is no density to look at.
+
+    Every look is for one way in which what was learnt could be wrong: a mode that was not visited (``climbs``), a mean
+    or an sd that is off (``reweighed``, and where that cannot tell ``moves``), mass without end (``tails``).
+    """
+    if not can_be(learnt) or learnt.interrupted:
+        return []
+    if how is None:
+        return [Check("verified", math.nan, "caution", "the result was not looked at again: verify=None")]
+    rows = None if learnt.data is None else learnt.data.arrays()
+    method, seed = learnt.method, learnt.seed or 0
+    point = learnt.is_point
+    target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=True)
+    climbed = target._replace(jacobian=not point)
+    size = THOROUGH if how == "thorough" else _affordable(learnt, climbed, rows)
+    if size is None:
+        sentence = "not looked at again, which would take too long with so many rows; verify='thorough' takes its time"
+        return [Check("verified", 0.0, "caution", sentence)]
+    frame = _frame(learnt)
+    if frame is None:
+        return []
+    centre, root = frame
+    out = [tails.check(climbed, rows, centre, root, point, seed)]
+    begin = climbs.starts(climbed, rows, centre, root, size.starts, seed)
+    ends = climbs.climb(climbed, rows, begin, centre, root)
+    if point:
+        out.append(_maximum(learnt, climbed, rows, centre, ends))
+        if learnt.belief.unconstrained_moments() is None:
+            return out
+        if target != climbed:
+            ends = climbs.climb(target, rows, ends.positions, centre, root)
+    modes = climbs.modes(target, rows, ends, root)
+    found = reweigh(target, rows, centre, root, modes, size.places, seed)
+    if not point:
+        out.append(_visited(learnt, modes, found))
+    out.append(_shape(learnt, target, rows, centre, root, found, size, seed))
+    return out
+
+
+def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
+    """As much as the run's own work and two seconds allow; counted in operations, whatever the load of the machine."""
+    work = gradient_work(target, rows)
+    cost = learnt.cost
+    allowed = max(SHARE * (cost.gradients + cost.densities / 3) * work, WORK)
+    return next((size for size in SIZES if size.gradients * work <= allowed), None)
+
+
+def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
+    """Centre (d,) and a root (d, d) of the covariance of what was learnt, unconstrained."""
+    belief, size = learnt.belief, learnt.model.space.size
+    if isinstance(belief, Point):
+        centre = np.asarray(learnt.point, np.float64)
+        if belief.information is None or belief.unconstrained_moments() is None:
+            return centre, np.eye(size)
+        return _rooted(centre, np.linalg.inv(belief.information))
+    flat = np.asarray(belief.positions, np.float64).reshape(-1, size)
+    weights = None if belief.weights is None else belief.weights.ravel()
+    centre = np.average(flat, axis=0, weights=weights)
+    return _rooted(centre, np.atleast_2d(np.cov(flat.T, aweights=weights)))
+
+
+def _rooted(centre: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    scale = np.sqrt(np.diag(covariance))
+    if not np.all(np.isfinite(covariance)) or not np.all(scale > 0):
+        return None
+    correlation = covariance / np.outer(scale, scale)
+    return centre, scale[:, None] * np.linalg.cholesky((correlation + correlation.T) / 2 + 1e-9 * np.eye(len(scale)))
+
+
+def _maximum(learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, ends: climbs.Ends) -> Check:
+    """Whether any of the climbs ended higher than the point, and how many agree."""
+    own = float(target.at(rows, centre[None])[0])
+    slack = BETTER + 1e-6 * abs(own)
+    best = int(np.argmax(ends.values))
+    above = float(ends.values[best]) - own
+    same = int(np.sum(np.abs(ends.values - own) <= slack))
+    if above > slack:
+        where = _place(learnt, ends.positions[best])
+        sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
+        return Check("higher maximum", above, "reject", sentence)
+    sentence = f"of {len(ends.values)} climbs from overdispersed starts that ended as high; none ended higher"
+    return Check("starts that agree", float(same), "trust" if same else "caution", sentence)
+
+
+def _place(learnt: Learnt, position: np.ndarray) -> str:
+    values = values_of(learnt.model, position[None])[0]
+    shown = ", ".join(f"{name} = {value:.3g}" for name, value in zip(learnt.names[:3], values, strict=False))
+    return shown + (", …" if len(values) > 3 else "")
+
+
+def _visited(learnt: Learnt, modes: list[Mode], found: Reweighed | None) -> Check:
+    """Every mode's share of the mass against its share of the draws."""
+    if not modes:
+        return Check("modes", 0.0, "trust", "no climb from an overdispersed start ended at a maximum that is not flat")
+    masses = np.array([m.log_mass for m in modes])
+    share = np.exp(masses - masses.max())
+    share /= share.sum()
+    if found is not None and believed(found):
+        share = found.weights @ _nearest(modes, found.positions)
+    flat = np.asarray(learnt.belief.positions, np.float64).reshape(-1, learnt.model.space.size)
+    weights = None if learnt.weights is None else learnt.weights.ravel()
+    drawn = np.average(_nearest(modes, flat), axis=0, weights=weights)
+    missed = np.flatnonzero((share > UNVISITED) & (drawn < share / 4))
+    if len(missed):
+        worst = missed[int(np.argmax(share[missed]))]
+        where, held = _place(learnt, modes[worst].position), f"about {100 * share[worst]:.0f} %"
+        sentence = f"found; a mode near {where} holds {held} of the mass and {100 * drawn[worst]:.0f} % of the draws"
+        return Check("modes", float(len(modes)), "reject", sentence)
+    sentence = "found by climbs from overdispersed starts; the draws visit all that hold more than 5 % of the mass"
+    return Check("modes", float(len(modes)), "trust", sentence)
+
+
+def _nearest(modes: list[Mode], positions: np.ndarray) -> np.ndarray:
+    """(n, modes) which mode's normal explains a place best."""
+    if len(modes) == 1:
+        return np.ones((len(positions), 1))
+    logs = []
+    for m in modes:
+        white = np.linalg.solve(m.root, (positions - m.position).T)
+        # Of a t: far out the narrowest normal must not win by its tails.
+        logs.append(m.value - (4 + len(m.position)) / 2 * np.log1p(np.sum(white**2, 0) / 4))
+    best = np.argmax(np.stack(logs, 1), 1)
+    return np.eye(len(modes))[best]
+
+
+def believed(found: Reweighed) -> bool:
+    """Whether importance sampling can tell."""
+    return found.ess >= WORTH and found.khat <= TAIL
+
+
+def _shape(
+    learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, found: Reweighed | None,
+    size: Size, seed: int,
+) -> Check:  # fmt: skip
+    """Means and sds against those of reweighted places, or where these cannot tell of draws that the target moved."""
+    point = learnt.is_point
+    compared, by = None, ""
+    if found is not None and believed(found):
+        values = values_of(target.model, found.positions).astype(np.float64)
+        compared = _against(learnt, *found.moments(values))
+        by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
+        if compared is None:  # moments that the tails decide: quantiles tell
+            compared, by = _quantiles(learnt, values, found), f"{by}; by quantiles"
+    if compared is None or (compared.verdict == "caution" and not point):
+        again = _moved(learnt, target, rows, centre, root, size, seed)
+        if again is not None and (compared is None or again.wrong):
+            compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
+    if compared is None:
+        sentence = "neither reweighting nor moving its draws can tell whether its means and sds are right"
+        if point:
+            return Check(ERRORS, math.nan, "trust", f"{NOT_SHOWN}: {sentence}")
+        if learnt.method.chained:
+            return Check(SHAPE, math.nan, "trust", f"{sentence}; that chains agree must do")
+        return Check(SHAPE, math.nan, "caution", sentence)
+    if point:
+        return _errors(compared, by)
+    remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
+    sentence = f"largest error over what is allowed: {compared.words()}, by {by}{remedy[compared.verdict]}"
+    return Check(SHAPE, compared.worst, compared.verdict, sentence)
+
+
+def _errors(compared: Compared, by: str) -> Check:
+    """Standard errors are shown only where they are a posterior's sds, around its mean."""
+    if compared.right:
+        sentence = f"error over what is allowed of them as a posterior's sds: {compared.words()}, by {by}"
+        return Check(ERRORS, compared.worst, "trust", sentence)
+    sentence = f"{NOT_SHOWN}: as a posterior's sds they would be wrong: {compared.words()}, by {by}"
+    return Check(ERRORS, compared.worst, "trust", sentence)
+
+
+def _against(
+    learnt: Learnt, mean: np.ndarray, error: np.ndarray, sd: np.ndarray, sd_error: np.ndarray
+) -> Compared | None:
+    """The worst number; None where tails decide the moments."""
+    own_mean, own_sd = learnt.flat_moments
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.abs(own_mean - mean) / sd / MEANS_OFF
+        ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
+        off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
+    if not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / SURE:
+        return None
+    worst = int(np.argmax(np.maximum(off, ratio)))
+    larger = max(off[worst], ratio[worst])
+    its = off_error[worst] if off[worst] >= ratio[worst] else ratio_error[worst]
+    return Compared(
+        float(larger), learnt.names[worst], float(off[worst] * MEANS_OFF), float(own_sd[worst] / sd[worst]), float(its)
+    )
+
+
+def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared | None:
+    """5, 50 and 95 % quantiles, in units of a fifth of the half-width of the middle 68 %."""
+    if learnt.is_point:
+        return None
+    levels = [0.05, 0.16, 0.5, 0.84, 0.95]
+    theirs = weighted_quantiles(values, levels, found.weights)
+    flat = learnt.values.reshape(-1, len(learnt.names))
+    own = weighted_quantiles(flat, levels, None if learnt.weights is None else learnt.weights.ravel())
+    half = (theirs[3] - theirs[1]) / 2
+    off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half / MEANS_OFF
+    worst = int(np.argmax(off))
+    ratio = float((own[3] - own[1])[worst] / 2 / half[worst])
+    error = 1.5 / math.sqrt(found.ess) / MEANS_OFF
+    return Compared(float(off[worst]), learnt.names[worst], float(off[worst] * MEANS_OFF), ratio, error)
+
+
+def _moved(
+    learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int
+) -> Compared | None:
+    """The draws' moments before and after moves; None where they could not be moved."""
+    if learnt.is_point:
+        generator = np.random.default_rng(seed)
+        draws = centre + generator.standard_normal((size.walkers, len(centre))) @ root.T
+    else:
+        flat = np.asarray(learnt.belief.positions, np.float64).reshape(-1, len(centre))
+        draws = flat[np.linspace(0, len(flat) - 1, size.walkers).astype(int)]
+    found = moves.move(target, rows, draws, centre, root, seed)
+    if not found.usable:
+        return None
+    values = values_of(target.model, found.after).astype(np.float64)  # (t, c, k)
+    walkers = values.mean(0)
+    mean, sd = values.mean((0, 1)), values.std((0, 1))
+    error = walkers.std(0, ddof=1) / math.sqrt(values.shape[1])
+    squares = np.square(values - mean).mean(0)
+    sd_error = squares.std(0, ddof=1) / math.sqrt(values.shape[1]) / np.maximum(squares.mean(0), 1e-300) / 2
+    return _against(learnt, mean, error, sd, sd_error)
+
+
+def errors_serve(looked: Sequence[Check]) -> bool:
+    """Whether a point's standard errors may be shown."""
+    return not any(c.name == ERRORS and c.sentence.startswith(NOT_SHOWN) for c in looked)

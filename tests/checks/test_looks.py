@@ -1,0 +1,246 @@
+"""Every look at a posterior has an exact case on which it must speak, and one on which it must not."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import tractable as tr
+from tractable.beliefs.approximations import of_root
+from tractable.beliefs.belief import Fitted
+from tractable.checks import climbs, moves, reweighed, tails
+from tractable.checks.target import Target
+from tractable.core import Data, Model
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import SettingsError
+
+CORRELATED = np.array([[2.0, 1.2, 0.0], [1.2, 1.0, 0.3], [0.0, 0.3, 4.0]])
+FAR = 9.0
+NARROW = 0.5  # sd of the second mode
+
+
+def _normal(z: jax.Array) -> jax.Array:
+    return -z @ jnp.linalg.solve(jnp.asarray(CORRELATED), z) / 2
+
+
+def _two(z: jax.Array) -> jax.Array:
+    """0.7 N(0, I) + 0.3 N(9, NARROW² I) in two dimensions."""
+    first = jnp.log(0.7) - jnp.sum(z**2) / 2
+    second = jnp.log(0.3) - jnp.sum((z - FAR) ** 2) / (2 * NARROW**2) - 2 * jnp.log(NARROW)
+    return jnp.logaddexp(first, second)
+
+
+def _plateau(z: jax.Array) -> jax.Array:
+    """A mode on a plain that ends at 40."""
+    return jnp.logaddexp(-jnp.sum(z**2) / 2, -6.0 - jnp.sum((z / 40) ** 8))
+
+
+def _bent(z: jax.Array) -> jax.Array:
+    """A banana: z₁ ~ N(0, 1), z₂ | z₁ ~ N(z₁²/2, 0.3²)."""
+    return -(z[0] ** 2) / 2 - (z[1] - z[0] ** 2 / 2) ** 2 / (2 * 0.3**2)
+
+
+NORMAL = Model.from_log_density(_normal, jnp.zeros(3))
+TWO = Model.from_log_density(_two, jnp.zeros(2))
+PLATEAU = Model.from_log_density(_plateau, jnp.zeros(2))
+BENT = Model.from_log_density(_bent, jnp.zeros(2))
+BENT_MEAN, BENT_SD = np.array([0.0, 0.5]), np.array([1.0, math.sqrt(0.3**2 + 0.5)])
+
+
+def fitted(model: Model, mean: np.ndarray, root: np.ndarray, seed: int = 0) -> Posterior:
+    """The posterior that a q = N(mean, root rootᵀ) is said to be."""
+    phi = of_root(jnp.asarray(mean, float), jnp.asarray(root, float))
+    draws = mean + np.random.default_rng(seed).standard_normal((4000, len(mean))) @ root.T
+    belief = Fitted(positions=draws[None], family="full rank", phi=jax.tree.map(np.asarray, phi), log_weights=None)
+    found = {"gain": 0.0, "gain error": 0.0, "steps": 1000, "evaluations": 1000}
+    return Posterior(model, None, tr.FullRank(), seed, belief, found)
+
+
+def verdicts(posterior: Posterior) -> dict[str, str]:
+    return {c.name: c.verdict for c in posterior.report().checks}
+
+
+@pytest.fixture(scope="module")
+def two() -> list[climbs.Mode]:
+    target, home = Target(TWO), np.zeros(2)
+    begin = climbs.starts(target, None, home, np.eye(2), 24, 0)
+    return climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
+
+
+def test_climbs_end_at_the_maximum() -> None:
+    target, centre = Target(NORMAL), np.full(3, 5.0)
+    begin = climbs.starts(target, None, centre, np.eye(3), 24, 0)
+    ends = climbs.climb(target, None, begin, centre, np.eye(3))
+    assert np.all(ends.values > -1e-3)
+
+
+def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
+    """Widths differ by a factor of 2, so a wrong determinant moves the log ratio by log 4 or more."""
+    assert len(two) == 2
+    np.testing.assert_allclose(two[0].log_mass - two[1].log_mass, math.log(7 / 3), atol=1e-3)
+    np.testing.assert_allclose(two[1].position, FAR, atol=1e-2)
+
+
+def test_a_plain_is_no_mode() -> None:
+    target, home = Target(PLATEAU), np.zeros(2)
+    begin = np.concatenate([climbs.starts(target, None, home, np.eye(2), 12, 0), np.full((2, 2), 20.0)])
+    found = climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
+    assert len(found) == 1
+    np.testing.assert_allclose(found[0].position, 0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "mean", "sd", "start"),
+    [
+        (NORMAL, np.zeros(3), np.sqrt(np.diag(CORRELATED)), 0.3),
+        (BENT, BENT_MEAN, BENT_SD, 0.5),
+    ],
+    ids=["normal, from a third of its width", "banana, from half its width"],
+)
+def test_reweighing_gives_the_moments_and_their_errors(
+    model: Model, mean: np.ndarray, sd: np.ndarray, start: float
+) -> None:
+    """Of 20 seeds the errors of means and log sds are as large as they say, together and one by one."""
+    target, size = Target(model), len(mean)
+    scores = []
+    for seed in range(20):
+        found = reweighed.reweigh(target, None, np.zeros(size), start * np.diag(sd), [], 1000, seed)
+        assert found is not None
+        estimate, error, its_sd, sd_error = found.moments(found.positions)
+        scores += [(estimate - mean) / error, np.log(its_sd / sd) / sd_error]
+    # Rounds that follow from one another leave a little bias in 20 x 2 d scores of variance 1.
+    scores = np.concatenate(scores)
+    assert np.mean(scores**2) < 2.5
+    assert np.abs(scores).max() < 6
+
+
+def test_reweighing_finds_the_share_of_a_mode(two: list[climbs.Mode]) -> None:
+    found = reweighed.reweigh(Target(TWO), None, np.zeros(2), np.eye(2), two, 1000, 0)
+    assert found is not None
+    assert found.khat < 0.7
+    share = float(found.weights @ (found.positions[:, 0] > FAR / 2))
+    np.testing.assert_allclose(share, 0.3, atol=5 * math.sqrt(0.21 / found.ess))
+
+
+@pytest.fixture(scope="module")
+def walked() -> moves.Moved:
+    root = np.linalg.cholesky(CORRELATED)
+    draws = np.random.default_rng(0).standard_normal((1024, 3)) @ root.T
+    return moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
+
+
+def test_moves_leave_a_posteriors_draws_as_they_are(walked: moves.Moved) -> None:
+    """By Kolmogorov and Smirnov, at the last trajectory, where draws of different walkers are independent."""
+    assert walked.usable
+    last = walked.after[-1] / np.sqrt(np.diag(CORRELATED))
+    assert all(stats.kstest(x, "norm").pvalue > 1e-4 / 3 for x in last.T)
+    # And they do move: a walker's place tells nothing of where it came from.
+    assert np.all(np.abs([np.corrcoef(walked.before[:, i], walked.after[-1][:, i])[0, 1] for i in range(3)]) < 0.15)
+
+
+def test_moves_widen_draws_that_are_too_narrow() -> None:
+    root = np.linalg.cholesky(CORRELATED) / 2
+    draws = np.random.default_rng(0).standard_normal((1024, 3)) @ root.T
+    found = moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
+    ratio = found.after[-1].std(0) / np.sqrt(np.diag(CORRELATED))
+    np.testing.assert_allclose(ratio, 1, atol=5 / math.sqrt(2 * 1024))
+
+
+SEPARABLE = Data(np.array([0, 0, 1, 1]), np.array([-2.0, -1.0, 1.0, 2.0]))
+MIXED = Data(np.array([0, 1, 0, 1]), np.array([-2.0, -1.0, 1.0, 2.0]))
+LOGISTIC = Model({"w": dist.Normal(0, 10)}, lambda p, x: dist.Bernoulli(logits=p["w"] * x))
+
+
+def _slope(target: Target, data: Data | None, size: int) -> float:
+    rows = None if data is None else data.arrays()
+    return tails.slowest(target, rows, np.full(size, 0.5), np.eye(size), tails.SEEN, 0)
+
+
+def test_tails() -> None:
+    def improper(z: jax.Array) -> jax.Array:
+        return -((z[0] - z[1]) ** 2) / 2
+
+    def cauchy(z: jax.Array) -> jax.Array:
+        return -jnp.sum(jnp.log1p(z**2))
+
+    assert abs(_slope(Target(Model.from_log_density(improper, jnp.zeros(2))), None, 2)) < 1e-3
+    np.testing.assert_allclose(_slope(Target(Model.from_log_density(cauchy, jnp.zeros(3))), None, 3), -2, atol=1e-2)
+    assert _slope(Target(LOGISTIC, prior=False), SEPARABLE, 1) > tails.SLOWEST
+    assert _slope(Target(LOGISTIC, prior=False), MIXED, 1) < -1
+    assert _slope(Target(LOGISTIC), SEPARABLE, 1) < -1
+
+
+SOUND = {"tails": "trust", "modes": "trust", "means and sds": "trust"}
+
+
+def test_the_posterior_itself_is_trusted() -> None:
+    found = verdicts(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)).verify())
+    assert found == {"bound's gain": "trust"} | SOUND
+
+
+@pytest.mark.parametrize(
+    ("mean", "width"),
+    [(0.0, 0.7), (0.0, 1.4), (0.35, 1.0), (0.0, 1e-5)],
+    ids=["narrow", "wide", "beside", "collapsed"],
+)
+def test_a_q_that_is_wrong_is_rejected(mean: float, width: float) -> None:
+    root = np.linalg.cholesky(CORRELATED)
+    centre = mean * np.sqrt(np.diag(CORRELATED))
+    assert verdicts(fitted(NORMAL, centre, width * root).verify())["means and sds"] == "reject"
+
+
+def test_a_bent_ridge_is_rejected() -> None:
+    """N(0, Λ⁻¹) at the mode: its own k-hat is below 0.7 on most seeds."""
+    assert verdicts(fitted(BENT, np.zeros(2), np.diag([1.0, 0.3])).verify())["means and sds"] == "reject"
+
+
+def test_a_mode_not_visited_is_named() -> None:
+    report = fitted(TWO, np.zeros(2), np.eye(2)).verify().report()
+    check = next(c for c in report.checks if c.name == "modes")
+    assert (report.verdict, check.verdict, check.value) == ("reject", "reject", 2)
+    assert "theta[0] = 9, theta[1] = 9" in check.sentence
+    assert "% of the mass and 0 % of the draws" in check.sentence
+
+
+def test_a_point_is_judged_as_a_point() -> None:
+    """Standard errors are shown where they are a posterior's sds."""
+    normal, bent = (tr.infer(model, None, tr.MAP()) for model in (NORMAL, BENT))
+    assert (normal.report().verdict, bent.report().verdict) == ("trust", "trust")
+    np.testing.assert_allclose(np.asarray(normal.sd()), np.sqrt(np.diag(CORRELATED)), rtol=1e-4)
+    assert np.all(np.isnan(np.asarray(bent.sd())))
+    assert "not shown" in str(bent.report())
+
+
+def test_a_higher_maximum_is_named() -> None:
+    """The narrow mode is the higher one, by log(0.3/NARROW²/0.7), and the climb begins at the other."""
+    report = tr.infer(TWO, None, tr.MAP()).report()
+    check = next(c for c in report.checks if c.name == "higher maximum")
+    assert report.verdict == "reject"
+    np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
+
+
+def test_maximum_likelihood_of_separable_data_is_rejected() -> None:
+    found = verdicts(tr.infer(LOGISTIC, SEPARABLE, tr.MLE()))
+    assert found["tails"] == "reject"
+    assert verdicts(tr.infer(LOGISTIC, MIXED, tr.MLE()))["tails"] == "trust"
+
+
+def test_what_was_not_looked_at_is_not_trusted() -> None:
+    posterior = fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED))
+    assert posterior.verify(None).report().verdict == "caution"
+    assert posterior.verify("thorough").report().verdict == "trust"
+    assert posterior.verify().seconds["verifying"] > 0
+    with pytest.raises(SettingsError, match=r"verify\(how\) expects 'auto', 'thorough' or None; got 'much'"):
+        posterior.verify("much")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"infer\(verify\) expects"):
+        tr.infer(NORMAL, None, tr.MAP(), verify="much")  # type: ignore[arg-type]
+
+
+def test_looks_do_not_hang_on_the_clock() -> None:
+    """The same seed gives the same checks."""
+    posterior = fitted(BENT, BENT_MEAN, np.diag(BENT_SD))
+    assert posterior.verify().looked == posterior.verify().looked
