@@ -232,7 +232,7 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
-        return jax.vmap(model.sample_prior)(chain_keys(key, count))
+        return jax.jit(jax.vmap(model.sample_prior))(chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
 
 
