@@ -16,7 +16,7 @@ jax.config.update("jax_enable_x64", True)
 
 # The hook only sees modules imported after it.
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
-    jaxtyping.install_import_hook("tractable", "beartype.beartype")
+    jaxtyping.install_import_hook("tractable", "checked.once")
 
 
 # Few tests, or of few shapes, that take a minute and more: whoever takes them last lets the other worker wait.

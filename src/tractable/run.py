@@ -274,8 +274,9 @@ def run(
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
         count = (reached - g) * loop.kept
         # A copy, because the buffer is given back to the device for the next segment.
-        draws = None if buffer[0] is None else np.array(buffer[0][:count]).swapaxes(0, 1)
-        seen = {name: np.array(value[:count]).swapaxes(0, 1) for name, value in buffer[1]._asdict().items()}
+        kept, told = jax.tree.map(np.array, _first(buffer, count))
+        draws = None if kept is None else kept.swapaxes(0, 1)
+        seen = {name: value.swapaxes(0, 1) for name, value in told._asdict().items()}
         pieces += [draws] if keep and draws is not None else []
         infos += [seen] if trace else []
         g = reached
@@ -288,6 +289,11 @@ def run(
             interrupted = g < groups
             break
     return _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _first(buffer: PyTree, count: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[:count], buffer)
 
 
 def _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds) -> Run:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
 from tractable.core import Model, counted_log_likelihoods, is_distribution, log_posterior
@@ -108,15 +109,16 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
 
 def _check_support(model: Model, data: Data) -> None:
     """Every row lies in the support that the likelihood has at the middle of the parameters' space."""
-    params = model.params(jnp.zeros(model.space.size))
+    position = np.zeros(model.space.size, jnp.result_type(float))
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
-        inside = np.asarray(_inside(model, params, rows))
+        inside = np.asarray(_inside(model, position, rows))
         if data.weights is not None:  # a row that counts for nothing may hold anything
             inside = inside | (data.weights[start : start + CHUNK] == 0)
         if not inside.all():
             index = int(np.argmin(inside))
             row = jax.tree.map(lambda a, i=index: np.asarray(a[i]), rows[0])
+            params = model.params(jnp.asarray(position))
             distribution = jax.tree.leaves(
                 model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
                 is_leaf=is_distribution,
@@ -151,7 +153,9 @@ def _shown(base: Any, row: PyTree) -> str:
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _inside(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
+def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
+    params = model.params(jnp.asarray(position))
+
     def one(row: tuple[PyTree, PyTree]) -> jax.Array:
         y, x = row
         checks = jax.tree.map(

@@ -257,7 +257,7 @@ class Density(Scored, DensityMixin, Bayesian):
             self._running = self._running._replace(statistics=statistics)
         base = self._model()
         there = as_floats(base.shifted(theta, centre))
-        position = np.asarray(base.space.ravel(base.unconstrain(there)))
+        position = np.asarray(compiled(base, "position_of")(there))
         belief = point(position, posterior.info, posterior.found)
         self.posterior_ = dataclasses.replace(posterior, model=base, data=None, belief=belief)
 

@@ -208,7 +208,10 @@ def _width(method: Method, data: Data) -> int:
 
 def chain_keys(key: jax.Array, chains: int) -> jax.Array:
     """Chain c's key depends on c alone, not on how many chains there are."""
-    return jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(chains))
+    return _folded(key, np.arange(chains))
+
+
+_folded = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
 
 
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:

@@ -127,12 +127,15 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
     values = _objectives(method, model, spread, size, rows, mask, theta)
-    theta = jax.vmap(tree.where)(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
+    theta = _each_where(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
     if spread is not None:  # what follows is one device's
         theta = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), theta)
     return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
+
+
+_each_where = jax.jit(jax.vmap(tree.where))
 
 
 @functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))

@@ -1,6 +1,7 @@
 """Expectation–maximisation as methods: a point θ, and what was summed over to find it."""
 
 import dataclasses
+import functools
 import math
 import time
 import warnings
@@ -154,8 +155,7 @@ class EM(Method):
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
-            theta = model.shifted(model.params(jnp.asarray(point)), offset)
-            point = np.asarray(model.position_of(theta))
+            point = np.asarray(_shifted(model, jnp.asarray(point), offset))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
@@ -232,7 +232,7 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
         # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
-        return jax.vmap(model.sample_prior)(chain_keys(key, count))
+        return jax.jit(jax.vmap(model.sample_prior))(chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
 
 
@@ -243,14 +243,12 @@ def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, ke
     rows = rows[0] if rows[1] is None else rows
     found = [begin(k, rows) for k in chain_keys(key, count)]
     dtype = jnp.result_type(float)
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *found)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), dtype), *found)
 
 
 def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
     """The best start's point, the traces, and what was found on the way."""
-    canonical = model.symmetry.canonical
-    thetas = reached.theta if canonical is None else jax.vmap(canonical)(reached.theta)
-    flat = np.asarray(jax.vmap(model.position_of)(thetas))
+    flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]
@@ -259,6 +257,19 @@ def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> t
             warnings.simplefilter("ignore", TractableWarning)  # the report says it
             found |= standard_errors(model, data, point, method.prior)
     return point, {"objective": reached.trace}, found
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
+    """(start, d) unconstrained, in the model's canonical order."""
+    canonical = model.symmetry.canonical
+    return jax.vmap(model.position_of)(thetas if canonical is None else jax.vmap(canonical)(thetas))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
+    """(d,) the same point for rows that ``offset`` is added to."""
+    return model.position_of(model.shifted(model.params(point), offset))
 
 
 def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
@@ -313,7 +324,8 @@ def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray
     count = len(reached.objective)
     if model.steps.examine is None:
         return np.ones(count, bool)
-    ends = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), reached.theta) for i in range(count)]
+    thetas = jax.tree.map(np.asarray, reached.theta)
+    ends = [jax.tree.map(lambda a, i=i: a[i], thetas) for i in range(count)]
     return np.array([all(check.verdict != "reject" for check in model.examine(end, math.ceil(size))) for end in ends])
 
 

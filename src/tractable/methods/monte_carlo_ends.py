@@ -129,6 +129,7 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
         first, draws = ends[0].way.theta, ends[0].draws
         values = np.array([float(_bridged(model, first, e.way.theta, rows, draws, e.draws)) for e in ends])
     if prior is not None:
+        prior = jax.jit(prior)
         values = values + np.array([float(prior(end.way.theta)) for end in ends])
     return values
 
