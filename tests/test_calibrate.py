@@ -101,8 +101,9 @@ def test_exact_draws_are_trusted(right):
         pytest.param(tr.MALA(chains=2, draws=200, warmup=200), 19, marks=pytest.mark.slow),
         pytest.param(tr.Rejection(chains=1, draws=40), 39, marks=pytest.mark.slow),
         pytest.param(tr.FullRank(draws=100), 39, marks=pytest.mark.slow),
+        pytest.param(tr.Laplace(draws=100), 39, marks=pytest.mark.slow),
     ],
-    ids=["nuts", "mala", "rejection", "fullrank"],
+    ids=["nuts", "mala", "rejection", "fullrank", "laplace"],
 )
 def test_methods_are_calibrated_on_a_coin(method, draws):
     """Seen here: a mean 0.4 sd off (7 times in 10), an sd 0.7 or 1.5 times the right one (8 in 10)."""
@@ -424,6 +425,7 @@ def test_the_page_and_the_plot(tmp_path, right):
     ("call", "error", "sentence"),
     [
         (lambda: tr.calibrate(COIN, tr.MAP(), ROWS), SettingsError, "MAP gives one θ; use a method that draws"),
+        (lambda: tr.calibrate(COIN, tr.MLE(), ROWS), SettingsError, "MLE gives one θ"),
         (lambda: tr.calibrate(COIN, tr.EM(), ROWS), SettingsError, "EM gives one θ"),
         (lambda: tr.calibrate(COIN, Pointed(), ROWS, runs=20), SettingsError, "Pointed gives one θ"),
         (lambda: calibrated(runs=19), SettingsError, "runs=...\\) expects a whole number ≥ 20; got 19"),
@@ -451,8 +453,8 @@ def test_the_page_and_the_plot(tmp_path, right):
         (lambda: tr.calibrate(tr.Model({"a": dist.Normal()}), tr.NUTS(), ROWS), ModelError, "no likelihood"),
     ],
     ids=[
-        "map", "em", "a point after all", "runs", "draws", "seed", "no number", "no data", "weights", "not resident",
-        "no rows", "batch", "callable", "improper", "no likelihood",
+        "map", "mle", "em", "a point after all", "runs", "draws", "seed", "no number", "no data", "weights",
+        "not resident", "no rows", "batch", "callable", "improper", "no likelihood",
     ],
 )  # fmt: skip
 def test_bad_input_gets_a_sentence(call, error, sentence):

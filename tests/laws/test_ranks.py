@@ -201,7 +201,7 @@ def test_shapes_are_found():
     def by_scores(ranks, draws, sign=1.0, shift=0.5):
         w = stats.norm.ppf((ranks + shift) / (draws + 2 * shift))
         s, n = 1 / w.std(), len(ranks)
-        return rk.Shape(s, 1 / math.sqrt(2 * n), -sign * w.mean() * s, s / math.sqrt(n))
+        return rk.Shape(s, 1 / math.sqrt(2 * n), -sign * w.mean() * s, s / math.sqrt(n), 0.0)
 
     wrong = {
         "the ratio's inverse": lambda r, draws: (lambda s: s._replace(sd_ratio=1 / s.sd_ratio))(rk.shape(r, draws)),
@@ -214,7 +214,8 @@ def test_shapes_are_found():
 def test_standard_errors_of_shapes_are_their_spread():
     """100 calibrations of 100 runs: the variance of standardised estimates is 1."""
     found = [rk.shape(ranked(0.8, 0.3, 100, 19, seed), 19) for seed in range(100)]
-    ratio, log_error, bias, error_ = (np.array(column) for column in zip(*found, strict=True))
+    ratio, log_error, bias, error_, even = np.array(found).T
+    assert np.all(even == even[0]) and 0.8 < log_error.mean() / even[0] < 1.25
     for z in ((np.log(ratio / 0.8)) / log_error, (bias - 0.3) / error_):
         assert_holds({"spread": of_p(2 * min(stats.chi2.sf(z @ z, 100), stats.chi2.cdf(z @ z, 100)))})
 
@@ -222,3 +223,6 @@ def test_standard_errors_of_shapes_are_their_spread():
 def test_shapes_at_the_edge_are_finite():
     for r in (np.zeros(50, int), np.full(50, 99), np.repeat([0, 99], 25), np.full(50, 50)):
         assert np.all(np.isfinite(rk.shape(r, 99)))
+    assert rk.shape(np.repeat([0, 99], 25), 99).off(5) == (True, False)
+    assert rk.shape(np.full(50, 50), 99).off(5) == (True, False)
+    assert rk.shape(np.arange(100), 99).off(0.5) == (False, False)

@@ -13,6 +13,7 @@ from scipy import optimize, stats
 from scipy.special import ndtr
 
 REACH, STEP = 9.0, 0.05  # of the grid that ``shape`` integrates over
+ROOT_2PI = math.sqrt(2 * math.pi)
 WIDEST = 20.0  # ratio of sds, and bias in sds, at most
 
 
@@ -120,6 +121,12 @@ class Shape(NamedTuple):
     sd_error: float  # of log sd_ratio
     bias: float  # mean of the draws less the right one, in the right posterior's sds; above 0 too high
     bias_error: float
+    even_error: float  # of log sd_ratio where ranks are uniform, which tells whether it is off
+
+    def off(self, errors: float | int) -> tuple[bool, bool]:
+        """Whether the sd, and the bias, are off by so many standard errors."""
+        sd_error = min(self.sd_error, self.even_error)  # where nearly all ranks are 0 or L, s itself is hardly known
+        return abs(math.log(self.sd_ratio)) > errors * sd_error, abs(self.bias) > errors * self.bias_error
 
 
 def shape(ranks: np.ndarray, draws: int) -> Shape:
@@ -127,38 +134,42 @@ def shape(ranks: np.ndarray, draws: int) -> Shape:
 
         P(r) = ∫ Binomial(r; L, Φ(v)) s φ(b + s v) dv,    draws ~ N(b, s²) where N(0, 1) is right
 
-    b = 0 and s = 1 give uniform ranks. Means and sds of errors that vary from data to data: b is their average, and
-    s falls where b varies.
+    b = 0 and s = 1 give uniform ranks; s is in 0.05 … 20, |b| ≤ 20. Where errors vary from data to data b is their
+    average, and s falls where b varies.
     """
-    v, likelihood = _binomials(draws)
     shares = np.bincount(ranks, minlength=draws + 1) / len(ranks)
 
-    def probabilities(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(r), (L + 1,), and its derivatives by b and log s, (2, L + 1)."""
-        b, s = at[0], math.exp(at[1])
-        w = b + s * v
-        density = s * np.exp(-(w**2) / 2) / math.sqrt(2 * math.pi) * STEP
-        p, by_b, by_s = (likelihood @ np.stack([density, -density * w, density * (1 - w * s * v)], 1)).T
-        ends = np.array([b - s * REACH, b + s * REACH])
-        edge = np.exp(-(ends**2) / 2) / math.sqrt(2 * math.pi)
-        p[0] += ndtr(ends[0])
-        p[-1] += ndtr(-ends[1])
-        by_b[0] += edge[0]
-        by_b[-1] -= edge[1]
-        by_s[0] -= edge[0] * s * REACH
-        by_s[-1] -= edge[1] * s * REACH
-        return np.maximum(p, 1e-300), np.stack([by_b, by_s])
-
     def cost(at: np.ndarray) -> tuple[float, np.ndarray]:
-        p, slope = probabilities(at)
+        p, slope = _probabilities(at[0], at[1], draws)
         return float(-shares @ np.log(p)), -(slope / p) @ shares
 
     most = math.log(WIDEST)
     found = optimize.minimize(cost, np.zeros(2), jac=True, bounds=[(-WIDEST, WIDEST), (-most, most)])
-    p, slope = probabilities(found.x)
-    information = len(ranks) * (slope / p) @ slope.T
-    errors = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0))
-    return Shape(math.exp(found.x[1]), float(errors[1]), float(found.x[0]), float(errors[0]))
+    bias, log_ratio = map(float, found.x)
+    bias_error, sd_error = _errors(bias, log_ratio, draws) / math.sqrt(len(ranks))
+    even = _errors(0.0, 0.0, draws)[1] / math.sqrt(len(ranks))
+    return Shape(math.exp(log_ratio), float(sd_error), bias, float(bias_error), float(even))
+
+
+def _errors(b: float, log_s: float, draws: int) -> np.ndarray:
+    """(2,) standard errors of b and log s by one rank: the roots of the inverse information's diagonal."""
+    p, slope = _probabilities(b, log_s, draws)
+    return np.sqrt(np.maximum(np.diag(np.linalg.pinv((slope / p) @ slope.T)), 0))
+
+
+def _probabilities(b: float, log_s: float, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """P(r), (L + 1,), and its derivatives by b and log s, (2, L + 1)."""
+    (v, likelihood), s = _binomials(draws), math.exp(log_s)
+    w = b + s * v
+    density = s * STEP * np.exp(-(w**2) / 2) / ROOT_2PI
+    p, by_b, by_s = (likelihood @ np.stack([density, -density * w, density * (1 - w * s * v)], 1)).T
+    ends = np.array([b - s * REACH, b + s * REACH])  # beyond the grid Φ(v) is 0 or 1, and so is every draw's side
+    edges = np.exp(-(ends**2) / 2) / ROOT_2PI
+    for r, sign, end, edge in ((0, 1, ends[0], edges[0]), (draws, -1, ends[1], edges[1])):
+        p[r] += ndtr(sign * end)
+        by_b[r] += sign * edge
+        by_s[r] -= edge * s * REACH
+    return np.maximum(p, 1e-300), np.stack([by_b, by_s])
 
 
 @functools.lru_cache(maxsize=4)

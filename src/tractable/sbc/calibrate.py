@@ -52,7 +52,8 @@ def calibrate(
         model: with a prior of proper distributions and a likelihood.
         method: whose posteriors have draws.
         data_like: what data look like: as many rows are drawn, at the same ``given``, with NaN where y has it.
-        runs: n ≥ 20. POWER
+        runs: n ≥ 20. A mean 0.4 sd off is seen in 85 of 100 calibrations of 100 runs and in all of 200 runs; one
+            0.2 off in 28, in 54, and in 88 of 100 with 400 runs.
         draws: L, that the truth is ranked among, evenly from all; so many nearly independent ones should a run have,
             or its truth is ranked among as many as there are.
         quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have a given.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tractable.beliefs.check import Check
-from tractable.checks.ranks import Shape, ecdf, p_value, shape
+from tractable.checks.ranks import WIDEST, Shape, ecdf, p_value, shape
 from tractable.checks.report import Report, worst
 from tractable.sbc.panels import panel
 from tractable.sbc.runs import LIKELIHOOD
@@ -154,30 +154,32 @@ class Calibration:
     def sentence(self, i: int) -> str:
         """What the ranks of a quantity say of its posteriors: too narrow ∪, too wide ∩, too high or low a slope."""
         found, told = self.shapes[i], []
-        if abs(math.log(found.sd_ratio)) > CLEAR * found.sd_error:
-            reach = math.exp(NORMAL * found.sd_error)
+        spread, sloped = found.off(CLEAR)
+        if spread:
+            reach = math.exp(min(NORMAL * found.sd_error, 99))
+            low, high = max(found.sd_ratio / reach, 1 / WIDEST), min(found.sd_ratio * reach, WIDEST)
             word = "too narrow, ∪" if found.sd_ratio < 1 else "too wide, ∩"
-            low, high = found.sd_ratio / reach, found.sd_ratio * reach
             told.append(f"{word}: sd {found.sd_ratio:.2g} of the right one ({low:.2g} to {high:.2g})")
-        if abs(found.bias) > CLEAR * found.bias_error:
-            off = NORMAL * found.bias_error
+        if sloped:
             word = "too high" if found.bias > 0 else "too low"
+            off = NORMAL * found.bias_error
             told.append(f"{word}, a slope: mean off by {abs(found.bias):.2g} ± {off:.2g} right sds")
         if not told:
             return "ranks are not uniform, and neither narrow, wide nor sloped: look at the plot"
-        if self.names[i] == LIKELIHOOD and found.bias < -CLEAR * found.bias_error:
-            told.append("draws explain the data less than the truth does, as where they are not learnt from")
-        if self.names[i] == LIKELIHOOD and found.bias > CLEAR * found.bias_error:
-            told.append("draws explain the data better than the truth does, as where rows count twice")
+        if self.names[i] == LIKELIHOOD and sloped:
+            less = found.bias < 0
+            told.append(
+                "draws explain the data less than the truth does, as where they are not learnt from" if less
+                else "draws explain the data better than the truth does, as where rows count twice"
+            )  # fmt: skip
         return "; ".join(told)
 
     def summary(self) -> "pd.DataFrame":
         """A row a quantity: p-value, the same adjusted for all, sd ratio and bias with 95 % intervals, verdict."""
         import pandas as pd
 
-        ratio, log_error, bias, error = (np.array(column) for column in zip(*self.shapes, strict=True))
-        with np.errstate(over="ignore"):
-            reach = np.exp(NORMAL * log_error)
+        ratio, log_error, bias, error, _ = (np.array(column) for column in zip(*self.shapes, strict=True))
+        reach = np.exp(np.minimum(NORMAL * log_error, 99))
         return pd.DataFrame(
             {
                 "p": self.p_values, "adjusted p": self.adjusted, "sd ratio": ratio, "sd ratio low": ratio / reach,
