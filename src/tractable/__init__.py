@@ -42,17 +42,19 @@ from tractable.results.folder import VERSION as __version__
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
+from tractable.sbc.calibrate import calibrate
+from tractable.sbc.calibration import Calibration
 from tractable.select import Selection, select
 from tractable.tools import schedules
 
 __all__ = [
     "EM", "HMC", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
-    "BayesByBackprop", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence", "FullRank",
-    "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
+    "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
+    "FullRank", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Selection", "Through", "WakeSleep", "__version__", "approximations", "compare", "gradient_variance", "gradients",
-    "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives", "schedules",
-    "select",
+    "Selection", "Through", "WakeSleep", "__version__", "approximations", "calibrate", "compare", "gradient_variance",
+    "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives",
+    "schedules", "select",
 ]  # fmt: skip
 
 

@@ -153,6 +153,10 @@ class Model:
             return
         check_prior(self.prior)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was given, as another process takes it; what follows from it is found again there."""
+        return {name: value for name, value in vars(self).items() if name not in ("bijectors", "space", "names")}
+
     @classmethod
     def from_log_density(
         cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None

@@ -31,13 +31,31 @@ def check(model: Model, data: Data | None) -> None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
         raise ModelError("This model has no likelihood, so it cannot use data: infer(model, None, ...).")
-    params = jax.eval_shape(model.example, jax.random.key(0))
-    _check_scalar(jax.eval_shape(model.log_prior, params), "The log density" if data is None else "The prior")
+    seen, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
+        _check_shapes(model, seen, (), None, precision)
         return
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
-    _check_likelihood(model, params, row)
+    leaves, structure = jax.tree.flatten(row)
+    _check_shapes(model, seen, tuple(leaves), structure, precision)
     _check_support(model, data)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_shapes(
+    model: Model, seen: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, precision: Any
+) -> None:
+    """What looks at no number of the data, once for all data of one shape: tracing a model takes a while.
+
+    Args:
+        seen: whether there are data.
+        leaves, structure: of their row; no leaves where they are empty.
+        precision: of a real number, on which types depend too.
+    """
+    params = jax.eval_shape(model.example, jax.random.key(0))
+    _check_scalar(jax.eval_shape(model.log_prior, params), "The prior" if seen else "The log density")
+    if leaves:
+        _check_likelihood(model, params, jax.tree.unflatten(structure, leaves))
 
 
 def _check_scalar(result: PyTree, subject: str) -> None:

@@ -131,6 +131,47 @@ def compare(
 
 
 @command
+def calibrate(
+    table: o.Table = None,
+    example: o.Example = None,
+    target: o.Target = None,
+    method: o.MethodName = None,
+    set_: o.Assignments = None,
+    runs: o.Runs = 200,
+    jobs: o.Jobs = 1,
+    seed: o.Seed = None,
+    out: o.CalibrateOut = None,
+    family: o.Family = None,
+    model: o.Kind = "glm",
+    hidden: o.Hidden = None,
+    prior: o.Prior = None,
+    missing: o.Missing = None,
+    drop_missing: o.Drop = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Ask whether a method recovers what a model has drawn, on simulated data like these.
+
+    Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. Where the method is right,
+    the rank of the truth among the draws of the posterior is uniform.
+
+    Exit code: as for fit.
+    """
+    given = locals() | {"missing": o.missing_of(missing, drop_missing), "held_out": 0.0}  # every option by its name
+    from tractable.cli import calibrating, kinds
+    from tractable.cli.settings import assignment, method_of
+
+    kind = kinds.named(model)
+    if kind.side_by_side is None:
+        raise kinds.unknown(model)
+    kinds.check_options(kind, given)
+    task = kind.read(kind, given)
+    chosen, _ = method_of(method, None, set_ or [], kind.method)
+    sized = "batch_size" in {assignment(text)[0] for text in set_ or []}
+    chosen = kind.adapted_method(task, chosen, sized)
+    calibrating.calibrate(task, chosen, runs, jobs, seed or 0, out, quiet)
+
+
+@command
 def report(run: o.Folder) -> None:
     """Print a run's verdict, and where its page is."""
     from tractable.cli.fit import report as shown

@@ -114,6 +114,14 @@ EveryAssignment = Annotated[
 ]
 CompareOut = Annotated[File, Option(help="A folder.  \\[default: runs/NAME-compare]")]
 
+# Of calibrate alone.
+
+Runs = Annotated[int, Option(help="Simulated data sets, 20 at least.")]
+Jobs = Annotated[int, Option(help="Processes that share them; -1 for as many as there are cores.")]
+CalibrateOut = Annotated[
+    File, Option(help="A folder; the same command goes on with the runs in it.  \\[default: runs/NAME-calibrate]")
+]
+
 # Of predict alone.
 
 NewRows = Annotated[

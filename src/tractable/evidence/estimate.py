@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, ImproperUniform
 
 from tractable.beliefs import approximations
 from tractable.beliefs.check import Check
@@ -27,6 +26,7 @@ from tractable.methods.hamiltonian import NUTS
 from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.priors import is_improper
 from tractable.tools.progress import progress_of
 
 __all__ = ["Evidence", "log_evidence"]
@@ -136,10 +136,7 @@ def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method
         check_resident(data)
     if not model.prior_is_callable:
         for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
-            inner: Distribution = leaf
-            while getattr(inner, "base_dist", None) is not None and not isinstance(inner, ImproperUniform):
-                inner = inner.base_dist  # type: ignore[attr-defined]
-            if isinstance(inner, ImproperUniform):
+            if is_improper(leaf):
                 raise ModelError(
                     "The evidence of an improper prior (ImproperUniform) is not defined: it scales with a constant "
                     "that the prior leaves open. Give every parameter a proper prior."

@@ -49,6 +49,7 @@ class Laplace(MAP):
     """
 
     label: ClassVar[str] = "laplace"
+    point: ClassVar[bool] = False
     structure: Literal["full", "diagonal", "last-layer"] = "full"
     curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
     draws: Count = 4000

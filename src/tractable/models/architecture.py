@@ -72,6 +72,10 @@ class Network:
             if not np.all(np.isfinite(np.asarray(leaf))):
                 raise ModelError(f"The weight {path_name(path)!r} is not finite: give example weights that are.")
 
+    def __reduce__(self) -> tuple:
+        """What was given, as another process takes it; what is made of it is made again there."""
+        return Network, (self.params, self.apply, self.example, self.output_axis, self.start)
+
 
 def mlp(
     features: int, hidden: int | Sequence[int], outputs: int, activation: str | Callable[[jax.Array], Any] = "relu"

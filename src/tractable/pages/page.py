@@ -9,10 +9,11 @@ from tractable.core import Data, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
-from tractable.pages import ladders, networks, parameters, verdict
+from tractable.pages import ladders, networks, parameters, ranks, verdict
 from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
 from tractable.results.posterior import Posterior
+from tractable.sbc.calibration import Calibration
 
 PyTree = Any
 
@@ -59,6 +60,11 @@ def write_page(
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
     """Write ``report.html`` of methods side by side: the table, marginals over one another, every method's checks."""
     return write(folder, title, comparisons.exhibits(comparison), f"{len(comparison.table)} methods compared")
+
+
+def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration, *, title: str) -> pathlib.Path:
+    """Write ``report.html`` of a calibration: the verdict, why, and the ranks of every quantity."""
+    return write(folder, title, ranks.exhibits(calibration), f"{calibration.method} calibrated")
 
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, ImproperUniform
 
 from tractable.tools.errors import ModelError
 
@@ -15,6 +15,13 @@ PyTree = Any
 def is_distribution(x: object) -> bool:
     """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
     return isinstance(x, Distribution)
+
+
+def is_improper(distribution: Distribution) -> bool:
+    """Whether it integrates to no finite number, beneath what wraps it."""
+    while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
+        distribution = distribution.base_dist  # type: ignore[attr-defined]
+    return isinstance(distribution, ImproperUniform)
 
 
 def check_prior(prior: PyTree) -> None:

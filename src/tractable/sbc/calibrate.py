@@ -1,0 +1,195 @@
+"""``calibrate``: does a method recover what the model has drawn?"""
+
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Data, Model, as_data
+from tractable.methods import Method
+from tractable.methods.session import sitting
+from tractable.results.folder import Saver, digest, identity
+from tractable.sbc import simulate
+from tractable.sbc.calibration import Calibration
+from tractable.sbc.runs import Problem, Record, no_draws, records
+from tractable.tools.errors import RunError, SettingsError, TractableWarning
+from tractable.tools.leaves import nested
+from tractable.tools.settings import at_least, expect
+from tractable.tools.words import counted, tell
+
+PyTree = Any
+LEAST = 20  # runs: of fewer even ranks that are all 0 say little
+
+
+def calibrate(
+    model: Model,
+    method: Method,
+    data_like: Data | PyTree,
+    *,
+    runs: int = 200,
+    draws: int = 99,
+    quantities: Mapping[str, Callable] | None = None,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    progress: bool | Callable | None = None,
+    checkpoint: str | pathlib.Path | None = None,
+) -> Calibration:
+    """Simulation-based calibration: infer from data that the model has drawn, and rank the truth among the draws.
+
+        θ* ~ p(θ),   y ~ p(y | θ*, x),   θ_l ~ method(y),   r = #{l ≤ L: f(θ_l, y) < f(θ*, y)}
+
+    Where the method gives the posterior, r is uniform on 0 … L for every f: each parameter, the log likelihood, and
+    what else is asked for. Ranks of parameters alone cannot tell a posterior from the prior; those of f that look at y
+    can. Cook, Gelman & Rubin 2006; Talts et al. 2018; Modrák et al. 2023. What is tested is the method on this model
+    averaged over its prior, not the model on the data at hand: where the prior is much wider than the posterior, most
+    runs are far from it.
+
+    Args:
+        model: with a prior of proper distributions and a likelihood.
+        method: whose posteriors have draws.
+        data_like: what data look like: as many rows are drawn, at the same ``given``, with NaN where y has it.
+        runs: n ≥ 20. A mean 0.4 sd off is seen in 85 of 100 calibrations of 100 runs and in all of 200 runs; one
+            0.2 off in 28, in 54, and in 88 of 100 with 400 runs.
+        draws: L, that the truth is ranked among, evenly from all; so many nearly independent ones should a run have,
+            or its truth is ranked among as many as there are.
+        quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have a given.
+        seed: of all randomness. Run i is a pure function of it and i, in whatever process it runs.
+        n_jobs: processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by default,
+            threading, dask. Each compiles once. None is 1 but for such a configuration.
+        progress: as for ``infer``.
+        checkpoint: a folder. Runs are saved there as they end, and a calibration that was killed goes on, to the
+            same ranks; one that has ended goes on where more ``runs`` are asked for.
+
+    Returns:
+        A Calibration: ``report()``, ``summary()``, ``plot(path)``. Runs that cannot go on are counted, and named in
+        its report. Ctrl-C and SIGTERM stop it; what there is comes back, marked ``interrupted``.
+
+    Raises:
+        ModelError: an improper prior or one that is a callable; a likelihood that cannot be drawn from.
+        DataError: no rows, rows with weights, or not in memory.
+        SettingsError: a setting out of range; a method that finds one θ.
+        RunError: every run failed, or it was stopped before one had ended.
+        CheckpointError: a checkpoint that is damaged or belongs to another calibration.
+
+    >>> import numpyro.distributions as dist
+    >>> from tractable.methods import Rejection
+    >>> coin = Model({"theta": dist.Beta(2.0, 2.0)}, lambda params: dist.Bernoulli(params["theta"]))
+    >>> found = calibrate(coin, Rejection(chains=1, draws=20), np.array([1, 0, 1]), runs=20, draws=19)
+    >>> found.ranks.shape, found.names
+    ((20, 2), ['theta', 'log likelihood'])
+    """
+    data = _check(model, method, data_like, runs, draws, quantities, seed)
+    named = () if quantities is None else tuple(quantities.items())
+    problem = Problem(model, method, data, int(seed), int(draws), named)
+
+    def opened() -> Saver | None:
+        return None if checkpoint is None else Saver(pathlib.Path(checkpoint), _identity(problem))
+
+    with (
+        sitting(model, data, seed, progress, opened=opened) as session,
+        warnings.catch_warnings(action="ignore", category=TractableWarning),
+    ):
+        done = _resumed(session.resume)
+        keep, todo = session.keeper(), [i for i in range(runs) if i not in done]
+        stopped = False
+        for index, record in records(problem, todo, n_jobs, session.stop):
+            if record is None:
+                stopped = True
+                break
+            done[index] = record
+            session.say("runs", len(done), runs)
+            keep(lambda: _standing(done))
+        keep(lambda: _standing(done), at_once=bool(done))
+    found = _found(problem, {i: done[i] for i in sorted(done) if i < runs}, runs)
+    if checkpoint is not None and not found.interrupted:
+        found.save(checkpoint)
+    if stopped or found.interrupted:
+        tell(f"The calibration was interrupted: {counted(found.runs, 'run')} of {runs} are there.")
+    return found
+
+
+def _check(
+    model: object, method: object, data_like: PyTree, runs: int, draws: int, quantities: object, seed: int
+) -> Data:
+    """The data, after the sentences about what cannot be."""
+    if not isinstance(model, Model):
+        raise SettingsError(f"calibrate expects a Model; got {type(model).__name__}.")
+    if not isinstance(method, Method):
+        raise SettingsError(f"calibrate expects a method such as NUTS() after the model; got {method!r}.")
+    if method.point:
+        raise SettingsError(no_draws(method))
+    expect("calibrate(runs=...)", runs, Annotated[int, at_least(LEAST)])
+    expect("calibrate(draws=...)", draws, Annotated[int, at_least(9)])
+    expect("calibrate(seed=...)", seed, Annotated[int, at_least(0)])
+    if quantities is not None and not (
+        isinstance(quantities, Mapping) and all(isinstance(n, str) and callable(f) for n, f in quantities.items())
+    ):
+        raise SettingsError(f"calibrate(quantities=...) expects functions by name; got {quantities!r}.")
+    if data_like is None:
+        raise SettingsError("calibrate expects data_like, whose rows say how many are drawn and at which inputs.")
+    data = as_data(data_like)
+    simulate.check(model, data)
+    method.plan(data)
+    for name, function in (quantities or {}).items():
+        _check_quantity(model, data, name, function)
+    return data
+
+
+def _check_quantity(model: Model, data: Data, name: str, function: Callable) -> None:
+    shape = getattr(jax.eval_shape(function, *_looked_at(model, data)), "shape", None)
+    if shape is None or np.prod(shape) != 1:
+        raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
+
+
+def _looked_at(model: Model, data: Data) -> tuple:
+    """Examples of what a quantity is called with."""
+    y, x = jax.tree.map(jnp.asarray, data.rows)
+    params = model.example(jax.random.key(0))
+    return (params, y) if x is None else (params, y, x)
+
+
+def _identity(problem: Problem) -> dict[str, Any]:
+    """What tells this calibration from others; how many runs it has does not."""
+    example = _looked_at(problem.model, problem.data)
+    programs = {name: digest(jax.make_jaxpr(function)(*example)) for name, function in problem.quantities}
+    about = {"draws": problem.draws, "quantities": programs}
+    return identity(problem.model, problem.data, problem.method, problem.seed) | {"calibration": about}
+
+
+def _standing(done: dict[int, Record]) -> PyTree:
+    """All records as arrays, for a checkpoint."""
+    ended = {i: r for i, r in done.items() if r.ranks is not None}
+    return {
+        "index": np.array(list(ended), int),
+        "ranks": np.array([r.ranks for r in ended.values()], int),
+        "effective": np.array([r.effective for r in ended.values()], float),
+        "rhat": np.array([r.rhat for r in ended.values()], float),
+        "failures": {str(i): r.failure for i, r in done.items() if r.ranks is None},
+    }
+
+
+def _resumed(leaves: dict[str, np.ndarray] | None) -> dict[int, Record]:
+    """The records that a checkpoint holds."""
+    if leaves is None:
+        return {}
+    saved = nested(leaves)
+    ended = zip(*(saved[name] for name in ("index", "ranks", "effective", "rhat")), strict=True)
+    done = {int(i): Record(ranks, float(e), float(rhat), "") for i, ranks, e, rhat in ended}
+    return done | {int(i): Record(None, np.nan, np.nan, why) for i, why in saved.get("failures", {}).items()}
+
+
+def _found(problem: Problem, done: dict[int, Record], asked: int) -> Calibration:
+    standing = _standing(done)
+    failures = {int(i): why for i, why in standing.pop("failures").items()}
+    if not len(standing["index"]):
+        why = f"the first: {next(iter(failures.values()))}" if failures else "it was stopped before the first had ended"
+        raise RunError(f"No run of the calibration came to its end; {why}")
+    name = type(problem.method).__name__
+    return Calibration(
+        problem.names, draws=problem.draws, failures=failures, method=name, asked=asked,
+        interrupted=len(done) < asked, **standing,
+    )  # fmt: skip

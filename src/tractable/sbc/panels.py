@@ -1,0 +1,46 @@
+"""Ranks as pictures: their histogram, and how far their distribution runs ahead of an even one."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from tractable.checks.ranks import band, ecdf
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
+
+BINS, FULL = 20, 5  # bars at most, and ranks a bar at least
+LEVEL = 0.95  # of the ECDF's band, everywhere at once; and of each bar
+
+
+def bins_of(runs: int, draws: int) -> int:
+    """How many equal bars hold ranks 0 … L of so many runs: a divisor of L + 1."""
+    most = max(2, min(BINS, runs // FULL))
+    return max((b for b in range(1, most + 1) if (draws + 1) % b == 0), default=1)
+
+
+def panel(canvas: "FigureBase", ranks: np.ndarray, draws: int, colour: str = "#0072B2", grey: str = "0.5") -> None:
+    """Above the histogram and each bar's 95 % limits; below the ECDF less an even one, and the band of all of it."""
+    runs, bins = len(ranks), bins_of(len(ranks), draws)
+    top, bottom = canvas.subplots(2, 1, sharex=True)
+    bars(top, np.bincount(ranks * bins // (draws + 1), minlength=bins), runs, colour, grey)
+    at, limits = np.arange(1, draws + 1) / (draws + 1), band(runs, draws, LEVEL)
+    steps: Sequence[float] = np.concatenate([[0], at, [1]]).tolist()
+    low, high, found = (
+        np.concatenate([[0], share - at, [0]]) for share in (limits.lower, limits.upper, ecdf(ranks, draws))
+    )
+    bottom.fill_between(steps, low, high, color=grey, alpha=0.18, linewidth=0)
+    bottom.axhline(0, color=grey, linewidth=0.8)
+    bottom.plot(steps, found, color=colour, linewidth=1.3)
+    bottom.set(xlim=(0, 1), xlabel="rank / L", ylabel="ECDF − even")
+
+
+def bars(axes, counts: np.ndarray, runs: int, colour: str, grey: str) -> None:
+    bins = len(counts)
+    low, high = stats.binom.interval(LEVEL, runs, 1 / bins)
+    axes.axhspan(low, high, color=grey, alpha=0.18, linewidth=0)
+    axes.axhline(runs / bins, color=grey, linewidth=0.8)
+    axes.bar((np.arange(bins) + 0.5) / bins, counts, width=0.92 / bins, color=colour)
+    axes.set(ylabel="runs")
