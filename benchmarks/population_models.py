@@ -351,6 +351,6 @@ def variants() -> list[Variant]:
         beta_binomial(1.0, 1.0), beta_binomial(0.5, 0.5), gamma_poisson(2.0, 1.0), gamma_poisson(0.5, 0.5),
         normal_sample(5), normal_sample(400), linear(60, 3), linear(400, 15),
         logistic(30, 1, 2.5), logistic(40, 2, 2.5), logistic(40, 2, 10.0), logistic(400, 2, 2.5),
-        poisson_regression(40), robust(10), switching(30), groups(True), groups(False), groups(True, flat=True),
-        no_maximum(40),
+        poisson_regression(15), poisson_regression(40), robust(10), robust(20), switching(10), switching(30),
+        groups(True), groups(False), groups(True, flat=True), no_maximum(40),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import tractable as tr
 
 LEVELS = (0.05, 0.5, 0.95)
 SPAN = 30.0  # nats below the top that quadrature still looks at
-FINE = 401  # points a side of the last grid
+FINE = 301  # points a side of the last grid
 
 
 @dataclass(frozen=True, kw_only=True)
