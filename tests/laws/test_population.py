@@ -1,7 +1,8 @@
 """The targets of ``benchmarks/trust.py`` are what they are said to be, and what it calls right is right.
 
-That a target's exact draws have the density the methods are given is shown by Stein's identity, E[(u − c) ∂ log p(u)]
-= −1 for every unconstrained number and any c, and, where it cannot see how much a mode weighs, by quadrature.
+That a target's exact draws have the density the methods are given is shown by Stein's identities, E[∂ log p(u)] = 0 and
+E[(u − c) ∂ log p(u)] = −1 for every unconstrained number and any c, and, as they cannot see how much a mode weighs, by
+quadrature.
 """
 
 import argparse
@@ -45,14 +46,15 @@ def test_exact_draws_have_the_density_and_the_moments(name):
     draws = truth.sample(np.random.default_rng(1), DRAWS)
 
     @jax.jit
-    def stein(draws: jax.Array) -> jax.Array:
+    def stein(draws: jax.Array) -> tuple[jax.Array, jax.Array]:
         positions = jax.vmap(lambda values: model.position_of(trust.shaped(model, values)))(draws)
         slopes = jax.vmap(jax.grad(tr.log_density(model, rows, flat=True)))(positions)
-        return (positions - jnp.median(positions, 0)) * slopes
+        return slopes, (positions - jnp.median(positions, 0)) * slopes
 
-    terms = np.asarray(stein(draws))
-    z = np.abs(terms.mean(0) + 1) / (terms.std(0) / np.sqrt(DRAWS) + 1e-12)
-    scores = {f"Stein {i}": float(each) / Z for i, each in enumerate(z)}
+    scores = {}
+    for what, terms, wanted in zip(("slope", "Stein"), map(np.asarray, stein(draws)), (0, -1), strict=True):
+        z = np.abs(terms.mean(0) - wanted) / (terms.std(0) / np.sqrt(DRAWS) + 1e-12)
+        scores |= {f"{what} {i}": float(each) / Z for i, each in enumerate(z)}
     exists = np.isfinite(truth.sd)
     away = (draws - truth.mean)[:, exists] / truth.sd[exists]
     scores["means"] = float(np.abs(away.mean(0)).max(initial=0)) * np.sqrt(DRAWS) / Z
