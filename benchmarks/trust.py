@@ -233,12 +233,17 @@ def run(
         ended, programs = time.perf_counter(), counter.since()
         found = judged(target, truth, posterior, label)
     verifying = float(posterior.seconds.get("verifying", 0.0))
-    line |= {"verdict": report.verdict, "right": found.right, "mean": found.mean, "ratio": found.ratio,
+    line |= {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
              "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
              "programs": programs}  # fmt: skip
     if target.half == "tune":  # thresholds are chosen on these, and must not be on the others
-        line["checks"] = [[c.name, float(c.value), c.verdict] for c in report.checks]
+        line["checks"] = [[c.name, told(float(c.value)), c.verdict] for c in report.checks]
     return line
+
+
+def told(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if np.isfinite(value) else None
 
 
 def hashed(files: Iterable[pathlib.Path], root: pathlib.Path) -> str:
@@ -348,28 +353,38 @@ def results(folder: pathlib.Path, half: str, version: str | None = None) -> tupl
 class Plan(NamedTuple):
     """What is to be run; goes to every process."""
 
-    half: str
+    head: dict[str, Any]
     folder: pathlib.Path
     methods: tuple[str, ...]
     budgets: tuple[str, ...]
     seeds: int
     members: int
     until: float  # time.time()
-    float64: bool
-    again: str | None
+
+    @property
+    def half(self) -> str:
+        return self.head["half"]
 
 
 def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
-    """All runs of a variant that are not there yet: the variant, how many, and their seconds."""
-    jax.config.update("jax_enable_x64", plan.float64)
+    """All runs of a variant that are not there yet: the variant, how many, and their seconds.
+
+    Raises:
+        Refused: a process that was started after the source had been edited.
+    """
+    jax.config.update("jax_enable_x64", plan.head["float64"])
+    if multiprocessing.parent_process() is not None:
+        now = header(plan.half, None)
+        if any(now[key] != plan.head[key] for key in ("source", "population")):
+            raise Refused("The source was edited while this ran: expected one version for all runs. Start again.")
     variant = population.variants()[name]
-    file = File(path_of(plan.folder, plan.half, source(), name), header(plan.half, plan.again))
+    file = File(path_of(plan.folder, plan.half, plan.head["source"], name), plan.head)
     began, count, counter = time.time(), 0, Counter()
-    members = [(t, t.data(), None) for t in population.members(variant, plan.half, plan.members)]
+    members = [(t, t.data()) for t in population.members(variant, plan.half, plan.members)]
     truths: dict[int, Truth] = {}
     for label in applicable(variant, plan.methods):
         for budget in plan.budgets:
-            for target, data, _ in members:
+            for target, data in members:
                 for seed in range(plan.seeds):
                     if (target.index, label, budget, seed) in file.done:
                         continue
@@ -467,7 +482,7 @@ def wrongs(lines: list[dict]) -> None:
     rows = [
         [line["variant"], line["index"], "hard" if line["hard"] else "easy", line["method"], line["budget"],
          line["mean"], line["ratio"], line["worst"],
-         "; ".join(f"{name} {value:.3g}" for name, value, _ in line["checks"])]
+         "; ".join(f"{name} {'–' if value is None else f'{value:.3g}'}" for name, value, _ in line["checks"])]
         for line in lines if line["verdict"] == "trust" and not line["right"]
     ]  # fmt: skip
     table(["variant", "#", "", "method", "budget", "error of a mean, sds", "sd ratio", "worst", "checks"], rows)
@@ -549,6 +564,7 @@ def work(args: argparse.Namespace) -> None:
         raise Refused(f"--shard expects a number from 0 to {args.shards - 1}; got {args.shard}.")
     if (args.wrong or args.quick) and args.half == "publish":
         raise Refused("--wrong and --quick are for choosing checks, which the published half must not do: use --tune.")
+    version = None
     if not args.table:
         before = published_before(args.out) if args.half == "publish" else []
         if before and not args.again:
@@ -557,13 +573,13 @@ def work(args: argparse.Namespace) -> None:
                 "only proven by targets that took no part in choosing checks: pass --again REASON, which is kept."
             )
         names = [n for n, v in every.items() if not args.only or n in args.only or v.family in args.only]
-        plan = Plan(
-            args.half, args.out, chosen("map,meanfield,nuts" if args.quick else args.methods, METHODS, "--methods"),
-            chosen("default" if args.quick else args.budgets, BUDGETS, "--budgets"), args.seeds,
-            4 if args.quick else args.members, time.time() + 60 * args.minutes, args.float64, args.again,
-        )  # fmt: skip
+        methods = chosen("map,meanfield,nuts" if args.quick else args.methods, METHODS, "--methods")
+        budgets = chosen("default" if args.quick else args.budgets, BUDGETS, "--budgets")
+        head, count = header(args.half, args.again), 4 if args.quick else args.members
+        plan = Plan(head, args.out, methods, budgets, args.seeds, count, time.time() + 60 * args.minutes)
         run_all(plan, names[args.shard :: args.shards], args.processes)
-    heads, lines = results(args.out, args.half, None if args.table else source())
+        version = head["source"]
+    heads, lines = results(args.out, args.half, version)
     text = printed(lambda: tables(heads, lines))
     print(text)
     if args.wrong:
