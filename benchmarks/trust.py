@@ -225,6 +225,7 @@ def run(
         try:
             posterior = tr.infer(target.variant.model, data, method, seed=seed, progress=False)
             inferred = time.perf_counter()
+            verifying = float(posterior.seconds.get("verifying", 0.0))  # within infer; the report's own is timed here
             report = posterior.report()
         except Exception as error:  # a sentence is an answer too: no posterior that could be trusted
             said = f"{type(error).__name__}: {error}"[:200]
@@ -232,7 +233,6 @@ def run(
             return line | {"verdict": "declined", "right": None, "said": said} | seconds
         ended, programs = time.perf_counter(), counter.since()
         found = judged(target, truth, posterior, label)
-    verifying = float(posterior.seconds.get("verifying", 0.0))
     line |= {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
              "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
              "programs": programs}  # fmt: skip
@@ -340,13 +340,18 @@ def results(folder: pathlib.Path, half: str, version: str | None = None) -> tupl
     """Headers and lines of a half, of one version of the source: the one asked for, else the last written.
 
     Raises:
-        Refused: there are none.
+        Refused: there are none, or of several populations or precisions.
     """
     files = sorted(folder.glob(f"{half}-{version or '*'}-*.jsonl"), key=lambda f: f.stat().st_mtime)
     if not files:
         raise Refused(f"{folder} holds no results of the half {half!r}: run --{half} first.")
     version = files[-1].name.split("-")[1]
     both = [read(file) for file in files if file.name.split("-")[1] == version]
+    for key in ("half", "population", "float64"):
+        if len(seen := {head[key] for head, _ in both}) > 1:
+            raise Refused(
+                f"{folder} holds results of several kinds ({key}: {seen}): one table is of one. Separate them."
+            )
     return [head for head, _ in both], [line for _, lines in both for line in lines]
 
 
