@@ -1,0 +1,608 @@
+"""Of posteriors told "trust", how many are wrong?
+
+Every method on a population of targets with exact answers (``population.py``: 1,696 in 20 families), at a quarter of
+its default draws or steps, at the default, and at four times. A posterior is right if for every number it reports (50
+at most, the narrowest and the widest among them) |mean − truth| ≤ 0.2 sd and sd/truth within 0.8 … 1.25; where the
+truth has no second moment, if its 5, 50 and 95 % quantiles are within 0.2 of half the width of the middle 68 %. A
+maximum is judged by the same rule where it shows standard errors; where it shows none, it is right if its log density
+is within 0.1 nats (and rounding) of the best known. Where there is no posterior, and for a point no maximum, nothing
+is right.
+
+Goal: of the targets that any run trusted at most 1 % trusted wrongly, with an exact 95 % upper bound of 2 %; no
+family above 5 %; of right posteriors at most 10 % rejected and at least 60 % trusted; checking at most 25 % of the
+time.
+
+    python benchmarks/trust.py --tune [--only FAMILY ...] [--methods nuts,map] [--budgets default] [--members 8]
+    python benchmarks/trust.py --publish --processes 2 --into benchmarks/RESULTS.md
+
+Checks are chosen on the half ``--tune``; ``--publish`` runs the other one, and refuses to do so again after the
+source has changed unless ``--again`` says why, which is then kept. Which half a target is in is a hash of it, and
+files of both halves are never read together. Results are a line a run; a run that was stopped goes on where it stood.
+By default in the digits that a user gets, float32.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import platform
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import population
+from measuring import say_where, table
+from population_truth import LEVELS, Truth, Variant
+from scipy import optimize, stats
+
+import tractable as tr
+from tractable.core import counted_log_likelihoods
+
+HERE = pathlib.Path(__file__).parent
+BUDGETS = {"small": 0.25, "default": 1.0, "large": 4.0}
+EVERYWHERE = ("map", "laplace", "meanfield", "fullrank", "lowrank", "nuts", "hmc", "mala", "random-walk")
+METHODS: dict[str, tuple[type[tr.Method], tuple[str, ...]]] = {  # and what a budget is of
+    "map": (tr.MAP, ("steps",)), "mle": (tr.MLE, ("steps",)), "laplace": (tr.Laplace, ("steps",)),
+    "meanfield": (tr.MeanField, ("steps", "samples")), "fullrank": (tr.FullRank, ("steps", "samples")),
+    "lowrank": (tr.LowRank, ("steps", "samples")), "bbb": (tr.BayesByBackprop, ("steps", "samples")),
+    "nuts": (tr.NUTS, ("draws",)), "hmc": (tr.HMC, ("draws",)), "mala": (tr.MALA, ("draws",)),
+    "random-walk": (tr.RandomWalk, ("draws",)), "sgld": (tr.SGLD, ("draws",)), "rejection": (tr.Rejection, ("draws",)),
+}  # fmt: skip
+MEAN, RATIO, QUANTILE, NATS = 0.2, (0.8, 1.25), 0.2, 0.1
+REPORTED = 50
+CLIMBS = 16
+
+
+class Judged(NamedTuple):
+    """What became of a posterior's numbers.
+
+    Attributes:
+        right: whether it is.
+        mean, ratio: the worst error of a mean in sds (of a quantile in half-widths), and the sd ratio furthest from 1;
+            of a point without standard errors the nats it lies below the best known maximum.
+        worst: the name of the number, or what there was not.
+    """
+
+    right: bool
+    mean: float
+    ratio: float
+    worst: str
+
+
+def method_of(label: str, budget: str) -> tr.Method:
+    """A method with its defaults, but for the budget."""
+    kind, scaled = METHODS[label]
+    defaults = kind()
+    fixed = {"least_acceptance": 1e-4} if label == "rejection" else {}  # below it a run takes minutes
+    return kind(**fixed, **{name: max(1, round(getattr(defaults, name) * BUDGETS[budget])) for name in scaled})
+
+
+def applicable(variant: Variant, labels: Iterable[str]) -> list[str]:
+    """Those of the methods that a variant can be given; a low rank of one or two numbers is the full one."""
+    fits = [label for label in (*EVERYWHERE, *variant.methods) if label != "lowrank" or variant.model.space.size > 2]
+    return [label for label in labels if label in fits]
+
+
+def flat(tree: Any) -> np.ndarray:
+    """(k,) the numbers of a pytree, in the order of ``posterior.names``."""
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+
+
+def reported(truth: Truth) -> np.ndarray:
+    """Which of the k numbers are looked at: all, or 50 from the narrowest to the widest."""
+    width = truth.sd if truth.half is None else truth.half
+    order = np.argsort(width, kind="stable")
+    return order[np.unique(np.round(np.linspace(0, len(order) - 1, min(REPORTED, len(order)))).astype(int))]
+
+
+def judged(target: population.Target, truth: Truth, posterior: tr.Posterior, label: str) -> Judged:
+    """Whether a posterior is right, by the docstring's rule."""
+    point = METHODS[label][0].point
+    mean, sd = flat(posterior.mean()), flat(posterior.sd())
+    if point and not np.any(np.isfinite(sd)):
+        return judged_point(target, truth, mean, label)
+    if not truth.proper:
+        return Judged(False, np.inf, np.inf, "no posterior")
+    index = reported(truth)
+    if point:
+        index = index[np.isfinite(sd[index])]
+    if not np.all(np.isfinite(mean[index])) or not np.all(np.isfinite(sd[index])):
+        return Judged(False, np.inf, np.inf, "not finite")
+    named, exists = np.asarray(posterior.names)[index], np.isfinite(truth.sd[index])
+    errors, ratios = np.zeros(len(index)), np.ones(len(index))
+    with_moments = index[exists]
+    errors[exists] = np.abs(mean - truth.mean)[with_moments] / truth.sd[with_moments]
+    ratios[exists] = sd[with_moments] / truth.sd[with_moments]
+    if not exists.all():
+        if point:
+            quantiles = mean + np.outer(stats.norm.ppf(LEVELS), sd)
+        else:
+            quantiles = np.quantile(values_of(posterior), LEVELS, axis=0)
+        away = np.abs(quantiles - truth.quantiles) / truth.half
+        errors[~exists] = away.max(0)[index[~exists]]
+    good = (errors <= MEAN) & (RATIO[0] <= ratios) & (ratios <= RATIO[1])
+    worst = int(np.argmax(np.maximum(errors / MEAN, np.abs(np.log(np.maximum(ratios, 1e-300))) / np.log(RATIO[1]))))
+    furthest = int(np.argmax(np.abs(np.log(np.maximum(ratios, 1e-300)))))
+    return Judged(bool(good.all()), float(errors.max()), float(ratios[furthest]), str(named[worst]))
+
+
+def values_of(posterior: tr.Posterior) -> np.ndarray:
+    """(draws, k) of all chains."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(posterior.draws)]
+    return np.concatenate([leaf.reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], 1)
+
+
+def judged_point(target: population.Target, truth: Truth, place: np.ndarray, label: str) -> Judged:
+    """Whether a point without standard errors is the maximum."""
+    prior = label != "mle"
+    if not (truth.peaked if prior else truth.likely):
+        return Judged(False, np.inf, np.nan, "no maximum")
+    model, rows = target.variant.model, target.data().arrays()
+    here = model.position_of(shaped(model, place))
+    at = float(height(model, here, rows, prior)[0])
+    best = max(at, highest(target, truth, prior, np.asarray(here)))
+    rounding = 8 * float(jnp.finfo(jnp.result_type(float)).eps) * abs(best)
+    return Judged(bool(best - at <= NATS + rounding), best - at, np.nan, "log density")
+
+
+def shaped(model: tr.Model, values: np.ndarray | jax.Array) -> Any:
+    """(k,) numbers as the model's parameters."""
+    leaves, treedef = jax.tree.flatten(jax.eval_shape(model.example, jax.random.key(0)))
+    cuts = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1]
+    pieces = jnp.split(jnp.asarray(values), cuts)
+    given = [p.reshape(leaf.shape).astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, given)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "prior"))
+def height(model: tr.Model, position: jax.Array, rows: Any, prior: bool) -> tuple[jax.Array, jax.Array]:
+    """The log density of the user's parameters at an unconstrained position, and its gradient."""
+
+    def of(position: jax.Array) -> jax.Array:
+        if prior:
+            return tr.log_density(model, rows, flat=True, jacobian=False)(position)
+        return jnp.sum(counted_log_likelihoods(model, model.params(position), rows))
+
+    return jax.value_and_grad(of)(position)
+
+
+def highest(target: population.Target, truth: Truth, prior: bool, here: np.ndarray) -> float:
+    """The best of long climbs from exact draws, where there are any, and from where a method ended."""
+    model, rows = target.variant.model, target.data().arrays()
+    rng = np.random.default_rng(0)
+    starts = [here, *(here + 3 * rng.standard_normal((CLIMBS, len(here))))]
+    if truth.sample is not None:
+        starts += [np.asarray(model.position_of(shaped(model, draw))) for draw in truth.sample(rng, CLIMBS)]
+
+    def downhill(position: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = height(model, jnp.asarray(position, jnp.result_type(float)), rows, prior)
+        if not np.isfinite(value):
+            return 1e300, np.zeros(len(position))
+        return -float(value), -np.asarray(slope, np.float64)
+
+    ends = [optimize.minimize(downhill, s, jac=True, method="L-BFGS-B", options={"maxiter": 5000}) for s in starts]
+    return max(-float(end.fun) for end in ends)
+
+
+# One run, and a file of them.
+class Counter:
+    """How many programs XLA has compiled, or fetched from a cache, since it was asked last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, seconds: float, **about: Any) -> None:
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+    def since(self) -> int:
+        count, self.count = self.count, 0
+        return count
+
+
+def run(
+    target: population.Target, label: str, budget: str, seed: int, data: tr.Data, truth: Truth, counter: Counter
+) -> dict:
+    """A line of the results: the verdict, and whether the posterior was right."""
+    method = method_of(label, budget)
+    line: dict[str, Any] = {
+        "family": target.family, "variant": target.variant.name, "index": target.index, "hard": target.hard,
+        "half": target.half, "method": label, "budget": budget, "seed": seed,
+    }  # fmt: skip
+    counter.since()
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            posterior = tr.infer(target.variant.model, data, method, seed=seed, progress=False)
+            inferred = time.perf_counter()
+            verifying = float(posterior.seconds.get("verifying", 0.0))  # within infer; the report's own is timed here
+            report = posterior.report()
+        except Exception as error:  # a sentence is an answer too: no posterior that could be trusted
+            said = f"{type(error).__name__}: {error}"[:200]
+            seconds = {"run": time.perf_counter() - began, "checking": 0.0, "programs": counter.since()}
+            return line | {"verdict": "declined", "right": None, "said": said} | seconds
+        ended, programs = time.perf_counter(), counter.since()
+        found = judged(target, truth, posterior, label)
+    line |= {"verdict": report.verdict, "right": found.right, "mean": told(found.mean), "ratio": told(found.ratio),
+             "worst": found.worst, "run": inferred - began - verifying, "checking": verifying + ended - inferred,
+             "programs": programs}  # fmt: skip
+    if target.half == "tune":  # thresholds are chosen on these, and must not be on the others
+        line["checks"] = [[c.name, told(float(c.value)), c.verdict] for c in report.checks]
+    return line
+
+
+def told(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if np.isfinite(value) else None
+
+
+def hashed(files: Iterable[pathlib.Path], root: pathlib.Path) -> str:
+    """Of names and bytes."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def source() -> str:
+    """The version of what is measured."""
+    root = pathlib.Path(tr.__file__).parent
+    return hashed(root.rglob("*.py"), root)
+
+
+def header(half: str, again: str | None) -> dict[str, Any]:
+    """What all lines of a file have in common."""
+    return {
+        "half": half, "source": source(), "population": hashed(HERE.glob("population*.py"), HERE),
+        "float64": bool(jax.config.jax_enable_x64), "again": again, "jax": jax.__version__,
+        "machine": f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}, Python {platform.python_version()}",
+    }  # fmt: skip
+
+
+class Refused(Exception):
+    """Files that do not belong together, in a sentence."""
+
+
+class File:
+    """The results of one variant: a header, then a line a run, each written by one call."""
+
+    def __init__(self, path: pathlib.Path, head: dict[str, Any]) -> None:
+        self.path, self.lines = path, []
+        if path.exists():
+            whole = path.read_bytes()
+            if not whole.endswith(b"\n"):  # a line that was being written when the machine went away
+                os.truncate(path, whole.rfind(b"\n") + 1)
+        if path.exists() and path.stat().st_size:
+            there, self.lines = read(path)
+            for key in ("half", "source", "population", "float64"):
+                if there[key] != head[key]:
+                    raise Refused(
+                        f"{path} holds results of {key} {there[key]}, and this run is of {head[key]}: "
+                        "name another folder by --out, or move the old files away."
+                    )
+        else:
+            self._write({"header": head})
+        self.done = {key_of(line) for line in self.lines}
+
+    def append(self, line: dict[str, Any]) -> None:
+        self._write(line)
+        self.lines.append(line)
+        self.done.add(key_of(line))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, (json.dumps(line) + "\n").encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def key_of(line: dict[str, Any]) -> tuple:
+    return line["index"], line["method"], line["budget"], line["seed"]
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Header and lines of a file.
+
+    Raises:
+        Refused: a file without a header, or with lines of the other half.
+    """
+    first, *rest = [json.loads(line) for line in path.read_text().splitlines()]
+    if "header" not in first:
+        raise Refused(f"{path} has no header that says of which half it is: expected a file that trust.py wrote.")
+    half = first["header"]["half"]
+    strangers = {line["half"] for line in rest} - {half}
+    if strangers or not path.name.startswith(f"{half}-"):
+        raise Refused(
+            f"{path} says it is of the half {half!r} and holds {', '.join(strangers) or 'another name'}: the halves "
+            "may not be mixed, or thresholds would be chosen on what is published. Remove the file."
+        )
+    return first["header"], rest
+
+
+def path_of(folder: pathlib.Path, half: str, version: str, variant: str) -> pathlib.Path:
+    slug = re.sub(r"[^a-z0-9]+", "-", variant.lower().replace("τ", "tau")).strip("-")
+    return folder / f"{half}-{version}-{slug}.jsonl"
+
+
+def results(folder: pathlib.Path, half: str, version: str | None = None) -> tuple[list[dict], list[dict]]:
+    """Headers and lines of a half, of one version of the source: the one asked for, else the last written.
+
+    Raises:
+        Refused: there are none, or of several populations or precisions.
+    """
+    files = sorted(folder.glob(f"{half}-{version or '*'}-*.jsonl"), key=lambda f: f.stat().st_mtime)
+    if not files:
+        raise Refused(f"{folder} holds no results of the half {half!r}: run --{half} first.")
+    version = files[-1].name.split("-")[1]
+    both = [read(file) for file in files if file.name.split("-")[1] == version]
+    for key in ("half", "population", "float64"):
+        if len(seen := {head[key] for head, _ in both}) > 1:
+            raise Refused(
+                f"{folder} holds results of several kinds ({key}: {seen}): one table is of one. Separate them."
+            )
+    return [head for head, _ in both], [line for _, lines in both for line in lines]
+
+
+class Plan(NamedTuple):
+    """What is to be run; goes to every process."""
+
+    head: dict[str, Any]
+    folder: pathlib.Path
+    methods: tuple[str, ...]
+    budgets: tuple[str, ...]
+    seeds: int
+    members: int
+    until: float  # time.time()
+
+    @property
+    def half(self) -> str:
+        return self.head["half"]
+
+
+def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
+    """All runs of a variant that are not there yet: the variant, how many, and their seconds.
+
+    Raises:
+        Refused: a process that was started after the source had been edited.
+    """
+    jax.config.update("jax_enable_x64", plan.head["float64"])
+    if multiprocessing.parent_process() is not None:
+        now = header(plan.half, None)
+        if any(now[key] != plan.head[key] for key in ("source", "population")):
+            raise Refused("The source was edited while this ran: expected one version for all runs. Start again.")
+    variant = population.variants()[name]
+    file = File(path_of(plan.folder, plan.half, plan.head["source"], name), plan.head)
+    began, count, counter = time.time(), 0, Counter()
+    members = [(t, t.data()) for t in population.members(variant, plan.half, plan.members)]
+    truths: dict[int, Truth] = {}
+    for label in applicable(variant, plan.methods):
+        for budget in plan.budgets:
+            for target, data in members:
+                for seed in range(plan.seeds):
+                    if (target.index, label, budget, seed) in file.done:
+                        continue
+                    if time.time() > plan.until:
+                        return name, count, time.time() - began
+                    if target.index not in truths:
+                        truths[target.index] = target.truth()
+                    file.append(run(target, label, budget, seed, data, truths[target.index], counter))
+                    count += 1
+    return name, count, time.time() - began
+
+
+def run_all(plan: Plan, names: list[str], processes: int) -> None:
+    """Variant after variant; each in a process of its own where there are several."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    started = time.time()
+
+    def tell(done: tuple[str, int, float]) -> None:
+        print(
+            f"{time.time() - started:6.0f} s  {done[0]}: {done[1]} runs in {done[2]:.0f} s", file=sys.stderr, flush=True
+        )
+
+    if processes == 1:
+        for name in names:
+            tell(run_variant(plan, name))
+            jax.clear_caches()
+        return
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        for done in pool.imap_unordered(functools.partial(run_variant, plan), names):
+            tell(done)
+
+
+# What is told.
+def bounds(wrong: int, trusted: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's exact interval of a rate, of equal tails."""
+    tail = (1 - level) / 2
+    low = stats.beta.ppf(tail, wrong, trusted - wrong + 1) if wrong else 0.0
+    high = stats.beta.ppf(1 - tail, wrong + 1, trusted - wrong) if wrong < trusted else 1.0
+    return float(low), float(high)
+
+
+HEAD = ["runs", "declined", "trusted", "wrong of them", "targets trusted", "wrong of them", "% of targets",
+        "95 % bounds", "right", "of them rejected, %", "of them trusted, %", "s a run", "checking, %"]  # fmt: skip
+
+
+def summary(lines: list[dict[str, Any]]) -> list[Any]:
+    """A row: by runs, and by targets, of which one counts as wrong if any run of it was trusted and wrong."""
+
+    def count(test: Callable[[dict], bool]) -> int:
+        return sum(map(test, lines))
+
+    def share(part: int, of: int) -> float:
+        return 100 * part / of if of else float("nan")
+
+    trusted = [line for line in lines if line["verdict"] == "trust"]
+    wrong = [line for line in trusted if not line["right"]]
+    targets, wrongly = ({(line["variant"], line["index"]) for line in some} for some in (trusted, wrong))
+    right = count(lambda line: bool(line["right"]))
+    rejected = count(lambda line: bool(line["right"]) and line["verdict"] == "reject")
+    low, high = bounds(len(wrongly), len(targets)) if targets else (0.0, 1.0)
+    warm = [line for line in lines if line["programs"] == 0 and line["verdict"] != "declined"]
+    seconds = sum(line["run"] for line in warm)
+    checking = sum(line["checking"] for line in warm)
+    return [
+        len(lines), count(lambda line: line["verdict"] == "declined"), len(trusted), len(wrong), len(targets),
+        len(wrongly), share(len(wrongly), len(targets)), f"{100 * low:.1f} … {100 * high:.1f}", right,
+        share(rejected, right), share(len(trusted) - len(wrong), right), seconds / len(warm) if warm else float("nan"),
+        100 * checking / seconds if seconds else float("nan"),
+    ]  # fmt: skip
+
+
+def tables(heads: list[dict], lines: list[dict]) -> None:
+    """Print all tables of one half."""
+    half, again = heads[0]["half"], sorted({h["again"] for h in heads if h["again"]})
+    say_where(f"May a verdict be trusted? The half {half!r}")
+    members = len({(line["variant"], line["index"]) for line in lines})
+    head = heads[0]
+    digits = "float64" if head["float64"] else "float32"
+    print(f"{members} targets; source {head['source']}, population {head['population']}, {digits}; run on "
+          f"{head['machine']}, JAX {head['jax']}.\n")  # fmt: skip
+    if again:
+        print(f"This half was run before, of another version of the source. Again, because: {'; '.join(again)}\n")
+    table(["", *HEAD], [["all", *summary(lines)]])
+    for by in ("method", "family", "budget"):
+        groups = list(dict.fromkeys(line[by] for line in lines))
+        order = {"method": list(METHODS), "budget": list(BUDGETS)}.get(by, sorted(groups))
+        table([by, *HEAD], [[g, *summary([x for x in lines if x[by] == g])] for g in order if g in groups])
+    print("Declined: an error in a sentence, no posterior. Targets: one counts as trusted if any run of it is, and as "
+          "wrong if any run is trusted and wrong; the bounds are Clopper and Pearson's. Seconds: of runs that compiled "
+          "nothing; checking is in per cent of the run's own time.\n")  # fmt: skip
+
+
+def wrongs(lines: list[dict]) -> None:
+    """Print what was trusted and wrong, to choose checks by."""
+    rows = [
+        [line["variant"], line["index"], "hard" if line["hard"] else "easy", line["method"], line["budget"],
+         line["mean"], line["ratio"], line["worst"],
+         "; ".join(f"{name} {'–' if value is None else f'{value:.3g}'}" for name, value, _ in line["checks"])]
+        for line in lines if line["verdict"] == "trust" and not line["right"]
+    ]  # fmt: skip
+    table(["variant", "#", "", "method", "budget", "error of a mean, sds", "sd ratio", "worst", "checks"], rows)
+
+
+def into(path: pathlib.Path, half: str, text: str) -> None:
+    """Put the tables of a half into a page: between its marks, or at the end."""
+    begin, end = f"<!-- trust, {half}: begin -->", f"<!-- trust, {half}: end -->"
+    page, block = path.read_text(), f"{begin}\n{text.strip()}\n{end}\n"
+    if begin in page and end in page:
+        before, after = page[: page.index(begin)], page[page.index(end) + len(end) :].lstrip("\n")
+        page = before + block + ("\n" + after if after else "")
+    else:
+        page = page.rstrip("\n") + "\n\n" + block
+    path.write_text(page)
+
+
+def chosen(text: str | None, among: Iterable[str], what: str) -> tuple[str, ...]:
+    """Names from a list with commas; all without one."""
+    every = tuple(among)
+    names = every if text is None else tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        raise Refused(f"{what} expects some of {', '.join(every)}; got {', '.join(unknown)}.")
+    return names
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    halves = parser.add_mutually_exclusive_group(required=True)
+    halves.add_argument("--tune", dest="half", action="store_const", const="tune", help="the half to choose checks by")
+    halves.add_argument(
+        "--publish", dest="half", action="store_const", const="publish", help="the half to be published"
+    )
+    parser.add_argument("--again", metavar="REASON", help="publish anew though the source has changed; kept")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="families or variants")
+    parser.add_argument("--methods", help=f"of {','.join(METHODS)}; all by default")
+    parser.add_argument("--budgets", help=f"of {','.join(BUDGETS)}; all by default")
+    parser.add_argument("--seeds", type=int, default=1, help="of every run")
+    parser.add_argument("--members", type=int, default=population.MEMBERS, help="of a variant, both halves together")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="after which it stops; run it again to go on"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="side by side, a variant each")
+    parser.add_argument("--shards", type=int, default=1, help="of how many machines")
+    parser.add_argument("--shard", type=int, default=0, help="this is the one, from 0")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/trust"), help="folder of results")
+    parser.add_argument("--float64", action="store_true")
+    parser.add_argument("--table", action="store_true", help="run nothing; print what there is")
+    parser.add_argument("--wrong", action="store_true", help="list what was trusted and wrong (--tune only)")
+    parser.add_argument("--into", type=pathlib.Path, metavar="PAGE", help="put the tables into this page too")
+    parser.add_argument("--quick", action="store_true", help="two members, three methods: shows that it runs")
+    return parser
+
+
+def published_before(folder: pathlib.Path) -> list[str]:
+    """Versions of the source of which the published half was run, other than this one."""
+    versions = {read(file)[0]["source"] for file in folder.glob("publish-*.jsonl")}
+    return sorted(versions - {source()})
+
+
+def main() -> None:
+    args = arguments().parse_args()
+    jax.config.update("jax_enable_x64", args.float64)
+    try:
+        work(args)
+    except Refused as sentence:
+        print(sentence, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def work(args: argparse.Namespace) -> None:
+    every = population.variants()
+    unknown = set(args.only or []) - {v.family for v in every.values()} - set(every)
+    if unknown:
+        families = ", ".join(sorted({v.family for v in every.values()}))
+        raise Refused(f"--only expects families or variants; got {', '.join(unknown)}. Families: {families}.")
+    if not 0 <= args.shard < args.shards:
+        raise Refused(f"--shard expects a number from 0 to {args.shards - 1}; got {args.shard}.")
+    if (args.wrong or args.quick) and args.half == "publish":
+        raise Refused("--wrong and --quick are for choosing checks, which the published half must not do: use --tune.")
+    version = None
+    if not args.table:
+        before = published_before(args.out) if args.half == "publish" else []
+        if before and not args.again:
+            raise Refused(
+                f"The half 'publish' was run of another version of the source ({', '.join(before)}), and a rate is "
+                "only proven by targets that took no part in choosing checks: pass --again REASON, which is kept."
+            )
+        names = [n for n, v in every.items() if not args.only or n in args.only or v.family in args.only]
+        methods = chosen("map,meanfield,nuts" if args.quick else args.methods, METHODS, "--methods")
+        budgets = chosen("default" if args.quick else args.budgets, BUDGETS, "--budgets")
+        head, count = header(args.half, args.again), 4 if args.quick else args.members
+        plan = Plan(head, args.out, methods, budgets, args.seeds, count, time.time() + 60 * args.minutes)
+        run_all(plan, names[args.shard :: args.shards], args.processes)
+        version = head["source"]
+    heads, lines = results(args.out, args.half, version)
+    text = printed(lambda: tables(heads, lines))
+    print(text)
+    if args.wrong:
+        wrongs(lines)
+    if args.into is not None:
+        into(args.into, args.half, text)
+
+
+def printed(function: Callable[[], None]) -> str:
+    """What a function prints."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        function()
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    main()
