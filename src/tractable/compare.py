@@ -127,7 +127,7 @@ def compare(
 
     Returns:
         A Comparison, whose table has the columns
-            seconds      wall time but for compiling;
+            seconds      wall time but for compiling and for looking at the result again;
             compiling    seconds spent tracing and compiling;
             gradients    of the log density over all rows, by all chains: minibatches count by their share of
                          the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
@@ -159,7 +159,8 @@ def compare(
     for label, method, its_seed in jobs:
         try:
             with stopwatch() as clock:
-                posterior = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label))
+                learnt = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label), verify=None)
+            posterior = learnt.verify()
             posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
         except TractableError as error:
             failures[label], rows[label] = str(error), {"verdict": "failed"}

@@ -39,8 +39,8 @@ SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
 @pytest.mark.filterwarnings("ignore:The observed information")  # of a network's ridges, which MAP does not mind
 @parametrize_with_checks(
     [
-        BayesianLinearRegression(),
-        BayesianLogisticRegression(method="laplace"),
+        BayesianLinearRegression(verify=None),  # fifty tables of fifty shapes
+        BayesianLogisticRegression(method="laplace", verify=None),
         BayesianMLPRegressor(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
         BayesianMLPClassifier(hidden=(3,), activation="tanh", method=tr.MAP(steps=200)),
     ]

@@ -54,7 +54,7 @@ def khat_check(weighed: Weighed) -> Check:
     if weighed.khat <= weighed.threshold:
         verdict, meaning = "trust", "reweighting q would change little"
     elif weighed.khat <= 1:
-        verdict, meaning = "caution", "q misses tails of the posterior: its means serve, its intervals may be narrow"
+        verdict, meaning = "caution", "q misses tails of the posterior: its intervals may be narrow and its means off"
     else:
         verdict, meaning = "caution", "q and the posterior differ in shape: rely on no sd or interval without a check"
     sentence = f"tail of the weights p/q, good up to {weighed.threshold:.2g}; {meaning}"

@@ -15,8 +15,9 @@ ORDER = ("trust", "caution", "reject")
 class Report(NamedTuple):
     """The worst verdict of the checks, and the checks.
 
-    "trust": nothing speaks against using the result. "caution": usable, with what the check says in mind. "reject": do
-    not use it before the cause is mended.
+    "trust": it was looked at in every way that the library knows in which it could be wrong, and nothing was found.
+    "caution": it is usable for what the check says (predictions, a point, an ordering), not as a posterior. "reject":
+    it is not to be used as a posterior; the check says what to do. A point is judged as a point.
     """
 
     verdict: str

@@ -50,23 +50,26 @@ THOROUGH = Size(96, 4000, 1024)
 class Compared(NamedTuple):
     """What a posterior reports beside the same numbers come by in another way; in units of what is allowed."""
 
-    worst: float  # the largest |change of mean|/0.2 sd or |log ratio of sds|/log 1.25; 1 is the limit
+    error: float  # the largest |change of mean|/0.2 sd or |log ratio of sds|/log 1.25; 1 is the limit
+    chance: float  # the standard error of that
     name: str
     means: float  # sds
     ratio: float  # reported sd over the other
-    error: float  # of the worst, in the same units
 
-    @property
-    def wrong(self) -> bool:
-        return self.worst - SURE * self.error > 1
+    @classmethod
+    def worst(
+        cls, errors: np.ndarray, chances: np.ndarray, names: Sequence[str], means: np.ndarray, ratios: np.ndarray
+    ) -> "Compared":
+        """Of k numbers the one that is surest to be wrong, or where none is the one that may be most."""
+        surely, perhaps = errors - SURE * chances, errors + chances
+        i = int(np.argmax(surely if surely.max() > 1 else perhaps))
+        return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
-    @property
-    def right(self) -> bool:
-        return self.worst + self.error < 1
-
-    @property
-    def verdict(self) -> str:
-        return "reject" if self.wrong else "trust" if self.right else "caution"
+    def verdict(self, chained: bool) -> str:
+        """Chains say by themselves how well they know a number: of them it is enough that nothing speaks against it."""
+        if self.error - SURE * self.chance > 1:
+            return "reject"
+        return "trust" if self.error + (0 if chained else self.chance) < 1 else "caution"
 
     def words(self) -> str:
         return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
@@ -226,31 +229,22 @@ def _shape(
         by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
         if compared is None:  # moments that the tails decide: quantiles tell
             compared, by = _quantiles(learnt, values, found), f"{by}; by quantiles"
-    if compared is None or (compared.verdict == "caution" and not point):
+    chained = learnt.method.chained
+    if compared is None or compared.verdict(chained) == "caution":
         again = _moved(learnt, target, rows, centre, root, size, seed)
-        if again is not None and (compared is None or again.wrong):
+        if again is not None and (compared is None or again.verdict(chained) != "caution"):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
     if compared is None:
-        sentence = "neither reweighting nor moving its draws can tell whether its means and sds are right"
-        if point:
-            return Check(ERRORS, math.nan, "trust", f"{NOT_SHOWN}: {sentence}")
-        if learnt.method.chained:
-            return Check(SHAPE, math.nan, "trust", f"{sentence}; that chains agree must do")
-        return Check(SHAPE, math.nan, "caution", sentence)
-    if point:
-        return _errors(compared, by)
+        verdict, error = "trust" if chained else "caution", math.nan
+        sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
+        sentence += "; that chains agree must do" if chained and not point else ""
+    else:
+        verdict, error = compared.verdict(chained), compared.error
+        sentence = f"largest error over what is allowed: {compared.words()}, by {by}"
+    if point:  # its standard errors are shown only where they are a posterior's sds, around its mean
+        return Check(ERRORS, error, "trust", sentence if verdict == "trust" else f"{NOT_SHOWN}: {sentence}")
     remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
-    sentence = f"largest error over what is allowed: {compared.words()}, by {by}{remedy[compared.verdict]}"
-    return Check(SHAPE, compared.worst, compared.verdict, sentence)
-
-
-def _errors(compared: Compared, by: str) -> Check:
-    """Standard errors are shown only where they are a posterior's sds, around its mean."""
-    if compared.right:
-        sentence = f"error over what is allowed of them as a posterior's sds: {compared.words()}, by {by}"
-        return Check(ERRORS, compared.worst, "trust", sentence)
-    sentence = f"{NOT_SHOWN}: as a posterior's sds they would be wrong: {compared.words()}, by {by}"
-    return Check(ERRORS, compared.worst, "trust", sentence)
+    return Check(SHAPE, error, verdict, sentence if compared is None else sentence + remedy[verdict])
 
 
 def _against(
@@ -264,12 +258,9 @@ def _against(
         off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
     if not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / SURE:
         return None
-    worst = int(np.argmax(np.maximum(off, ratio)))
-    larger = max(off[worst], ratio[worst])
-    its = off_error[worst] if off[worst] >= ratio[worst] else ratio_error[worst]
-    return Compared(
-        float(larger), learnt.names[worst], float(off[worst] * MEANS_OFF), float(own_sd[worst] / sd[worst]), float(its)
-    )
+    by_mean = off >= ratio
+    errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
+    return Compared.worst(errors, chances, learnt.names, off * MEANS_OFF, own_sd / sd)
 
 
 def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared | None:
@@ -281,11 +272,9 @@ def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared
     flat = learnt.values.reshape(-1, len(learnt.names))
     own = weighted_quantiles(flat, levels, None if learnt.weights is None else learnt.weights.ravel())
     half = (theirs[3] - theirs[1]) / 2
-    off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half / MEANS_OFF
-    worst = int(np.argmax(off))
-    ratio = float((own[3] - own[1])[worst] / 2 / half[worst])
-    error = 1.5 / math.sqrt(found.ess) / MEANS_OFF
-    return Compared(float(off[worst]), learnt.names[worst], float(off[worst] * MEANS_OFF), ratio, error)
+    off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
+    chances = np.full(len(off), 1.5 / math.sqrt(found.ess) / MEANS_OFF)
+    return Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)
 
 
 def _moved(

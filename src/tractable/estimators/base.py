@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from tractable.checks.calibration import split_conformal
 from tractable.checks.report import Report
+from tractable.checks.verify import Verify
 from tractable.core import Data, Model
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Scaling
@@ -61,8 +62,8 @@ class Bayesian(BaseEstimator):
             if allowed and not allowed.holds(value):
                 raise SettingsError(f"{field.name} is {allowed.expected}; got {value!r}.")
 
-    def _inferred(self, model: Model, data: Data, method: Method) -> Posterior:
-        return infer(model, data, method, seed=self._seeds()[0], progress=False)
+    def _inferred(self, model: Model, data: Data, method: Method, verify: str | None = "auto") -> Posterior:
+        return infer(model, data, method, seed=self._seeds()[0], progress=False, verify=verify)
 
     def _seeds(self) -> list[int]:
         return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=self._streams).tolist()
@@ -109,9 +110,10 @@ class Scored:
 
 
 class Explaining(Bayesian):
-    """Estimators of p(y | x), with settings ``method`` and ``random_state``."""
+    """Estimators of p(y | x), with settings ``method``, ``random_state`` and ``verify``."""
 
     method: Learner
+    verify: Verify
     _measured: ClassVar[bool]  # whether y is numbers, which are standardised
     _fit: Callable[..., Any]  # (X, y, sample_weight, the posterior of earlier rows or None) -> the estimator
 
@@ -170,7 +172,7 @@ class Explaining(Bayesian):
         targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
         data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
         method: Any = named(self.method)() if isinstance(self.method, str) else self.method
-        fitted = self._inferred(prior, data, lowered(method, count))
+        fitted = self._inferred(prior, data, lowered(method, count), self.verify)
         # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
 

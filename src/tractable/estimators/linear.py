@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.models.linear import generalised_linear
@@ -25,7 +26,7 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight.
         intercept_scale: > 0, prior sd of the intercept.
-        method, level, calibration, random_state: as for ``BayesianMLPRegressor``.
+        method, level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
 
     Attributes:
         coef_: (D,) posterior means, units of y by units of x.
@@ -46,6 +47,7 @@ class BayesianLinearRegression(BayesianRegressor):
     level: Level = 0.9
     calibration: HeldOut = 0.0
     random_state: RandomState = None
+    verify: Verify = "auto"
 
     def _model(self) -> Model:
         return generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
@@ -71,7 +73,7 @@ class BayesianLogisticRegression(BayesianClassifier):
     With more than two classes weights and intercepts sum to zero over the classes (``models.generalised_linear``).
 
     Args:
-        weight_scale, intercept_scale, method, random_state: as for ``BayesianLinearRegression``.
+        weight_scale, intercept_scale, method, random_state, verify: as for ``BayesianLinearRegression``.
 
     Attributes:
         coef_: (1, D), or (C, D) of more than two classes: posterior means, log odds by units of x.
@@ -90,6 +92,7 @@ class BayesianLogisticRegression(BayesianClassifier):
     intercept_scale: float = 5.0
     method: Learner = METHOD
     random_state: RandomState = None
+    verify: Verify = "auto"
 
     def _model(self) -> Model:
         family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.models.network import mlp, neural_network
@@ -33,6 +34,7 @@ class BayesianMLPRegressor(BayesianRegressor):
         level: of intervals, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
         random_state: int, RandomState or None, of all randomness of the fit.
+        verify: how much the fit is looked at again before it is called one to trust, as for ``infer``.
 
     Attributes:
         posterior_: the Posterior, of standardised numbers.
@@ -55,6 +57,7 @@ class BayesianMLPRegressor(BayesianRegressor):
     level: Level = 0.9
     calibration: HeldOut = 0.0
     random_state: RandomState = None
+    verify: Verify = "auto"
 
     def _model(self) -> Model:
         network = mlp(self.n_features_in_, self.hidden, OUTPUTS[self.likelihood], self.activation)
@@ -70,7 +73,7 @@ class BayesianMLPClassifier(BayesianClassifier):
     Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they move to the middle.
 
     Args:
-        hidden, activation, prior, method, random_state: as for ``BayesianMLPRegressor``.
+        hidden, activation, prior, method, random_state, verify: as for ``BayesianMLPRegressor``.
 
     Attributes:
         classes_: the labels, sorted.
@@ -89,6 +92,7 @@ class BayesianMLPClassifier(BayesianClassifier):
     prior: object = "scaled"
     method: Learner = METHOD
     random_state: RandomState = None
+    verify: Verify = "auto"
 
     def _model(self) -> Model:
         family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))

@@ -19,7 +19,7 @@ from tractable.kernels.random_walk import random_walk
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.methods.search import laplace_root, modes
-from tractable.tools.settings import Share
+from tractable.tools.settings import Count, Share
 
 PyTree = Any
 MANY = 10_000  # rows from which float32 ratios are formed from differences of summands
@@ -180,7 +180,8 @@ class RandomWalk(Metropolis):
     """Random-walk Metropolis: θ' = θ + s L z; step and covariance are adapted in warm-up.
 
     Args:
-        chains, draws, warmup, thin: as for every method that draws.
+        chains, draws, warmup: as for every method that draws.
+        thin: steps a kept draw; ten by default, as in ten dimensions a step is worth a thirtieth of a draw.
         preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
         target: acceptance rate aimed at; 0.44 in one dimension to 0.234 in many.
         proposal: a ``kernels.Proposal`` of one's own on flat unconstrained positions, symmetric or not, used as it is.
@@ -189,6 +190,7 @@ class RandomWalk(Metropolis):
     """
 
     label: ClassVar[str] = "random-walk"
+    thin: Count = 10
     proposal: Annotated[Proposal, "a kernels.Proposal"] | None = None
 
     def aim(self, size: int) -> float:

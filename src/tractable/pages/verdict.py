@@ -15,9 +15,9 @@ from tractable.pages.exhibit import Exhibit, Table, duration, text
 from tractable.results.posterior import Posterior
 
 MEANING = {
-    "trust": "Nothing speaks against using this result.",
-    "caution": "Usable, with what the checks say in mind.",
-    "reject": "Do not use this before its cause is mended.",
+    "trust": "Every way known here in which this could be wrong was looked at, and nothing was found.",
+    "caution": "Usable for what the checks say, and not as a posterior.",
+    "reject": "Not to be used as a posterior: the checks say what to do.",
     "failed": "There is no result.",
 }
 
