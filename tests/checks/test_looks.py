@@ -12,7 +12,9 @@ from scipy import stats
 import tractable as tr
 from tractable.beliefs.approximations import of_root
 from tractable.beliefs.belief import Fitted
+from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, reweighed, tails
+from tractable.checks import verify as looks
 from tractable.checks.target import Target
 from tractable.core import Data, Model
 from tractable.results.posterior import Posterior
@@ -157,7 +159,7 @@ LOGISTIC = Model({"w": dist.Normal(0, 10)}, lambda p, x: dist.Bernoulli(logits=p
 
 def _slope(target: Target, data: Data | None, size: int) -> float:
     rows = None if data is None else data.arrays()
-    return tails.slowest(target, rows, np.full(size, 0.5), np.eye(size), tails.SEEN, 0)
+    return tails.slowest(target, rows, np.full(size, 0.5), np.eye(size), tails.SEEN, 0)[0]
 
 
 def test_tails() -> None:
@@ -244,3 +246,58 @@ def test_looks_do_not_hang_on_the_clock() -> None:
     """The same seed gives the same checks."""
     posterior = fitted(BENT, BENT_MEAN, np.diag(BENT_SD))
     assert posterior.verify().looked == posterior.verify().looked
+
+
+# Mutants: each is a wrong look, which the test beside it must notice.
+
+
+def _inverted_determinant(patch: pytest.MonkeyPatch) -> None:
+    right = climbs._mode
+
+    def wrong(*arguments: object) -> climbs.Mode | None:
+        mode = right(*arguments)
+        return mode and mode._replace(log_mass=mode.log_mass - 2 * float(np.sum(np.log(np.diag(mode.root)))))
+
+    patch.setattr(climbs, "_mode", wrong)
+
+
+def _own_round_alone(patch: pytest.MonkeyPatch) -> None:
+    """Weights against the last round's proposal, of places that were drawn from others."""
+    right = reweighed._log_mixture
+    patch.setattr(reweighed, "_log_mixture", lambda mixtures, places: right(mixtures[-1:], places))
+
+
+def _constant(patch: pytest.MonkeyPatch, module: object, name: str, value: float) -> None:
+    patch.setattr(module, name, value)
+
+
+def _passes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(looks, "_visited", lambda *_: Check("modes", 1.0, "trust", ""))
+
+
+def _masses() -> None:
+    target, home = Target(TWO), np.zeros(2)
+    begin = climbs.starts(target, None, home, np.eye(2), 24, 0)
+    found = climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
+    test_masses_are_those_of_a_mixture(sorted(found, key=lambda m: float(np.sum(m.position))))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "law"),
+    [
+        (_inverted_determinant, _masses),
+        (_own_round_alone, lambda: test_reweighing_gives_the_moments_and_their_errors(
+            NORMAL, np.zeros(3), np.sqrt(np.diag(CORRELATED)), 0.3)),
+        (lambda patch: _constant(patch, looks, "MEANS_OFF", 0.4), lambda: test_a_q_that_is_wrong_is_rejected(0.35, 1)),
+        (lambda patch: _constant(patch, looks, "SDS_OFF", 1.6), lambda: test_a_q_that_is_wrong_is_rejected(0.0, 0.7)),
+        (lambda patch: _constant(patch, looks, "UNVISITED", 0.5), test_a_mode_not_visited_is_named),
+        (lambda patch: _constant(patch, tails, "SLOWEST", 1.0), test_maximum_likelihood_of_separable_data_is_rejected),
+        (_passes, test_a_mode_not_visited_is_named),
+    ],
+    ids=["determinant", "mixture", "limit of means", "limit of sds", "share of a mode", "slowest fall", "passes"],
+)  # fmt: skip
+def test_mutants_die(mutant, law, monkeypatch: pytest.MonkeyPatch) -> None:
+    law()
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        law()
