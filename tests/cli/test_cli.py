@@ -395,3 +395,15 @@ def test_comparison_of_networks_has_no_reference(tables, tmp_path):
     assert table[["mean error", "sd ratio"]].isna().all().all()
     assert "reference" not in result.stdout and (out / "report.html").exists()
     assert "never do" in fault(*words, "--methods", "rejection")
+
+
+def test_a_posterior_is_looked_at_again_as_asked(tmp_path):
+    fitted = ("fit", "--example", "normal-mean", "--method", "laplace", "--quiet")
+    assert run(*fitted, "--out", tmp_path / "looked").exit_code == 0
+    assert json.loads((tmp_path / "looked" / "posterior.json").read_text())["verdict"] == "trust"
+    assert run(*fitted, "--verify", "none", "--out", tmp_path / "not").exit_code == 0
+    about = json.loads((tmp_path / "not" / "posterior.json").read_text())
+    assert (about["verdict"], about["checks"][-1]["name"]) == ("caution", "verified")
+    much = fault(*fitted, "--verify", "much", "--out", tmp_path / "no")
+    assert "--verify is auto, thorough, none; got 'much'" in much
+    assert "--verify is for --model glm; got --model mlp" in fault("fit", "x.csv", "--model", "mlp", "--verify", "none")

@@ -73,6 +73,7 @@ def fit(
     missing: o.Missing = None,
     drop_missing: o.Drop = False,
     shifted: o.Shifted = None,
+    verify: o.Verify = None,
     resume: o.Resume = False,
     quiet: o.Quiet = False,
 ) -> None:

@@ -48,6 +48,7 @@ OPTIONS = {
     "family": Option(),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
+VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
 NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Option(weights_prior, PRIORS[0])}
 OWN_MODEL = "--model, --hidden, --prior and --shifted are for a table; an example has a model of its own."
 
@@ -71,7 +72,8 @@ def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
     label = f"{name} ({size_of(data, model)})"
-    return Task(kind, name, label, choices, {"example": name}, data, held_out, model)
+    spec = {"example": name} | {option: choices[option] for option in VERIFY if option in choices}
+    return Task(kind, name, label, choices, spec, data, held_out, model)
 
 
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
@@ -131,7 +133,7 @@ def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    return Result(posterior_of(task, method, seed, folder, progress))
+    return Result(posterior_of(task, method, seed, folder, progress, task.choices.get("verify", "auto")))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
@@ -185,7 +187,7 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
 
 
 GLM = Kind(
-    "glm", "nuts", OPTIONS,
+    "glm", "nuts", OPTIONS | VERIFY,
     {
         "hidden": "--hidden is for --model mlp; glm has no hidden layers.",
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",

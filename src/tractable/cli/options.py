@@ -99,6 +99,13 @@ Shifted = Annotated[File, Option(help="Rows from elsewhere, to see whether predi
 Seed = Annotated[int | None, Option(help="Of all randomness.  \\[default: 0]")]
 Out = Annotated[File, Option(help="The run's folder.  \\[default: runs/NAME-METHOD; without --target runs/NAME-MODEL]")]
 Config = Annotated[File, Option(help="Fields in TOML, such as a run's settings.toml.")]
+Verify = Annotated[
+    Text,
+    Option(
+        help="How much a glm's posterior is looked at again before it is called one to trust: auto, a quarter of the "
+        "run's own work or two seconds; thorough; none.  \\[default: auto]"
+    ),
+]
 Resume = Annotated[bool, Option("--resume", help="Go on with the run in --out, exactly as if it had not stopped.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the run's folder and nothing else.")]
 Folder = Annotated[Path, Argument(help="A folder made by fit or compare.", metavar="RUN")]

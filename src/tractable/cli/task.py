@@ -132,10 +132,13 @@ def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[
     return frame.loc[~chosen], frame.loc[chosen]
 
 
-def posterior_of(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Posterior:
+def posterior_of(
+    task: Task, method: Method, seed: int, folder: Path, progress: bool | None, verify: str = "auto"
+) -> Posterior:
     """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
     about, saved = folders.posterior_in(folder), folders.read_run(folder)
     same = saved["method"] == method.settings() and saved["seed"] == seed
     if about is not None and not about["interrupted"] and same:
         return load(folder, task.model, task.data)
-    return infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder)
+    how = None if verify == "none" else verify
+    return infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=how)
