@@ -37,13 +37,20 @@ def command(function: Callable) -> Callable:
 
 
 @command
-def examples() -> None:
-    """List the built-in examples."""
+def examples(failures: o.Failures = False, out: o.FailuresOut = None) -> None:
+    """List the built-in examples, or with --failures twelve targets on which methods fail, and what they answer."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
     from tractable.pages.exhibit import Exhibit, Table
     from tractable.pages.terminal import to_terminal
 
+    if failures:
+        from tractable.cli.folders import fresh
+        from tractable.pages.failures import write_failures
+
+        page, verdicts = write_failures(fresh("failures") if out is None else out, say)
+        show.console().print(to_terminal(verdicts))
+        return show.console().print(f"Report: {page}", soft_wrap=True)
     heads = ["name", "data and model", "what to look at"]
     rows = [[each.name, each.title, each.notes] for each in EXAMPLES.values()]
     show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))

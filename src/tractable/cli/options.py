@@ -110,6 +110,13 @@ Resume = Annotated[bool, Option("--resume", help="Go on with the run in --out, e
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the run's folder and nothing else.")]
 Folder = Annotated[Path, Argument(help="A folder made by fit or compare.", metavar="RUN")]
 
+# Of examples alone.
+
+Failures = Annotated[
+    bool, Option("--failures", help="Targets on which methods fail: what each answers, and what its verdict says.")
+]
+FailuresOut = Annotated[File, Option(help="Of --failures: a folder for the page.  \\[default: runs/failures]")]
+
 # Of compare alone.
 
 MethodNames = Annotated[

@@ -1,0 +1,132 @@
+"""Targets on which methods fail: the density, what every method answers, and what its verdict says."""
+
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from tractable.beliefs.check import Check
+from tractable.checks.report import ORDER
+from tractable.infer import infer
+from tractable.kernels import gaussian
+from tractable.methods import HMC, MALA, MAP, NUTS, SGLD, FullRank, Laplace, MeanField, Method, RandomWalk
+from tractable.models.failures import FAILURES, Failure
+from tractable.models.failures import failure as failure_of
+from tractable.pages.exhibit import Cell, Exhibit, Table
+from tractable.pages.plots import dots, drawing, tidy
+from tractable.pages.render import write
+from tractable.pages.style import COLOURS, INK, MUTED
+from tractable.results.posterior import Posterior
+from tractable.tools.errors import TractableError
+
+DRAWN = 400  # draws in a picture
+WORDS = ("trust", "caution", "reject", "failed")
+MEANT = "What the verdict says of every method's answer; a point is judged as a point, and shows no sd that is wrong."
+MASSES = (0.99, 0.9, 0.5)  # within the contours
+
+# Every target meets every method as it is by default, and some also a method that its settings make fail.
+USUAL: dict[str, Method] = {
+    "MAP": MAP(), "Laplace": Laplace(), "MeanField": MeanField(), "FullRank": FullRank(), "RandomWalk": RandomWalk(),
+    "MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(),
+}  # fmt: skip
+BESIDES: dict[str, dict[str, Method]] = {
+    "large-step": {
+        "SGLD, large step": SGLD(batch_size=50, step_size=3e-4, preconditioner=None),
+        "SGLD": SGLD(batch_size=50),
+    },
+    "stuck-chain": {"RandomWalk, wide": RandomWalk(proposal=gaussian(1000.0))},
+    "unconverged": {"FullRank, few steps": FullRank(steps=50, start="random", solver="stochastic")},
+}
+
+
+class Answer(NamedTuple):
+    """What a method said of a target."""
+
+    method: str
+    posterior: Posterior | None  # None where it refused
+    refusal: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "failed" if self.posterior is None else self.posterior.report().verdict
+
+    @property
+    def worst(self) -> Check | None:
+        """The first check of the worst verdict."""
+        if self.posterior is None:
+            return None
+        return max(self.posterior.report().checks, key=lambda c: ORDER.index(c.verdict))
+
+
+def answers(failure: Failure, seed: int = 0) -> list[Answer]:
+    """Every method's answer to a target; one that refuses it says why."""
+    found = []
+    model, data = failure.build()
+    for label, method in {**BESIDES.get(failure.name, {}), **USUAL}.items():
+        try:
+            found.append(Answer(label, infer(model, data, method, seed=seed, progress=False)))
+        except TractableError as error:
+            found.append(Answer(label, None, str(error)))
+    return found
+
+
+def write_failures(
+    folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] = FAILURES
+) -> tuple[pathlib.Path, Exhibit]:
+    """Write ``report.html`` of what every method answers on targets on which some fail: its path, and the verdicts."""
+    shown, verdicts = [], []
+    for failure in map(failure_of, names):
+        say(f"{failure.name}: {failure.title}")
+        found = answers(failure)
+        shown.append(exhibit(failure, found))
+        verdicts.append([failure.name, *("; ".join(a.method for a in found if a.verdict == word) for word in WORDS)])
+    summary = Exhibit("", [Table(["target", *WORDS], verdicts, WORDS, "wide")], MEANT)
+    return write(folder, "Where methods fail", [summary, *shown], "Every method with its defaults"), summary
+
+
+def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
+    """The target's picture with every method's draws over it, and a table of what they say."""
+    found, names = list(found), failure.build()[0].names
+    mean, sd = failure.exact()
+    heads = ["method", *(f"{what} {name}" for name in names for what in ("mean", "sd")), "verdict", "why"]
+    exactly: list = ["exactly" if failure.proper else "there is no posterior"]
+    rows = [exactly + [Cell(v, ".2f") for pair in zip(mean, sd, strict=True) for v in pair] + ["", ""]]
+    rows += [row(answer) for answer in found]
+    grid = failure.grid()
+    shown = [over(grid, failure, answer.posterior, caption=answer.method) for answer in found if answer.posterior]
+    parts = [Table(heads, rows, ["why"], "wide checks"), Exhibit("", shown, layout="panels")]
+    return Exhibit(failure.title, parts, failure.notes)
+
+
+def row(answer: Answer) -> list:
+    if answer.posterior is None:
+        return [answer.method, *[None] * 4, answer.verdict, answer.refusal]
+    mean, sd = answer.posterior.flat_moments
+    worst = answer.worst
+    why = "" if worst is None or worst.verdict == "trust" else f"{worst.name}: {worst.sentence}"
+    return [answer.method, *(Cell(v, ".2f") for pair in zip(mean, sd, strict=True) for v in pair), answer.verdict, why]
+
+
+@drawing("A density, and a method's draws over it", (2.4, 2.2))
+def over(
+    canvas: Canvas, grid: tuple[np.ndarray, np.ndarray, np.ndarray], failure: Failure, posterior: Posterior
+) -> None:
+    axes = canvas.subplots()
+    x, y, mass = grid
+    ordered = np.sort(mass.ravel())[::-1]
+    levels = [ordered[np.searchsorted(np.cumsum(ordered), share)] for share in MASSES]
+    axes.contour(x, y, mass.T, levels=sorted(set(levels)), colors=MUTED, linewidths=0.8)
+    flat = posterior.point[None] if posterior.point is not None else posterior.unconstrained
+    flat = np.asarray(flat, np.float64).reshape(-1, 2)
+    flat = flat[:: -(-len(flat) // DRAWN)]
+    inside = np.all([(low <= v) & (v <= high) for v, (low, high) in zip(flat.T, failure.window, strict=True)], 0)
+    first, second = flat[inside].T
+    if posterior.is_point:
+        axes.plot(first, second, "o", color=INK, markersize=5)
+    else:
+        dots(axes, first, second, COLOURS[0], 1.7, 0.5)
+    axes.set_xlim(*failure.window[0])
+    axes.set_ylim(*failure.window[1])
+    tidy(axes, 3, 3)
