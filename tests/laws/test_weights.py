@@ -190,8 +190,9 @@ PLAIN = {
 
 def learnt_law(case: Learnt, weigh: Weigh) -> Scores:
     """The same numbers from rows with weights as from rows repeated, and the same report."""
+    options = {"progress": False, "verify": None} | case.infer
     found = [
-        tr.infer(case.model, make(case.y, case.given, TIMES, **case.options), case.method, progress=False, **case.infer)
+        tr.infer(case.model, make(case.y, case.given, TIMES, **case.options), case.method, **options)
         for make in (weigh, repeated)
     ]
     numbers = [ravel_pytree(case.numbers(posterior))[0] for posterior in found]

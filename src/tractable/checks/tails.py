@@ -51,4 +51,4 @@ def slowest(
     looked = seen if seen.any() else finite
     if not looked.any():
         return -np.inf, False
-    return float(np.max((last - near)[looked]) / np.log(RADII[2] / RADII[1])), bool(seen.any())
+    return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), bool(seen.any())

@@ -196,7 +196,8 @@ class Variational(Method):
         found, out = posterior.found, []
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
-        verdict = "trust" if abs(gain) <= chance else "caution" if abs(gain) <= FAR + chance else "reject"
+        far = abs(gain) > FAR + chance and posterior.model.start is None  # a network is judged by its predictions
+        verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         sentence += "" if verdict == "trust" else ": raise steps="
         out.append(Check("bound's gain", gain, verdict, sentence))

@@ -26,6 +26,7 @@ class Failure(NamedTuple):
         build: ``() -> (model, data or None)``.
         window: low and high of both unconstrained numbers, outside of which there is no mass to speak of.
         proper: whether it has a mean.
+        known: mean and sd of both numbers where the grid is too coarse for them.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Failure(NamedTuple):
     build: Callable[[], Built]
     window: Window
     proper: bool = True
+    known: tuple[np.ndarray, np.ndarray] | None = None
 
     def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both axes, (g,) each, and the density on them, (g, g) with the second number along columns; it sums to 1."""
@@ -46,7 +48,9 @@ class Failure(NamedTuple):
         return x, y, heights / heights.sum()
 
     def exact(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the user's two numbers, by that grid; NaN where there is no posterior."""
+        """Mean and sd of the user's two numbers, (2,) each; NaN where there is no posterior."""
+        if self.known is not None:
+            return self.known
         if not self.proper:
             return np.full(2, np.nan), np.full(2, np.nan)
         x, y, mass = self.grid()
@@ -153,12 +157,12 @@ FAILURES = {
         Failure(
             "funnel", "A scale, and a number on that scale",
             "The neck is too narrow for a step that suits the mouth; a normal fits neither.",
-            _density(_funnel), ((-10, 10), (-60, 60)),
+            _density(_funnel), ((-9, 9), (-30, 30)), known=(np.zeros(2), np.array([3.0, np.exp(9 / 4)])),
         ),
         Failure(
             "banana", "A bent ridge",
             "A normal at the mode looks right from where it stands, and most of the mass is elsewhere.",
-            _density(_banana), ((-8, 8), (-3, 28)),
+            _density(_banana), ((-9, 9), (-3, 40)),
         ),
         Failure(
             "spike-in-slab", "Half the mass in a spike of width 0.1, half in a slab of width 5",

@@ -14,7 +14,7 @@ from tractable.kernels import gaussian
 from tractable.methods import HMC, MALA, MAP, NUTS, SGLD, FullRank, Laplace, MeanField, Method, RandomWalk
 from tractable.models.failures import FAILURES, Failure
 from tractable.models.failures import failure as failure_of
-from tractable.pages.exhibit import Cell, Exhibit, Table
+from tractable.pages.exhibit import Exhibit, Table
 from tractable.pages.plots import dots, drawing, tidy
 from tractable.pages.render import write
 from tractable.pages.style import COLOURS, INK, MUTED
@@ -73,11 +73,11 @@ def answers(failure: Failure, seed: int = 0) -> list[Answer]:
 
 
 def write_failures(
-    folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] = FAILURES
+    folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] | None = None
 ) -> tuple[pathlib.Path, Exhibit]:
     """Write ``report.html`` of what every method answers on targets on which some fail: its path, and the verdicts."""
     shown, verdicts = [], []
-    for failure in map(failure_of, names):
+    for failure in FAILURES.values() if names is None else map(failure_of, names):
         say(f"{failure.name}: {failure.title}")
         found = answers(failure)
         shown.append(exhibit(failure, found))
@@ -90,23 +90,24 @@ def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
     """The target's picture with every method's draws over it, and a table of what they say."""
     found, names = list(found), failure.build()[0].names
     mean, sd = failure.exact()
-    heads = ["method", *(f"{what} {name}" for name in names for what in ("mean", "sd")), "verdict", "why"]
-    exactly: list = ["exactly" if failure.proper else "there is no posterior"]
-    rows = [exactly + [Cell(v, ".2f") for pair in zip(mean, sd, strict=True) for v in pair] + ["", ""]]
-    rows += [row(answer) for answer in found]
+    exactly = dict(zip(names, map(around, mean, sd), strict=True)) if failure.proper else {"exactly": "no posterior"}
+    table = Table(["method", *names, "verdict", "why"], [row(answer) for answer in found], [*names, "why"], "wide")
     grid = failure.grid()
     shown = [over(grid, failure, answer.posterior, caption=answer.method) for answer in found if answer.posterior]
-    parts = [Table(heads, rows, ["why"], "wide checks"), Exhibit("", shown, layout="panels")]
-    return Exhibit(failure.title, parts, failure.notes)
+    return Exhibit(failure.title, [exactly, table, Exhibit("", shown, layout="panels")], failure.notes)
+
+
+def around(mean: float | np.floating, sd: float | np.floating) -> str:
+    """A number and its sd in words; of a point the number."""
+    return f"{mean:.2f}" + (f" ± {sd:.2f}" if np.isfinite(sd) else "")
 
 
 def row(answer: Answer) -> list:
     if answer.posterior is None:
-        return [answer.method, *[None] * 4, answer.verdict, answer.refusal]
-    mean, sd = answer.posterior.flat_moments
+        return [answer.method, "", "", answer.verdict, answer.refusal]
     worst = answer.worst
     why = "" if worst is None or worst.verdict == "trust" else f"{worst.name}: {worst.sentence}"
-    return [answer.method, *(Cell(v, ".2f") for pair in zip(mean, sd, strict=True) for v in pair), answer.verdict, why]
+    return [answer.method, *map(around, *answer.posterior.flat_moments), answer.verdict, why]
 
 
 @drawing("A density, and a method's draws over it", (2.4, 2.2))
