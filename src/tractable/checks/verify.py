@@ -106,7 +106,8 @@ def verify(learnt: Learnt, how: str | None) -> list[Check]:
         return [Check("verified", 0.0, "caution", sentence)]
     frame = _frame(learnt)
     if frame is None:
-        return []
+        sentence = "of what was learnt is zero in some direction: there is no spread to look around"
+        return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
     out = [tails.check(climbed, rows, centre, root, point, seed)]
     begin = climbs.starts(climbed, rows, centre, root, size.starts, seed)
@@ -252,15 +253,18 @@ def _against(
 ) -> Compared | None:
     """The worst number; None where tails decide the moments."""
     own_mean, own_sd = learnt.flat_moments
+    told = np.flatnonzero(~np.isnan(own_sd))  # a number held at a prior's kink has no sd
+    own_mean, own_sd, names = own_mean[told], own_sd[told], [learnt.names[i] for i in told]
+    mean, error, sd, sd_error = mean[told], error[told], sd[told], sd_error[told]
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.abs(own_mean - mean) / sd / MEANS_OFF
         ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
         off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
-    if not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / SURE:
+    if not len(told) or not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / SURE:
         return None
     by_mean = off >= ratio
     errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
-    return Compared.worst(errors, chances, learnt.names, off * MEANS_OFF, own_sd / sd)
+    return Compared.worst(errors, chances, names, off * MEANS_OFF, own_sd / sd)
 
 
 def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared | None:

@@ -38,8 +38,9 @@ class MAP(Method):
         tolerance: of the gradient's largest component, a datum.
         starts: climbs from random starts; the best is kept and the report says whether they agree.
 
-    Reports standard errors from the observed information where there are at most 1000 parameters. A maximum
-    does not know its own width otherwise: use it as a start or where N is far above the number of parameters.
+    Reports standard errors from the observed information where there are at most 1000 parameters and where, looked at
+    again, they are a posterior's sds around its mean; ``infer(..., verify=None)`` shows them unseen. A maximum does not
+    know its own width otherwise: use it as a start or where N is far above the number of parameters.
     """
 
     label: ClassVar[str] = "map"

@@ -106,7 +106,7 @@ class Posterior(Learnt):
         q = approximations.mean_field(len(mean))
         draws = np.asarray(approximations.drawn(q, phi, draws_key(self.seed), self.count))[None]
         fitted = replace(self.fitted, phi=phi, log_weights=None, positions=draws)
-        return replace(self, belief=fitted, standing=None, judged=None)
+        return replace(self, belief=fitted, standing=None, looked=(), judged=None)
 
     def relabelled(self) -> "Posterior":
         """The same draws, with exchangeable components matched from draw to draw (``relabelling.matched``).
@@ -120,7 +120,7 @@ class Posterior(Learnt):
         shape = self.unconstrained.shape
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
         belief = replace(self.belief, positions=flat.reshape(shape))
-        return replace(self, belief=belief, standing=None, judged=None)
+        return replace(self, belief=belief, standing=None, looked=(), judged=None)
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""
