@@ -81,7 +81,7 @@ def test_logistic_regression():
     for method, precision in ((tr.MLE(), 0.0), (tr.MAP(starts=2), 0.25)):
         posterior = tr.infer(logistic(normals(2.0)), tr.Data(LABELS, X), method, verify=None)
         wanted, covariance = newton(X, LABELS, precision)
-        assert_maximum(posterior, N)
+        assert_maximum(posterior.verify(), N)
         np.testing.assert_allclose(posterior.mean()["w"], wanted, rtol=1e-6)
         assert_errors(posterior, covariance)
 
