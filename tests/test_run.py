@@ -34,7 +34,7 @@ def make() -> tr.Model:
 
 
 MODEL = make()
-WALK = tr.RandomWalk(chains=2, draws=150, warmup=0, preconditioner=None)
+WALK = tr.RandomWalk(chains=2, draws=150, warmup=0, preconditioner=None, thin=1)
 NOISY = tr.SGLD(chains=2, draws=150, warmup=20, thin=1, batch_size=7, step_size=0.01, start="random")
 
 
