@@ -11,7 +11,7 @@ from tractable.checks.target import Target
 PyTree = Any
 Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
-BLOCK = 8  # trajectories in one call of the compiled program; the first block finds the step size, and forgets
+BLOCK = 8  # trajectories at a time; those of the first block find the step size, and are not counted
 KEPT = 2  # blocks after it, whose positions count
 LONGEST = 24  # leapfrog steps in a trajectory, at most
 ACCEPTED = 0.65  # mean acceptance that a step size must reach

@@ -15,7 +15,7 @@ ORDER = ("trust", "caution", "reject")
 class Report(NamedTuple):
     """The worst verdict of the checks, and the checks.
 
-    "trust": it was looked at in every way that the library knows in which it could be wrong, and nothing was found.
+    "trust": nothing that was looked at speaks against it; the checks say what that was.
     "caution": it is usable for what the check says (predictions, a point, an ordering), not as a posterior. "reject":
     it is not to be used as a posterior; the check says what to do. A point is judged as a point.
     """

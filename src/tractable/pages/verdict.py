@@ -15,7 +15,7 @@ from tractable.pages.exhibit import Exhibit, Table, duration, text
 from tractable.results.posterior import Posterior
 
 MEANING = {
-    "trust": "Every way known here in which this could be wrong was looked at, and nothing was found.",
+    "trust": "Nothing that was looked at speaks against this result.",
     "caution": "Usable for what the checks say, and not as a posterior.",
     "reject": "Not to be used as a posterior: the checks say what to do.",
     "failed": "There is no result.",
