@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Tests compile some ten thousand small programs: with XLA's dearest passes left out they take two thirds of the time.
 # Two workers fill two cores: threads of BLAS would wait for work in a loop.
 QUICK := MPLBACKEND=Agg OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
-  XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
+  XLA_FLAGS='--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 demo: $(VENV)/.ready

@@ -175,3 +175,13 @@ def test_warm_up_ends(monkeypatch):
     assert seen["warmup"] == 100
     AutoEncoding(epochs=20).kernel(ladder, None, {"steps": jnp.asarray(400.0)})
     assert seen["warmup"] == 0
+
+
+@pytest.mark.parametrize(("free_bits", "verdict"), [(0.0, None), (0.5, "caution")])
+def test_a_kl_bought_at_a_loss_is_told(free_bits, verdict):
+    """Bits that say nothing of one another: half a nat for each of four units buys a code of noise."""
+    x = (np.random.default_rng(0).random((400, 8)) < 0.5).astype(float)
+    method = tr.AutoEncoding(epochs=150, batch_size=50, learning_rate=5e-3, free_bits=free_bits)
+    posterior = tr.infer(tr.models.latent_gaussian(8, 4, hidden=(20,)), tr.Data(x), method)
+    found = {check.name: check.verdict for check in posterior.report().checks}
+    assert found.get("ELBO for itself") == verdict

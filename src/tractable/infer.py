@@ -15,7 +15,7 @@ from tractable.methods.method import Method
 from tractable.methods.session import sitting
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import SettingsError
+from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import expect
 from tractable.tools.words import tell
 
@@ -33,6 +33,7 @@ def infer(
     checkpoint: str | pathlib.Path | None = None,
     devices: int | None = None,
     verify: str | None = "auto",
+    held_out: Data | PyTree = None,
 ) -> Posterior:
     """Learn the unknowns of a model from data.
 
@@ -51,6 +52,9 @@ def infer(
             can do is in ``methods.abilities.ABILITIES``.
         verify: how much the result is looked at again before it is called one to trust: "auto", "thorough" or None
             (``Posterior.verify``).
+        held_out: rows that take no part. Climbs of networks and ladders by steps (``BayesByBackprop`` and its kin,
+            MAP by "adam", ``AutoEncoding`` and all that learn an inference network) end once these rows are predicted
+            no better, and return what predicted them best; the report of every method says how they are predicted.
 
     Returns:
         A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C and SIGTERM stop the run at a block's edge
@@ -66,8 +70,9 @@ def infer(
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
     expect("infer(verify)", verify, Verify)
-    data = None if data is None else as_data(data)
+    data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
     preflight.check(model, data)
+    _check_held_out(model, data, held_out)
     method.plan(data)  # batches that cannot be, before anything runs
     moments, folder = draws == "moments", checkpoint if checkpoint is not None or draws == "moments" else draws
     if moments:
@@ -81,11 +86,12 @@ def infer(
     def opened() -> Saver | None:
         if folder is None:
             return None
-        return Saver(pathlib.Path(folder), identity(model, data, method, seed), resumable=checkpoint is not None)
+        run = identity(model, data, method, seed, held_out)
+        return Saver(pathlib.Path(folder), run, resumable=checkpoint is not None)
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
-        outcome = method.learn(session)
-    posterior = Posterior(model, data, method, seed, *outcome).verify(verify)
+        outcome = method.learn(session._replace(held_out=held_out))
+    posterior = Posterior(model, data, method, seed, *outcome).verify(verify, held_out=held_out)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
@@ -101,6 +107,16 @@ def _over(method: Method, devices: int | None) -> Callable:
         return over_devices(devices if method.chained else None)
     needs("devices=", method, devices=devices)
     return over_devices(devices) if method.chained else rows_over(devices)
+
+
+def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> None:
+    if held_out is None:
+        return
+    if data is None:
+        raise DataError("infer(held_out=...) are rows like those learnt from, and there are no data.")
+    if held_out.fingerprint == data.fingerprint:
+        raise DataError("infer(held_out=...) needs rows kept out of the fit; got those that are fitted.")
+    preflight.check(model, held_out)
 
 
 def _check_memory(model: Model, method: Method) -> None:

@@ -19,12 +19,10 @@ SMALLEST = 0.02  # step size, in the posterior's sds, below which the draws cann
 
 
 class Moved(NamedTuple):
-    """Draws before, and what became of them."""
+    """What became of draws."""
 
-    before: np.ndarray  # (c, d)
     after: np.ndarray  # (t, c, d), trajectory by trajectory
     acceptance: float
-    gradients: int
 
     @property
     def usable(self) -> bool:
@@ -32,25 +30,32 @@ class Moved(NamedTuple):
         return self.acceptance >= 0.5
 
 
-def move(target: Target, rows: PyTree, draws: np.ndarray, centre: np.ndarray, root: np.ndarray, seed: int) -> Moved:
+def move(
+    target: Target, rows: PyTree, draws: np.ndarray, centre: np.ndarray, root: np.ndarray, seed: int,
+    longest: int = LONGEST,
+) -> Moved:  # fmt: skip
     """HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
+
+    ``root`` is a root (d, d) of its covariance, or (d,) sds, where there are too many numbers for more.
 
     Were the draws the posterior's, the moves would leave their moments as they are; how the moments change says in
     which direction they are wrong ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
     """
-    generator = np.random.default_rng(seed)
+    generator, full = np.random.default_rng(seed), root.ndim == 2
+
+    def place(x: np.ndarray) -> np.ndarray:
+        return centre + (x @ root.T if full else x * root)
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = target.look(rows, centre + x @ root.T)
-        return values, slopes @ root
+        values, slopes = target.look(rows, place(x))
+        return values, slopes @ root if full else slopes * root
 
-    begin = np.linalg.solve(root, (draws - centre).T).T
+    begin = np.linalg.solve(root, (draws - centre).T).T if full else (draws - centre) / root
     state = (begin, *look(begin))
-    size, gradients = 1.2 * draws.shape[1] ** -0.25, 0
+    size = 1.2 * draws.shape[1] ** -0.25
     while True:  # a block in which the step size is found; it is forgotten but for its end
-        steps = max(3, min(LONGEST, math.ceil(0.5 * math.pi / size)))
+        steps = max(3, min(longest, math.ceil(0.5 * math.pi / size)))
         blocks, state_after, rate = _moved(look, state, size, steps, generator)
-        gradients += BLOCK * steps * len(draws)
         if rate >= ACCEPTED or size < SMALLEST:
             break
         size *= 0.5
@@ -59,9 +64,8 @@ def move(target: Target, rows: PyTree, draws: np.ndarray, centre: np.ndarray, ro
         after = []
         for _ in range(KEPT):
             blocks, state_after, rate = _moved(look, state_after, size, steps, generator)
-            gradients += BLOCK * steps * len(draws)
-            after.append(blocks)
-    return Moved(np.asarray(draws, np.float64), np.concatenate(after) @ root.T + centre, rate, gradients)
+                after.append(blocks)
+    return Moved(place(np.concatenate(after)), rate)
 
 
 def _moved(look: Look, state: State, size: float, steps: int, generator: np.random.Generator) -> tuple:

@@ -35,7 +35,7 @@ def judge(posterior: Learnt) -> Report:
     if posterior.is_point or posterior.count:
         checks = [*posterior.method.checks(posterior), *posterior.looked]
     elif isinstance(posterior.belief, Moments):
-        checks = moment_checks(posterior.belief)
+        checks = [*moment_checks(posterior.belief), *posterior.looked]
     else:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
@@ -57,9 +57,9 @@ def worst(checks: Iterable[Check]) -> str:
     return max((c.verdict for c in checks), key=ORDER.index, default="caution")
 
 
-def with_check(report: Report, check: Check) -> Report:
-    """The report with one check more."""
-    checks = (*report.checks, check)
+def with_checks(report: Report, more: Iterable[Check]) -> Report:
+    """The report with some checks more."""
+    checks = (*report.checks, *more)
     return Report(worst(checks), checks, report.title)
 
 
@@ -85,6 +85,8 @@ def number(value: float | int) -> str:
 def chain_checks(posterior: Learnt) -> list[Check]:
     """R-hat, bulk and tail effective draws, and stuck chains, of the user's parameters."""
     seen, chains = posterior.diagnosed, posterior.chains
+    if posterior.model.network_weights:  # chains that agree in all they predict agree in no single weight
+        return _stuck(seen.stuck, chains)
     out = [Check("R-hat", float("nan"), "reject", "too few draws to tell whether chains agree; 8 a chain at least")]
     if np.any(np.isfinite(seen.rhat)) or seen.stuck:
         furthest = int(np.nanargmax(seen.rhat))
@@ -97,8 +99,13 @@ def chain_checks(posterior: Learnt) -> list[Check]:
         # 100 a chain is where R-hat and ESS themselves can be believed (Vehtari et al. 2021).
         verdict = "trust" if value >= 100 * chains else "caution" if value >= 20 * chains else "reject"
         out.append(Check(name, value, verdict, f"least, at {posterior.names[least]}; effective draws"))
-    if seen.stuck:
-        out.append(Check("stuck chains", seen.stuck, "reject", "chains that never moved in some parameter"))
+    return out + _stuck(seen.stuck, chains)
+
+
+def _stuck(stuck: int, chains: int) -> list[Check]:
+    out = []
+    if stuck:
+        out.append(Check("stuck chains", stuck, "reject", "chains that never moved in some parameter"))
     if chains == 1:
         out.append(Check("chains", 1, "caution", "one chain cannot see a mode it never visits; run four"))
     return out

@@ -1,18 +1,19 @@
 """A posterior is looked at again: modes it did not visit, its means and sds, its tails."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tractable.beliefs.belief import Draws, Fitted, Point, values_of, weighted_quantiles
+from tractable.beliefs.belief import Fitted, Moments, Point, values_of, weighted_quantiles
 from tractable.beliefs.check import Check
-from tractable.checks import climbs, moves, tails
+from tractable.checks import climbs, moves, networks, tails
 from tractable.checks.climbs import Mode
 from tractable.checks.learnt import Learnt
 from tractable.checks.reweighed import Reweighed, reweigh
 from tractable.checks.target import Target, gradient_work
+from tractable.models.ladder import ladder_of
 
 PyTree = Any
 Verify = Literal["auto", "thorough", None]
@@ -75,28 +76,44 @@ class Compared(NamedTuple):
         return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
 
 
-def can_be(learnt: Learnt) -> bool:
-    """Whether there is a density of few numbers that what was learnt can be held against."""
-    model, data, belief = learnt.model, learnt.data, learnt.belief
-    small = model.space.size <= LARGEST and model.start is None
-    kept = type(belief) in (Draws, Fitted, Point) and (learnt.is_point or learnt.count > 1)
-    whole = not isinstance(belief, Fitted) or belief.q.whole
-    method = learnt.method
-    return method.verified and not method.exact and small and kept and whole and (data is None or data.resident)
+def unseen(learnt: Learnt) -> str | None:
+    """Why what was learnt cannot be held against its density; None where it can."""
+    size, belief = learnt.model.space.size, learnt.belief
+    if learnt.model.network_weights and learnt.is_point:
+        return "a network has many maxima, and this is one: judge it by rows kept out (held_out=)"
+    if ladder_of(learnt.model) is not None:
+        return "a ladder's weights are not identified: judge it by rows kept out (held_out=)"
+    if isinstance(belief, Moments):
+        return "not looked at again: its draws were not kept"
+    if isinstance(belief, Fitted) and not belief.q.whole:
+        return "not looked at again: q covers some of the numbers alone"
+    if size > LARGEST:
+        return f"not looked at again: {size} numbers, and {LARGEST} is the most; compare with another method"
+    if learnt.data is not None and not learnt.data.resident:
+        return "not looked at again: its rows are on file; compare with a run on fewer rows in memory"
+    return None
 
 
-def verify(learnt: Learnt, how: str | None) -> list[Check]:
-    """What was looked at; nothing where there is no density to look at.
+def verify(learnt: Learnt, how: str | None, again: Callable[[], Learnt], by_rows: bool = False) -> list[Check]:
+    """What was looked at; nothing of methods that have no density to look at.
 
     Every look is for one way in which what was learnt could be wrong: a mode that was not visited (``climbs``), a mean
-    or an sd that is off (``reweighed``, and where that cannot tell ``moves``), mass without end (``tails``).
+    or an sd that is off (``reweighed``, and where that cannot tell ``moves``), mass without end (``tails``). A network
+    is judged by its predictions (``networks``), for which ``again`` learns it from another seed; ``by_rows`` says that
+    rows kept out judge them too.
     """
-    if not can_be(learnt) or learnt.interrupted:
+    method, there = learnt.method, learnt.is_point or isinstance(learnt.belief, Moments) or learnt.count > 1
+    if learnt.interrupted or not method.verified or method.exact or not there:
         return []
     if how is None:
         return [Check("verified", math.nan, "caution", "the result was not looked at again: verify=None")]
+    if learnt.model.network_weights and learnt.belief.positions is not None and ladder_of(learnt.model) is None:
+        return networks.look(learnt, how == "thorough", WORK, SHARE, again, by_rows)
+    reason = unseen(learnt)
+    if reason is not None:
+        return [Check("verified", math.nan, "caution", reason)]
     rows = None if learnt.data is None else learnt.data.arrays()
-    method, seed = learnt.method, learnt.seed or 0
+    seed = learnt.seed or 0
     point = learnt.is_point
     target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=True)
     climbed = target._replace(jacobian=not point)

@@ -11,7 +11,7 @@ import pandas as pd
 from rich.console import Group
 
 from tractable.checks.ladders import held_out_check
-from tractable.checks.report import with_check
+from tractable.checks.report import with_checks
 from tractable.cli.readers import Arguments, Option, one_of, refusals, share, sizes
 from tractable.cli.task import Kind, Request, Result, Task, held_back, parted, posterior_of
 from tractable.core import Data
@@ -177,7 +177,7 @@ def scored(posterior: Posterior, rows: Data) -> None:
         return
     bound = held_out(posterior, kept, samples=DRAWS)
     check = held_out_check(bound.gap, bound.error, bound.rows)
-    posterior.judged = with_check(posterior.report(), check)
+    posterior.judged = with_checks(posterior.report(), [check])
     posterior.found |= {"held-out bound": bound.held_out, "held-out rows": bound.rows}
 
 

@@ -62,8 +62,11 @@ class Bayesian(BaseEstimator):
             if allowed and not allowed.holds(value):
                 raise SettingsError(f"{field.name} is {allowed.expected}; got {value!r}.")
 
-    def _inferred(self, model: Model, data: Data, method: Method, verify: str | None = "auto") -> Posterior:
-        return infer(model, data, method, seed=self._seeds()[0], progress=False, verify=verify)
+    def _inferred(
+        self, model: Model, data: Data, method: Method, verify: str | None = "auto", held_out: Data | None = None
+    ) -> Posterior:
+        seed = self._seeds()[0]
+        return infer(model, data, method, seed=seed, progress=False, verify=verify, held_out=held_out)
 
     def _seeds(self) -> list[int]:
         return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=self._streams).tolist()
@@ -161,7 +164,8 @@ class Explaining(Bayesian):
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         """Set ``posterior_``; with the posterior of earlier rows its moments are the prior."""
-        rows = tables.distinct(x, y, weight)
+        back = self._kept_out("held_out", weight)
+        rows = tables.distinct(x, y, np.where(back, 0.0, weight))
         if before is None:
             self._scaling = tables.scaling(rows, self._measured)
         model = self._model()
@@ -171,10 +175,25 @@ class Explaining(Bayesian):
         # Row counts are padded to one of few, so that few programs are compiled; added rows weigh nothing.
         targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
         data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
+        held_out = None
+        if back.any():
+            beyond = self._scaling.targets(y[back]).astype(targets.dtype) if self._measured else y[back].astype(int)
+            held_out = Data(beyond, given=self._inputs(x[back], int(back.sum())))
         method: Any = named(self.method)() if isinstance(self.method, str) else self.method
-        fitted = self._inferred(prior, data, lowered(method, count), self.verify)
+        fitted = self._inferred(prior, data, lowered(method, count), self.verify, held_out)
         # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+
+    def _kept_out(self, setting: str, weight: np.ndarray) -> np.ndarray:
+        """(n,) which rows, of those that count, a share kept out of the fit is: at random, rounded up."""
+        share, back, candidates = getattr(self, setting, 0.0), np.zeros(len(weight), bool), np.flatnonzero(weight)
+        if not share:
+            return back
+        chosen = check_random_state(self.random_state).permutation(candidates)
+        back[chosen[: int(np.ceil(share * len(candidates)))]] = True
+        if back.sum() == len(candidates):
+            raise DataError(f"{setting}={share} of n_samples = {len(candidates)} leaves no row to learn from.")
+        return back
 
     def _inputs(self, x: np.ndarray, count: int) -> np.ndarray:
         return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
@@ -195,22 +214,10 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
     def _fit(self, x: object, y: object, sample_weight: object, before: Posterior | None) -> Any:
         x, y, weight = self._validated(x, y, sample_weight, before is None)
-        held = self._held_out(weight)
+        held = self._kept_out("calibration", weight)
         self._learn(x, y, np.where(held, 0.0, weight), before)
         self.scores_ = self._scores(x[held], y[held]) if np.any(held) else None
         return self
-
-    def _held_out(self, weight: np.ndarray) -> np.ndarray:
-        """(n,) which rows calibrate and are not learnt from."""
-        held, candidates = np.zeros(len(weight), bool), np.flatnonzero(weight)
-        if not self.calibration:
-            return held
-        chosen = check_random_state(self.random_state).permutation(candidates)
-        held[chosen[: int(np.ceil(self.calibration * len(candidates)))]] = True
-        if held.sum() == len(candidates):
-            rows = f"n_samples = {len(candidates)}"
-            raise DataError(f"calibration={self.calibration} of {rows} leaves no row to learn from.")
-        return held
 
     def predict(self, X: object, return_std: bool = False) -> Any:
         """The predictive mean, in y's units.

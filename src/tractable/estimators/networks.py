@@ -33,6 +33,8 @@ class BayesianMLPRegressor(BayesianRegressor):
             method with settings of its own, such as ``tr.NUTS(chains=2)``.
         level: of intervals, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
+        held_out: share of the rows, in [0, 1), kept out of the fit: a climb by steps ends when it predicts them no
+            better, and the report says how they are predicted.
         random_state: int, RandomState or None, of all randomness of the fit.
         verify: how much the fit is looked at again before it is called one to trust, as for ``infer``.
 
@@ -56,6 +58,7 @@ class BayesianMLPRegressor(BayesianRegressor):
     method: Learner = METHOD
     level: Level = 0.9
     calibration: HeldOut = 0.0
+    held_out: HeldOut = 0.0
     random_state: RandomState = None
     verify: Verify = "auto"
 
@@ -73,7 +76,7 @@ class BayesianMLPClassifier(BayesianClassifier):
     Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they move to the middle.
 
     Args:
-        hidden, activation, prior, method, random_state, verify: as for ``BayesianMLPRegressor``.
+        hidden, activation, prior, method, held_out, random_state, verify: as for ``BayesianMLPRegressor``.
 
     Attributes:
         classes_: the labels, sorted.
@@ -91,6 +94,7 @@ class BayesianMLPClassifier(BayesianClassifier):
     activation: str | Callable = "relu"
     prior: object = "scaled"
     method: Learner = METHOD
+    held_out: HeldOut = 0.0
     random_state: RandomState = None
     verify: Verify = "auto"
 

@@ -21,14 +21,16 @@ from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled, signal
 from tractable.methods.drawing import capacity, chain_keys
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, plan_batches
-from tractable.methods.stretches import stretched
+from tractable.methods.stretches import HELD, held_out_best, stretched
 from tractable.models.ladder import Ladder, ladder_of
+from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
 PyTree = Any
 FIRST = 10_000  # rows that biases are begun from
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws of the bounds in a report
+SCORED = 10  # draws of those by which a climb ends
 LEARNT = ("theta", "phi")  # and not what estimators keep beside them
 
 
@@ -118,29 +120,42 @@ class Amortised(Method):
         at, interrupted = stretched(
             session, "climbing", program, shape, data, plan, tuned, keys,
             lambda: loop.begin(program, tuned, None, keys, begun), [groups],
+            None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.tree.map(lambda a: a[0], at.states)
         found = self.looked_at(ladder, state.position, data, look_key)
         found["gradient signal"] = signal_at_end(program, plan, data, state, look_key)
-        found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])}
+        found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))
         network = jax.tree.map(np.asarray, state.position["phi"])
         return Outcome(Coded(position=point, info=at.info, network=network), found, seconds, interrupted)
+
+    def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
+        """(m,) the ELBO of rows held out, in nats, or of a thousand of them."""
+        params = {name: jax.tree.map(lambda a: a[0], states.position[name]) for name in LEARNT}
+        return np.asarray(bounds(ladder, params, some_rows(held_out), key, SCORED).elbo, np.float64)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
 
     def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
         """What the ladder does with some rows that were learnt from, evenly chosen."""
-        index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
-        some = data.take(index).alike(LOOKED_AT)
-        return sight(ladder, {name: params[name] for name in LEARNT}, some, key, DRAWS).found()
+        return sight(ladder, {name: params[name] for name in LEARNT}, some_rows(data), key, DRAWS).found()
 
     def checks(self, posterior: Learnt) -> list[Check]:
         ladder: Any = posterior.model
-        return judged(posterior.found, ladder.depth)
+        out = judged(posterior.found, ladder.depth)
+        if HELD not in posterior.found:
+            return out
+        return [held_out_best(posterior.found), *[check for check in out if check.name != "trend"]]
+
+
+def some_rows(data: Data) -> Data:
+    """A thousand rows that all count once and stand for these, or as many as there are."""
+    index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
+    return data.take(index).alike(LOOKED_AT)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:

@@ -1,16 +1,22 @@
 """Ladders climbed through their draws: variational autoencoders and importance-weighted ones."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
+from tractable import run as loop
+from tractable.checks.ladders import SIGMAS, fine
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective
 from tractable.kernels.ascend import ascend
-from tractable.methods.amortised import Amortised
-from tractable.methods.method import Check
+from tractable.methods.amortised import DRAWS, Amortised, Amortising, some_rows
+from tractable.methods.drawing import capacity, chain_keys
+from tractable.methods.method import Check, Outcome, Session, plan_batches
 from tractable.models.ladder import Ladder, ladder_of
+from tractable.objectives.bounds import bounds
 from tractable.objectives.pathwise import (
     KL,
     Gradient,
@@ -23,6 +29,8 @@ from tractable.objectives.relaxed import check_relaxation
 from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
 PyTree = Any
+FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats a row
+LOST = 0.05  # nats a row that free bits may cost the ELBO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +87,46 @@ class AutoEncoding(Amortised):
         warmup = steps * (self.warmup / self.epochs) if self.warmup else 0
         return ascend(self.objective(self.needed(model), warmup), self.optimiser(steps))
 
+    def learn(self, session: Session) -> Outcome:
+        outcome = super().learn(session)
+        if outcome.interrupted or (self.free_bits == 0 and self.beta == 1):
+            return outcome
+        return outcome._replace(found=outcome.found | self._for_itself(session, outcome.belief))
+
+    def _for_itself(self, session: Session, belief: Any) -> dict[str, float]:
+        """What the ELBO gains and h costs more, climbed for itself for a tenth of the epochs."""
+        ladder, data = self.needed(session.model), session.data
+        plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
+        plan = plan_batches(plain, data, self.batch_size)
+        program = Amortising(ladder, plain, not data.resident)
+        shape = loop.shape(plain.epochs * plan.count, 1, 1, 1)
+        shape = shape._replace(capacity=capacity(shape, session, program, 1))
+        groups, key = -(-plain.epochs * plan.count // shape.group), jax.random.fold_in(session.key, 1)
+        tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
+        before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
+        begun = loop.begin(
+            program, tuned, None, chain_keys(key, 1), jax.tree.map(lambda a: jnp.asarray(a)[None], before)
+        )
+        ended = loop.run(
+            program, shape, data, plan, tuned, chain_keys(key, 1), begun, groups=groups, keep=False, trace=False
+        )
+        after = jax.tree.map(lambda a: a[0], ended.states.position)
+        first, second = (bounds(ladder, p, some_rows(data), key, DRAWS) for p in (before, after))
+        gain = second.elbo - first.elbo
+        cost = (second.costs - first.costs).sum(1)
+        told = gain.mean(), gain.std() / math.sqrt(len(gain)), cost.mean()
+        return {name: float(value) for name, value in zip(FOR_ITSELF, told, strict=True)}
+
     def checks(self, posterior: Learnt) -> list[Check]:
         found = super().checks(posterior)
+        if "ELBO for itself" in posterior.found:
+            gain, error, cost = (posterior.found[name] for name in FOR_ITSELF)
+            good = gain - SIGMAS * error <= LOST
+            sentence = f"nats a row that the ELBO gains climbed for itself, and h costs {abs(cost):.2g} "
+            sentence += "less" if cost < 0 else "more"
+            if not good:
+                sentence += ": free_bits= or beta= bought a loss. Bring them nearer to 0 and 1"
+            found.append(Check("ELBO for itself", gain, fine(good), sentence))
         if self.relaxation is None:
             return found
         sentence = (

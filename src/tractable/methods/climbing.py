@@ -17,9 +17,10 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.core import Objective
-from tractable.data.rows import Plan, place, window
+from tractable.data.rows import Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
+from tractable.methods.stretches import Peak
 from tractable.tools import tree
 from tractable.tools.leaves import restored
 
@@ -32,6 +33,8 @@ EVALUATED, FEW = 1000, 100  # paired draws of the bound, between stages; of a φ
 LARGE = 200_000  # numbers
 GRADIENTS = 32  # of one step, whose mean is held against their noise
 SIGMAS = 2.0  # of the tests on the noisy bound
+DRAWN, HELD_ROWS = 32, 10_000  # draws of q and rows on file, by which rows held out are predicted
+PATIENCE = 4  # looks that found them predicted worse, after which a climb may end
 BATCHES = 5  # of a trace's half, whose means tell its error
 
 
@@ -68,6 +71,8 @@ class Ascent(NamedTuple):
     error: float
     small: int  # stages in a row that gained nothing
     signal: float  # of the gradient, at the start
+    peak: Any = None  # Peak of rows held out, where there are some
+    kept: Any = None  # (start, p) φ there
 
 
 class Climbed(NamedTuple):
@@ -116,8 +121,8 @@ def climb(method: Any, session: Session) -> Climbed:
         problem = problem._replace(tuned=tuned)
         at, interrupted = _stage(problem, at, most)
         averaged = _average(problem, at)
-        if interrupted:
-            return _chosen(problem, at, averaged, True)
+        if interrupted or _over(at):
+            return _chosen(problem, at, averaged, interrupted)
         at = _compared(problem, at, averaged, temperature)
         if at.small == 2 or at.groups >= most or at.stage == len(stages):
             return _chosen(problem, at, at.previous if at.previous.size else averaged, False)
@@ -141,13 +146,19 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
         states = jax.eval_shape(lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes)
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0)._replace(moments=loop.some_moments())
+        if session.held_out is not None:
+            like = like._replace(peak=Peak.of(nothing[0]), kept=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
     tuned["sd"] = sds[0]
     signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
     states = loop.begin(program, tuned, first, keys, positions)
-    return problem, _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal)
+    first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal)
+    if session.held_out is None:
+        return problem, first
+    begun = problem.vector(positions)
+    return problem, first._replace(peak=Peak.of(_predicted(problem, begun)), kept=begun)
 
 
 def _first(problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float) -> Ascent:
@@ -197,6 +208,10 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
             if at.groups < end:  # what is saved is never the end of a half that was not looked at
                 problem.keep(lambda at=at: at, at_once=True)
             return at, True
+        if session.held_out is not None:
+            at = _held(problem, at)
+            if _over(at):
+                break
         parts = (at.groups - at.begun) // half
         if parts > 1 and parts & (parts - 1) == 0 and settled(at.history):
             after = np.asarray(at.moments.mean)
@@ -237,8 +252,8 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
 
 
 def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
-    """The best start's φ, and how it was come by."""
-    pair = problem.tree(averaged)
+    """The best start's φ, and how it was come by; with rows held out what predicted them best."""
+    pair = problem.tree(averaged if at.kept is None else at.kept)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
     phi = jax.tree.map(lambda a: a[best], pair)
@@ -251,7 +266,46 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
         "signal at start": at.signal,
         "signal": problem.bound.signal(problem.tuned, phi),
     }
+    if at.peak is not None:
+        found |= at.peak.found(problem.shape.group)
     return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], interrupted)
+
+
+def _held(problem: Problem, at: Ascent) -> Ascent:
+    """After a look at the rows held out: what predicts them best so far, by the mean of φ over the last half."""
+    now = np.asarray(at.moments.mean)
+    rows = _predicted(problem, now)
+    peak, good = at.peak.after(rows, at.groups)
+    return at._replace(peak=peak, kept=now if good else at.kept)
+
+
+def _over(at: Ascent) -> bool:
+    """Whether rows held out say that the climb has gone too far: twice as far as was best."""
+    return at.peak is not None and at.peak.looks >= PATIENCE and at.groups >= 2 * at.peak.groups
+
+
+def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
+    """(m,) log p(y* | x) of rows held out, p a mean over draws of q; of the start that does best."""
+    model, held = problem.session.model, problem.session.held_out
+    seen = held if held.resident else held.take(slice(0, HELD_ROWS))
+    each = [jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)) for i in range(len(phis))]
+    rows, key = seen.arrays(), problem.bound.key
+    told = [np.asarray(_score(problem.program, problem.method.flat(model, phi), rows, key), np.float64) for phi in each]
+    return max(told, key=np.sum)
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Array:
+    model, method = program.model, program.method
+    q = method.family(model.space.size)  # pyright: ignore[reportAttributeAccessIssue]
+    eps = jax.random.normal(key, (DRAWN, q.noise), phi["mean"].dtype)
+    unweighted, weights = apart(rows)
+
+    def one(eps: jax.Array) -> jax.Array:
+        return model.log_likelihoods(model.params(q.sample(phi, eps)), unweighted)
+
+    told = jax.nn.logsumexp(jax.lax.map(one, eps), axis=0) - math.log(DRAWN)
+    return told if weights is None else weights * told
 
 
 class Bound(NamedTuple):

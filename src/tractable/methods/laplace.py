@@ -63,8 +63,8 @@ class Laplace(MAP):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         began = time.perf_counter()
-        maxima, _, interrupted = self.climbed(session, jacobian=True)
-        best, found = chosen(maxima)
+        at = self.climbed(session._replace(held_out=None), jacobian=True)  # a maximum, whatever predicts best
+        best, found = chosen(at.maxima)
         climbed = time.perf_counter()
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
         found |= {"eigenvalue": eigenvalue, "condition": eigenvalue}
@@ -74,7 +74,7 @@ class Laplace(MAP):
         seconds = {"climbing": climbed - began, "curvature": time.perf_counter() - climbed}
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=family, phi=phi, log_weights=weights)
-        return Outcome(fitted, found, seconds, interrupted)
+        return Outcome(fitted, found, seconds, at.interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
         """(family, φ, smallest eigenvalue of Λ or its diagonal)."""

@@ -1,8 +1,9 @@
 """The unknown as a point: maximum likelihood and maximum a posteriori."""
 
+import functools
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +14,27 @@ from tractable import run as loop
 from tractable.beliefs.belief import Point
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
-from tractable.core import Kernel, Model, Objective
+from tractable.core import Data, Kernel, Model, Objective, counted_log_likelihoods
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.methods.search import Maximum, all_rows, maximum, standard_errors, total
-from tractable.methods.stretches import Journal, stretched
+from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 
 PyTree = Any
+HELD_ROWS = 10_000  # of data on file, by which a climb ends
+
+
+class Climbed(NamedTuple):
+    """Where every start ended."""
+
+    maxima: list[Maximum]
+    info: dict[str, np.ndarray]  # traces
+    found: dict[str, Any]  # by rows held out, where there are some
+    interrupted: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +86,14 @@ class MAP(Method):
         if not self.prior and session.model.likelihood is None:
             raise ModelError("MLE needs a likelihood; a log density alone has a MAP.")
         began = time.perf_counter()
-        maxima, info, interrupted = self.climbed(session)
-        best, found = chosen(maxima)
-        found |= standard_errors(session.model, session.data, best.position, self.prior)
+        climbed = self.climbed(session)
+        best, found = chosen(climbed.maxima)
+        found |= climbed.found or standard_errors(session.model, session.data, best.position, self.prior)
         seconds = {"climbing": time.perf_counter() - began}
-        return Outcome(point(best.position, info, found), found, seconds, interrupted)
+        return Outcome(point(best.position, climbed.info, found), found, seconds, climbed.interrupted)
 
-    def climbed(self, session: Session, jacobian: bool = False) -> tuple[list[Maximum], dict[str, np.ndarray], bool]:
-        """Where every start ended, the traces, and whether it was interrupted; saved as it goes.
+    def climbed(self, session: Session, jacobian: bool = False) -> "Climbed":
+        """Where every start ended, by L-BFGS or the optimiser; saved as it goes.
 
         Args:
             jacobian: of the density of the unconstrained position, which ``objective`` then climbs too.
@@ -99,9 +110,9 @@ class MAP(Method):
             for position in positions
         ]  # fmt: skip
         journal.close()
-        return found, {}, session.stop()
+        return Climbed(found, {}, {}, session.stop())
 
-    def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> tuple[list[Maximum], dict, bool]:
+    def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
         """By the optimiser's steps, inside the compiled loop."""
         model, data, plan = session.model, session.data, self.plan(session.data)
         program = Program(model, self, plan is not None and not data.resident)
@@ -111,16 +122,19 @@ class MAP(Method):
         at, interrupted = stretched(
             session, "climbing", program, shape, data, plan, None, keys,
             lambda: loop.begin(program, None, rows, keys, positions), [-(-self.steps // shape.group)],
+            None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
         found = []
         for position in at.states.position:
             value, gradient = total(model, position, all_rows(data), self.prior, jacobian)
             slope = float(jnp.max(jnp.abs(gradient)))
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
-        return found, at.info, interrupted
+        return Climbed(found, at.info, at.found(shape.group), interrupted)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
+        if HELD in found:
+            return [held_out_best(found, "caution", ": no maximum, a point to predict with")]
         slope = found["slope"] / size
         # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
@@ -167,3 +181,16 @@ def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
 def point(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
     """A maximum, with the standard errors that were found there."""
     return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))
+
+
+def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
+    """(m,) nats of every row held out, at the start that predicts them best."""
+    seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
+    scores = np.asarray(_scores(model, states.position, seen.arrays()), np.float64)
+    return scores[np.argmax(scores.sum(1))]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _scores(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
+    """(start, m) log likelihood of every row."""
+    return jax.lax.map(lambda z: counted_log_likelihoods(model, model.params(z), rows), positions)

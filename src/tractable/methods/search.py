@@ -19,6 +19,7 @@ from tractable.tools.errors import TractableWarning
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
+TOGETHER = 16  # columns of a Hessian that are computed at once
 CURVED = 1 << 13  # rows whose curvature is looked at at once
 CLIMB_BYTES = 1 << 30  # of data that a climb to a start looks at
 
@@ -281,8 +282,11 @@ def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: boo
     """−∇² of the objective; of many rows by chunks, in bounded memory."""
 
     def hessian(value: Callable) -> jax.Array:
-        gradient = jax.grad(value)
-        return jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], jnp.eye(position.size), batch_size=16)
+        gradient, size = jax.grad(value), position.size
+        together = min(TOGETHER, size)
+        directions = jnp.eye(-(-size // together) * together, size)  # whole batches: a rest would be a second program
+        columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=together)
+        return columns[:size]
 
     if batch is None or batch.mask.shape[0] <= CURVED:
         columns = hessian(_objective(model, batch, prior, jacobian))

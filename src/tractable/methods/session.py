@@ -46,6 +46,7 @@ class Session(NamedTuple):
     shard: Callable[[PyTree], PyTree]  # lays the chain axis over devices
     saver: Saver | None = None
     moments: bool = False  # running moments are kept in place of draws
+    held_out: Any = None  # Data by which climbs end, or None
 
     @property
     def resume(self) -> dict[str, np.ndarray] | None:

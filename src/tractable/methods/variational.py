@@ -26,6 +26,7 @@ from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum
+from tractable.methods.stretches import HELD, held_out_best
 from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
@@ -194,6 +195,8 @@ class Variational(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
+        if HELD in found:
+            return [held_out_best(found)]
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
         far = abs(gain) > FAR + chance and posterior.model.start is None  # a network is judged by its predictions

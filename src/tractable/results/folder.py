@@ -150,18 +150,24 @@ def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
     }
 
 
-def identity(model: Model, data: Data | None, method: Method, seed: int) -> dict[str, Any]:
+def identity(
+    model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
+) -> dict[str, Any]:
     """What a run is: two runs with the same identity are the same run."""
-    return {
-        "tractable": VERSION,
-        "jax": jax.__version__,
-        "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
-        "dtype": jnp.result_type(float).name,
-        "seed": seed,
-        "data": "none" if data is None else data.fingerprint,
-        "model": model_fingerprint(model, data),
-        "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
-    } | network_fingerprint(model)
+    return (
+        {
+            "tractable": VERSION,
+            "jax": jax.__version__,
+            "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
+            "dtype": jnp.result_type(float).name,
+            "seed": seed,
+            "data": "none" if data is None else data.fingerprint,
+            "model": model_fingerprint(model, data),
+            "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
+        }
+        | ({} if held_out is None else {"held_out": held_out.fingerprint})
+        | network_fingerprint(model)
+    )
 
 
 def model_fingerprint(model: Model, data: Data | None) -> str:

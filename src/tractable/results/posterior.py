@@ -13,9 +13,12 @@ import numpy as np
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
+from tractable.beliefs.check import Check
 from tractable.checks.evidence import EvidenceOf
 from tractable.checks.learnt import Learnt
-from tractable.checks.report import Report, judge, with_check
+from tractable.checks.networks import side_of
+from tractable.checks.predictions import held_out_checks
+from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
@@ -33,6 +36,7 @@ from tractable.tools.errors import CheckpointError, DataError, RunError, Setting
 from tractable.tools.settings import Count, expect
 
 PyTree = Any
+AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
 
 
 @dataclass(eq=False)
@@ -194,29 +198,45 @@ class Posterior(Learnt):
         """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
 
         Args:
-            held_out: rows that took no part; of a ladder their bound is held against that of rows learnt from.
+            held_out: rows that took no part; whether they are as likely as is predicted for them, and lie as often
+                within what is predicted. Of a ladder their bound is held against that of rows learnt from.
         """
         if self.judged is None:
             self.judged = judge(self)
-        return self.judged if held_out is None else with_check(self.judged, coding.gap_check(self, held_out))
+        return self.judged if held_out is None else with_checks(self.judged, self._held_out(held_out))
 
-    def verify(self, how: str | None = "auto") -> "Posterior":
+    def _held_out(self, rows: Data | PyTree) -> list[Check]:
+        if self.phi is not None:
+            return [coding.gap_check(self, rows)]
+        return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
+
+    def verify(self, how: str | None = "auto", *, held_out: Data | PyTree = None) -> "Posterior":
         """The same, looked at again: are there modes it did not visit, are its means and sds right, is its mass finite?
 
-        Models of networks, ladders and mixtures have checks of their own, and nothing is looked at here.
+        Of a network, whose weights are not identified: does it predict what other chains, or a second run, predict, and
+        do predictions stay where the target moves the draws? Ladders and mixtures have checks of their own.
 
         Args:
             how: "auto" takes at most a quarter of the run's own work, or about two seconds; "thorough" looks at four
                 times as much, whatever it takes; None does not look, and no verdict is then better than "caution".
+            held_out: rows that took no part, by which predictions are judged too.
         """
         expect("verify(how)", how, Verify)
         began = time.perf_counter()
-        looked = tuple(verify(self, how))
+        looked = tuple(verify(self, how, self._again, held_out is not None))
+        if held_out is not None:
+            looked += tuple(self._held_out(held_out))
         seconds = self.seconds | {"verifying": time.perf_counter() - began}
         belief = self.belief
         if isinstance(belief, Point) and not errors_serve(looked):
             belief = replace(belief, covariance=None)
         return replace(self, belief=belief, looked=looked, seconds=seconds, judged=None)
+
+    def _again(self) -> "Posterior":
+        """The same run from another seed."""
+        with sitting(self.model, self.data, self.seed, False) as session:
+            outcome = self.method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
+        return Posterior(self.model, self.data, self.method, self.seed, *outcome)
 
     def extend(
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"

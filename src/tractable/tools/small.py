@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
+@jax.jit  # a loop called outside of jit is compiled anew at every call
 def cholesky(matrices: jax.Array) -> jax.Array:
     """L with L Lᵀ = A, lower triangular, (..., d, d); NaN where A is not positive definite.
 
@@ -26,6 +27,7 @@ def cholesky(matrices: jax.Array) -> jax.Array:
     return jax.lax.scan(column, jnp.zeros_like(matrices), index)[0]
 
 
+@jax.jit
 def inverse(lower: jax.Array) -> jax.Array:
     """L⁻¹ of lower triangles, (..., d, d), by forward substitution.
 

@@ -1,0 +1,133 @@
+"""What is looked at of a network: whether what it predicts is the same from run to run, and under the target's moves.
+
+Weights can be exchanged and mirrored, so that chains and fits that agree in everything they predict agree in no single
+weight. The verdict is of predictions.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tractable.beliefs.check import Check
+from tractable.checks import moves
+from tractable.checks.convergence import diagnose
+from tractable.checks.learnt import Learnt
+from tractable.checks.predictions import Side, agreement, can_be_compared, inputs, log_likelihoods
+from tractable.checks.target import Target, gradient_work
+from tractable.core import Data
+
+PyTree = Any
+MOVED = 2000  # weights up to which draws are moved
+WALKERS = 64
+LAST = 8  # trajectories whose ends are looked at
+STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where that is what can be afforded
+SEEN = 1000  # rows on file by which work is counted
+DRAWS = 200  # a chain, by which it is judged
+NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # of R-hat
+AGREE, MOVES = "predictions agree", "predictions moved"
+
+
+def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
+    """Draws of the weights, by weight, and the model that predicts."""
+    belief, model = learnt.belief, learnt.method.predictive(learnt.model, learnt.belief)
+    if belief.positions is None:
+        return Side(model, np.asarray(belief.position)[None])
+    flat = np.asarray(belief.positions[chains]).swapaxes(0, 1)  # (draw, chain, d): evenly over chains and time
+    flat = flat.reshape(-1, flat.shape[-1])
+    if belief.weights is not None:
+        weights = belief.weights[chains].T.ravel().astype(np.float64)
+        quantiles = (np.arange(len(flat)) + 0.5) / len(flat)
+        flat = flat[np.searchsorted(np.cumsum(weights) / weights.sum(), quantiles)]
+    return Side(model, flat)
+
+
+def look(
+    learnt: Learnt, thorough: bool, allowed: float, share: float, again: Callable[[], Learnt], by_rows: bool
+) -> list[Check]:
+    """Two halves of the chains, or two fits, held against one another; and the draws, moved by the target.
+
+    Args:
+        thorough: whether it may take what it takes.
+        allowed, share: operations that may be spent, and what of the run's own besides.
+        again: the same run from another seed.
+        by_rows: whether predictions are judged by rows kept out too.
+    """
+    data = learnt.data
+    if data is None or not can_be_compared(learnt.model, data):
+        sentence = "a network is judged by its predictions, which need the rows it learnt from and one y a row"
+        return [Check(AGREE, math.nan, "caution", sentence)]
+    work = _work(learnt, data)
+    spent = learnt.cost.gradients * work
+    allowed = math.inf if thorough else max(allowed, share * spent)
+    given, seed, out = inputs(data), learnt.seed or 0, []
+    if learnt.chains > 1:
+        halves = side_of(learnt, slice(0, None, 2)), side_of(learnt, slice(1, None, 2))
+        out.append(_agree(*halves, given, seed, "two halves of the chains", "draw more, or drop the chain that is off"))
+        out.append(_mixed(learnt, data))
+    elif spent <= allowed:
+        what = "this fit and one from another seed"
+        out.append(_agree(side_of(learnt), side_of(again()), given, seed, what, "let it climb on (steps=, epochs=)"))
+    else:
+        sentence = "one fit says nothing of what another would predict; verify='thorough' makes another"
+        out.append(Check(AGREE, math.nan, "caution", sentence))
+    out += _moved(learnt, data, given, allowed / work, seed)
+    if learnt.chains == 1 and out[-1].name != MOVES and not by_rows:
+        sentence = "nothing looked at says that what fits agree on is right: give rows kept out (held_out=)"
+        out.append(Check("verified", math.nan, "caution", sentence))
+    return out
+
+
+def _agree(first: Side, second: Side, given: PyTree, seed: int, what: str, remedy: str) -> Check:
+    found = agreement(first, second, given, seed)
+    verdict = found.verdict()
+    sentence = f"total variation between the predictions of {what}, mean over rows; 0 where they agree"
+    return Check(AGREE, found.distance, verdict, sentence if verdict == "trust" else f"{sentence}: {remedy}")
+
+
+def _mixed(learnt: Learnt, data: Data) -> Check:
+    """Whether chains explored what they predict: R-hat of log p(y | x, θ) of rows, which swapped units leave as it is.
+
+    Chains that stay where they began are an ensemble of so many networks, however alike they predict.
+    """
+    chains: Any = learnt.belief.positions
+    kept = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
+    rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, kept]), data)).rhat
+    worst = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
+    verdict = "trust" if worst <= MIXED else "caution" if worst <= APART else "reject"
+    sentence = "R-hat of what chains make of the rows, nine rows in ten below it; 1 where they explored the same"
+    remedy = ": as an ensemble they may predict well; draw more, or thin="
+    return Check("predictions mix", worst, verdict, sentence if verdict == "trust" else sentence + remedy)
+
+
+def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
+    """Whether Hamiltonian trajectories from the draws change what they predict."""
+    side = side_of(learnt)
+    if side.model is not learnt.model or learnt.model.space.size > MOVED or not data.resident:
+        return []
+    steps = [s for s in STEPS if (1 + moves.KEPT) * moves.BLOCK * s * WALKERS <= affordable]
+    if not steps:
+        return []
+    begin = side.some(WALKERS).positions.astype(np.float64)
+    chains: Any = learnt.belief.positions
+    sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains, which may mirror one another
+    if not np.all(sds > 0):
+        return []
+    moved = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
+    if not moved.usable:
+        sentence = "of the draws could be moved by the target: they lie where it is steep, so q is no stand-in for it"
+        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories taken; too few {sentence}")]
+    after = moved.after[-LAST:].reshape(-1, begin.shape[1])
+    found = agreement(Side(learnt.model, begin), Side(learnt.model, after), given, seed)
+    verdict = found.verdict()
+    sentence = "total variation between the predictions of the draws and of those moved by the target; 0 of right ones"
+    if verdict != "trust":
+        sentence += ": use NUTS or SGLD, or calibrate on rows kept out"
+    return [Check(MOVES, found.distance, verdict, sentence)]
+
+
+def _work(learnt: Learnt, data: Data) -> float:
+    """Operations in one gradient over all rows."""
+    seen = data if data.resident else data.take(slice(0, SEEN))
+    return gradient_work(Target(learnt.model), seen.arrays()) * data.size / seen.size

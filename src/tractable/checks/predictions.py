@@ -1,0 +1,227 @@
+"""Whether predictions can be trusted where parameters cannot: a network's weights are not identified, its output is.
+
+Two sides are compared by the distributions that they predict for the same rows, and one side with rows kept out.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution
+
+from tractable.beliefs.check import Check
+from tractable.core import Data, Model
+
+PyTree = Any
+ROWS = 100  # at which two sides are compared
+CLOSE = 10_000  # of data on file, from which they are taken
+HELD = 1000  # rows kept out that are looked at
+DRAWS = 100  # of the weights, of a side
+# The total variation between two normals whose means are 0.2 sd apart, or whose sds are as 4 to 5: 0.08 and 0.11.
+ALIKE, UNLIKE = 0.08, 0.24
+LEVEL = 0.9
+TIE = 2 / DRAWS  # nats within which two data are as dense, as those of one class are but for the draw left out
+SIGMAS = 2.58  # of what is no chance, 99 %
+COVERED, MISSED = 0.05, 0.15  # by which coverage may be off, besides chance: of trust, of caution
+SURPRISE, SURPRISED = 0.1, 0.5  # nats a row, likewise
+
+
+class Side(NamedTuple):
+    """Draws of the weights, (s, d) unconstrained, and the model through which they predict."""
+
+    model: Model
+    positions: np.ndarray
+
+    def some(self, count: int) -> "Side":
+        """So many of them, evenly; of fewer each again and again."""
+        index = np.linspace(0, len(self.positions) - 1, count).round().astype(int)
+        if count > len(self.positions):
+            index = np.arange(count) % len(self.positions)
+        return Side(self.model, np.asarray(self.positions)[index])
+
+
+class Agreement(NamedTuple):
+    """How far apart two predictive distributions are, as a mean over rows."""
+
+    distance: float  # total variation, ½ ∫ |p₁(y | x) − p₂(y | x)| dy, less what so few draws make of equals
+    error: float  # its standard error over rows
+
+    def verdict(self) -> str:
+        if self.distance - SIGMAS * self.error > UNLIKE:
+            return "reject"
+        return "trust" if self.distance + self.error <= ALIKE else "caution"
+
+
+class Scored(NamedTuple):
+    """What predictions make of m rows kept out."""
+
+    log_densities: np.ndarray  # (m,) log p(y* | x)
+    expected: np.ndarray  # (m,) their mean, were the predictions right
+    variance: np.ndarray  # (m,) and variance
+    covered: np.ndarray  # (m,) the share of p(y | x) that is denser than y*
+
+
+def can_be_compared(model: Model, data: Data | None) -> bool:
+    """Whether a row's prediction is one distribution, whose data can be drawn."""
+    if data is None or model.likelihood is None:
+        return False
+    theta = jax.eval_shape(model.example, jax.random.key(0))
+    row = None if data.given is None else jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), data.given)
+    return isinstance(jax.eval_shape(model.datum, theta, row), Distribution)
+
+
+def inputs(data: Data, most: int = ROWS) -> PyTree:
+    """What ``most`` rows of the data, evenly, are predicted from; a leading axis of 1 where they look at nothing."""
+    if data.given is None:
+        return None
+    some = data if data.resident else data.take(slice(0, CLOSE))
+    rows = some.alike(most)
+    index = np.unique(np.linspace(0, rows.size - 1, min(most, rows.size)).astype(int))
+    return jax.tree.map(lambda a: np.asarray(a[index]), rows.given)
+
+
+def agreement(first: Side, second: Side, given: PyTree, seed: int) -> Agreement:
+    """The mean total variation between what two sides predict.
+
+        E_{y ~ (p₁ + p₂)/2} |p₁(y) − p₂(y)| / (p₁(y) + p₂(y)),     p(y) = mean over draws of p(y | θ, x)
+
+    y is drawn from every draw, which is left out of its own side's mean. As many draws of one distribution, dealt to
+    two sides, lie apart by chance: that distance is found from the draws of both, dealt anew, and taken off.
+    """
+    count = min(DRAWS, len(first.positions), len(second.positions))
+    first, second = first.some(count), second.some(count)
+    rows = 1 if given is None else len(jax.tree.leaves(given)[0])
+    keys = jax.random.split(jax.random.key(seed), rows)
+    tables = _crossed(first.model, second.model, first.positions, second.positions, given, keys)
+    return _compared(np.asarray(tables, np.float64), np.random.default_rng(seed))
+
+
+def _compared(tables: np.ndarray, generator: np.random.Generator) -> Agreement:
+    """From log p(y_i | θ_j, x) of every row, (row, i, j); the first half of either index is the first side's."""
+    size = tables.shape[1]
+    sides = np.arange(size) < size // 2
+    count = size // 2
+    parts = count // 2, count - count // 2  # as many of either side, so that what is dealt differs by chance alone
+    dealt = np.concatenate([generator.permutation(np.arange(count) < part) for part in parts])
+    found, chance = _distances(tables, sides), _distances(tables, dealt)
+    differences = found - chance
+    return Agreement(max(0.0, float(differences.mean())), float(differences.std() / np.sqrt(len(differences))))
+
+
+def _distances(tables: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """(row,) total variation between draws of either side."""
+    own = np.where(np.eye(len(sides), dtype=bool), -np.inf, tables)
+    halves = []
+    for side in (sides, ~sides):
+        counts = side.sum() - side  # of every y, draws of this side that did not make it
+        with np.errstate(divide="ignore", invalid="ignore"):
+            halves.append(np.logaddexp.reduce(own[:, :, side], axis=2) - np.log(counts))
+    total = np.logaddexp(*halves)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.exp(halves[0] - total) - np.exp(halves[1] - total))
+    return np.nanmean(apart, axis=1)
+
+
+def scored(side: Side, data: Data, seed: int) -> Scored:
+    """What the average over the draws makes of rows kept out, beside data drawn from itself."""
+    side = side.some(DRAWS)
+    index = np.unique(np.linspace(0, data.size - 1, min(HELD, data.size)).astype(int))
+    rows = data.take(index)
+    keys = jax.random.split(jax.random.key(seed), rows.size)
+    generator = np.random.default_rng(seed)
+    told, own = [], []
+    for first in range(0, rows.size, ROWS):
+        part = slice(first, first + ROWS)
+        given = jax.tree.map(lambda a, part=part: np.asarray(a[part]), rows.given)
+        y = jax.tree.map(lambda a, part=part: np.asarray(a[part]), rows.y)
+        at = jnp.asarray(side.positions)
+        found = _told(side.model, at, given, y, keys[part])
+        told.append(np.asarray(found[0], np.float64))
+        own.append(np.asarray(found[1], np.float64))
+    densities, drawn = np.concatenate(told), np.concatenate(own)  # (m,), (m, s)
+    ties = np.abs(drawn - densities[:, None]) <= TIE
+    below = np.mean((drawn > densities[:, None]) & ~ties, 1)
+    ties = np.mean(ties, 1)
+    return Scored(densities, drawn.mean(1), drawn.var(1), below + ties * generator.random(len(below)))
+
+
+def log_likelihoods(model: Model, positions: np.ndarray, data: Data) -> np.ndarray:
+    """log p(y_n | x_n, θ) of (chain, draw, d) positions at some of the rows, (chain, draw, row)."""
+    some = data if data.resident else data.take(slice(0, CLOSE))
+    rows = some.alike(ROWS)
+    index = np.unique(np.linspace(0, rows.size - 1, min(ROWS, rows.size)).astype(int))
+    flat = np.asarray(_row_likelihoods(model, positions.reshape(-1, positions.shape[-1]), rows.take(index).arrays()))
+    return flat.reshape(*positions.shape[:2], -1).astype(np.float64)
+
+
+def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
+    """Whether rows kept out are as likely as the predictions expect, and lie as often in what they hold likely."""
+    found = scored(side, data, seed)
+    count = len(found.log_densities)
+    surprise = float(np.mean(found.expected - found.log_densities))
+    error = float(np.sqrt(found.variance.sum()) / count)
+    excess = abs(surprise) - SIGMAS * error
+    sentence = f"nats a row by which {count} rows kept out are less likely than their predictions expect, ± {error:.2g}"
+    verdict = "trust" if excess <= SURPRISE else "caution" if excess <= SURPRISED else "reject"
+    if verdict != "trust":
+        sentence += ": predictions are too " + ("sure" if surprise > 0 else "cautious") + "; calibrate them"
+    share = float(np.mean(found.covered <= LEVEL))
+    off = abs(share - LEVEL) - SIGMAS * float(np.sqrt(LEVEL * (1 - LEVEL) / count))
+    covers = f"share of {count} rows kept out that lie in the densest {100 * LEVEL:g} % of what is predicted for them"
+    grade = "trust" if off <= COVERED else "caution" if off <= MISSED else "reject"
+    if grade != "trust":
+        covers += ": predictions are too " + ("narrow" if share < LEVEL else "wide") + "; calibrate them"
+    return [Check("held-out surprise", surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
+
+
+@functools.partial(jax.jit, static_argnames=("one", "other"))
+def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, given: PyTree, keys: jax.Array) -> Any:
+    """log p(y_i | θ_j, x) of every row, (row, i, j); y_i is drawn from p(y | θ_i, x)."""
+
+    def row(at: tuple[PyTree, jax.Array]) -> jax.Array:
+        x, key = at
+        here, there = jax.random.split(key)
+        drawn = _drawn(one, first, x, here), _drawn(other, second, x, there)
+        y = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), *drawn)
+        return jnp.concatenate([_log_probs(one, first, x, y), _log_probs(other, second, x, y)], 1)
+
+    return jax.lax.map(row, (given, keys), batch_size=10)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log p(y | x) of every row, (row,), and of a y drawn from every draw, (row, draw), by the others."""
+    count = positions.shape[0]
+
+    def row(at: tuple[PyTree, PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, seen, key = at
+        own = _log_probs(model, positions, x, _drawn(model, positions, x, key))
+        own = jnp.where(jnp.eye(count, dtype=bool), -jnp.inf, own)
+        one = jax.tree.map(lambda a: a[None], seen)
+        told = jax.nn.logsumexp(_log_probs(model, positions, x, one)[0]) - jnp.log(count)
+        return told, jax.nn.logsumexp(own, axis=1) - jnp.log(max(count - 1, 1))
+
+    return jax.lax.map(row, (given, y, keys), batch_size=10)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _row_likelihoods(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
+    return jax.lax.map(lambda z: model.log_likelihoods(model.params(z), rows), positions, batch_size=10)
+
+
+def _drawn(model: Model, positions: jax.Array, x: PyTree, key: jax.Array) -> PyTree:
+    """A datum from every draw, (draw, ...)."""
+    keys = jax.random.split(key, positions.shape[0])
+    return jax.vmap(lambda z, k: model.datum(model.params(z), x).sample(k))(positions, keys)
+
+
+def _log_probs(model: Model, positions: jax.Array, x: PyTree, y: PyTree) -> jax.Array:
+    """log p(y_i | θ_j, x), (i, j)."""
+
+    def of(position: jax.Array) -> jax.Array:
+        datum: Any = model.datum(model.params(position), x)
+        return jax.vmap(lambda one: jnp.sum(datum.log_prob(one)))(y)
+
+    return jax.vmap(of, out_axes=1)(positions)
