@@ -129,19 +129,20 @@ def test_reweighing_finds_the_share_of_a_mode(two: list[climbs.Mode]) -> None:
 
 
 @pytest.fixture(scope="module")
-def walked() -> moves.Moved:
+def walked() -> tuple[np.ndarray, moves.Moved]:
     root = np.linalg.cholesky(CORRELATED)
     draws = np.random.default_rng(0).standard_normal((1024, 3)) @ root.T
-    return moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
+    return draws, moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
 
 
-def test_moves_leave_a_posteriors_draws_as_they_are(walked: moves.Moved) -> None:
+def test_moves_leave_a_posteriors_draws_as_they_are(walked: tuple[np.ndarray, moves.Moved]) -> None:
     """By Kolmogorov and Smirnov, at the last trajectory, where draws of different walkers are independent."""
-    assert walked.usable
-    last = walked.after[-1] / np.sqrt(np.diag(CORRELATED))
+    before, moved = walked
+    assert moved.usable
+    last = moved.after[-1] / np.sqrt(np.diag(CORRELATED))
     assert all(stats.kstest(x, "norm").pvalue > 1e-4 / 3 for x in last.T)
     # And they do move: a walker's place tells nothing of where it came from.
-    assert np.all(np.abs([np.corrcoef(walked.before[:, i], walked.after[-1][:, i])[0, 1] for i in range(3)]) < 0.15)
+    assert np.all(np.abs([np.corrcoef(before[:, i], moved.after[-1][:, i])[0, 1] for i in range(3)]) < 0.15)
 
 
 def test_moves_widen_draws_that_are_too_narrow() -> None:

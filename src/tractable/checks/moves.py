@@ -64,7 +64,7 @@ def move(
         after = []
         for _ in range(KEPT):
             blocks, state_after, rate = _moved(look, state_after, size, steps, generator)
-                after.append(blocks)
+            after.append(blocks)
     return Moved(place(np.concatenate(after)), rate)
 
 
