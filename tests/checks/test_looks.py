@@ -302,3 +302,64 @@ def test_mutants_die(mutant, law, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
         law()
+
+
+# Valleys: a group's spread and what it scales go to zero together.
+GROUPS = jnp.asarray([-1.5, -0.5, 0.5, 1.5])
+
+
+def _hierarchy(z: jax.Array, prior: float) -> jax.Array:
+    """y_j ~ N(θ_j, 1), θ_j ~ N(0, τ); z = (log τ, θ). log p(log τ) = −prior log τ²/2: flat where it is 0."""
+    log_tau, theta = z[0], z[1:]
+    effects = -jnp.sum(jnp.square(theta * jnp.exp(-log_tau))) / 2 - theta.size * log_tau
+    return effects - jnp.sum(jnp.square(GROUPS - theta)) / 2 - prior * log_tau**2 / 2
+
+
+def _upwards(z: jax.Array, prior: float) -> float:
+    """The slope at the end of the valley in which τ goes to 0, from where τ = 1."""
+    model = Model.from_log_density(lambda z: _hierarchy(z, prior), jnp.zeros(5))
+    return tails._followed(
+        Target(model), None, np.concatenate([[0.0], np.asarray(GROUPS) / 2]), np.ones(5), 0, -1.0, False
+    )
+
+
+def test_mass_that_escapes_along_a_valley_is_seen() -> None:
+    """As τ → 0 the marginal density of log τ is a constant, and with log τ ~ N(0, 1) it is normal: slope −log τ²."""
+    assert abs(_upwards(jnp.zeros(5), 0.0)) < 0.05
+    assert _upwards(jnp.zeros(5), 1.0) < -50
+
+
+def test_a_marginal_along_a_valley_is_laplaces() -> None:
+    """Of a normal exactly: −½ (z₀/sd₀)², up to the constant that all heights share."""
+    target, sds = Target(NORMAL), np.sqrt(np.diag(CORRELATED))
+    heights = []
+    for place in (0.0, 1.0, 2.5):
+        at = np.array([place * sds[0], 0.3, -0.2])
+        heights.append(tails._settled(target, None, at, sds.copy(), 0, False))
+    np.testing.assert_allclose(np.diff(heights), [-0.5, -0.5 * (2.5**2 - 1)], atol=1e-6)
+
+
+def test_a_maximum_that_recedes_is_no_maximum() -> None:
+    """exp(−e^u): every step down adds less, and the climb stops where nothing is left to gain."""
+    receding = Model.from_log_density(lambda z: -jnp.sum(jnp.exp(z)), jnp.zeros(2))
+    posterior = tr.infer(receding, None, tr.MAP(), verify="auto")
+    assert posterior.report().verdict != "trust"
+
+
+def test_many_starts_meet_a_narrow_mode() -> None:
+    """A mode of half the other's sd, twelve sds away in five dimensions: met from 768 places, seldom from 24."""
+
+    def two(z: jax.Array) -> jax.Array:
+        away = z - 12 / math.sqrt(5)
+        return jnp.logaddexp(-jnp.sum(z**2) / 2, -2 * jnp.sum(away**2) + 5 * math.log(2.0))
+
+    target = Target(Model.from_log_density(two, jnp.zeros(5)))
+
+    def met(count: int) -> int:
+        home = np.zeros(5)
+        places = [climbs.starts(target, None, home, np.eye(5), count, seed) for seed in range(6)]
+        ends = [climbs.climb(target, None, begin, home, np.eye(5)).positions for begin in places]
+        return sum(bool(np.any(np.linalg.norm(e - 12 / math.sqrt(5), axis=1) < 0.5)) for e in ends)
+
+    assert met(768) == 6 and met(24) < 6
+    assert looks.MANY.starts == 768

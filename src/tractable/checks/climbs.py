@@ -13,8 +13,8 @@ PyTree = Any
 MEMORY = 6  # pairs of steps and gradients that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats to be had, below which a climb has ended
-WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 300.0)  # of starts around what was found, in its sds
-SCREENED = 512  # places of which the highest among their neighbours are climbed from
+WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around what was found, in its sds
+SCREENED, LOW = 512, 6  # places of which the highest among their neighbours are climbed from; to six numbers four times
 NEIGHBOURS = 6
 MODES = 8  # looked at, at most
 SAME = 0.1  # nats, and sds a number, within which two climbs ended at one mode
@@ -48,7 +48,8 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     """
     generator = np.random.default_rng(seed)
     first = _overdispersed(target, generator, centre, root, count - count // 2, seed)
-    many = _overdispersed(target, generator, centre, root, SCREENED, seed + 1)
+    screened = SCREENED * (4 if len(centre) <= LOW and count > SCREENED // 4 else 1)
+    many = _overdispersed(target, generator, centre, root, screened, seed + 1)
     values = target.at(rows, many)
     white = np.linalg.solve(root, (many - centre).T).T
     near = np.asarray(KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
@@ -66,7 +67,7 @@ def _overdispersed(
     half = pairs // 2
     if model.prior_is_callable:
         home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
-        away = home + 3.0 * normal[:half]
+        away = home + np.resize(WIDTHS, half)[:, None] * normal[:half] @ root.T
         mirrored = 2 * home - away
     else:
         away = np.asarray(_from_prior(model, jax.random.key(seed), half), np.float64)
@@ -185,7 +186,7 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
     found: list[Mode] = []
     for i in chosen:
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
-        if mode is not None and not any(_alike(mode, other) for other in found) and _rounded(target, rows, mode):
+        if mode is not None and not any(_alike(mode, other) for other in found) and rounded(target, rows, mode):
             found.append(mode)
     if not found:
         return []
@@ -211,7 +212,7 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
     return Mode(position, value, root, mass)
 
 
-def _rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
+def rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
     """Whether the density falls around it as the normal's does, half a nat at an sd: on a plain it does not."""
     columns = mode.root.T
     falls = mode.value - target.at(rows, np.concatenate([mode.position + columns, mode.position - columns]))

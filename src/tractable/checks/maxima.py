@@ -4,6 +4,8 @@ from typing import Any
 
 from tractable.beliefs.check import Check
 
+FLAT = 1e-7  # of the largest eigenvalue, below which single precision cannot tell the least from 0
+
 
 def curvature(
     found: dict[str, Any],
@@ -18,8 +20,10 @@ def curvature(
     """
     if "eigenvalue" not in found:
         return []
-    least = found["eigenvalue"]
-    verdict = "trust" if least > 0 else "caution" if found.get("condition", -1.0) > -ridge else "reject"
+    least, condition = found["eigenvalue"], found.get("condition", -1.0)
+    verdict = "trust" if least > 0 else "caution" if condition > -ridge else "reject"
+    if 0 < condition < FLAT:
+        verdict, sentence = "caution", f"{sentence}; {condition:.1g} of the largest: a ridge, or a maximum that recedes"
     return [Check("curvature", least, verdict, sentence)]
 
 

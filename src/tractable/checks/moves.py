@@ -47,8 +47,9 @@ def move(
         return centre + (x @ root.T if full else x * root)
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = target.look(rows, place(x))
-        return values, slopes @ root if full else slopes * root
+        with np.errstate(over="ignore", invalid="ignore"):  # far from where the draws lie
+            values, slopes = target.look(rows, place(x))
+            return values, slopes @ root if full else slopes * root
 
     begin = np.linalg.solve(root, (draws - centre).T).T if full else (draws - centre) / root
     state = (begin, *look(begin))

@@ -24,6 +24,7 @@ SHARE = 0.25  # of the run's own work that is allowed besides
 MEANS_OFF = 0.2  # sds by which a mean may be off in a posterior that is right
 SDS_OFF = 1.25  # factor by which an sd may be
 SURE = 2.5  # errors of an estimate beyond which it is believed
+BEYOND = 2.0  # errors that must lie between an estimate and the limit before it is called within
 WORTH = 200  # weighted places that it takes at least
 TAIL = 0.7  # k-hat of the weights up to which they are believed
 SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
@@ -44,7 +45,9 @@ class Size(NamedTuple):
         return self.starts * 50 + 4 * self.places / 3
 
 
-SIZES = [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
+# A mode of half another's sd, ten sds away in five dimensions, is met by one start in a hundred: where climbs are cheap
+# there are many.
+MANY, SIZES = Size(768, 1000, 256), [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
 THOROUGH = Size(96, 4000, 1024)
 
 
@@ -56,6 +59,7 @@ class Compared(NamedTuple):
     name: str
     means: float  # sds
     ratio: float  # reported sd over the other
+    tails: bool = False  # whether the draws' own error is in ``chance``
 
     @classmethod
     def worst(
@@ -67,10 +71,11 @@ class Compared(NamedTuple):
         return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
     def verdict(self, chained: bool) -> str:
-        """Chains say by themselves how well they know a number: of them it is enough that nothing speaks against it."""
+        """Chains say by themselves how well they know a moment: of them it is enough that nothing speaks against it."""
         if self.error - SURE * self.chance > 1:
             return "reject"
-        return "trust" if self.error + (0 if chained else self.chance) < 1 else "caution"
+        slack = 0 if chained and not self.tails else BEYOND * self.chance
+        return "trust" if self.error + slack < 1 else "caution"
 
     def words(self) -> str:
         return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
@@ -148,6 +153,8 @@ def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
     work = gradient_work(target, rows)
     cost = learnt.cost
     allowed = max(SHARE * (cost.gradients + cost.densities / 3) * work, WORK)
+    if MANY.gradients * work <= WORK / 10:
+        return MANY
     return next((size for size in SIZES if size.gradients * work <= allowed), None)
 
 
@@ -178,6 +185,12 @@ def _maximum(learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, e
     own = float(target.at(rows, centre[None])[0])
     slack = BETTER + 1e-6 * abs(own)
     best = int(np.argmax(ends.values))
+    information = learnt.belief.information if isinstance(learnt.belief, Point) else None
+    if information is not None and np.all(np.linalg.eigvalsh(information) > 0):
+        around = Mode(centre, own, np.linalg.cholesky(np.linalg.inv(information)), 0.0)
+        if not climbs.rounded(target, rows, around):
+            sentence = "the density does not fall around it as around a maximum, by half a nat at a standard error"
+            return Check("starts that agree", math.nan, "caution", f"{sentence}: it may be a ridge, or recede")
     above = float(ends.values[best]) - own
     same = int(np.sum(np.abs(ends.values - own) <= slack))
     if above > slack:
@@ -248,7 +261,7 @@ def _shape(
         if compared is None:  # moments that the tails decide: quantiles tell
             compared, by = _quantiles(learnt, values, found), f"{by}; by quantiles"
     chained = learnt.method.chained
-    if compared is None or compared.verdict(chained) == "caution":
+    if compared is None or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
         if again is not None and (compared is None or again.verdict(chained) != "caution"):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
@@ -294,8 +307,15 @@ def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared
     own = weighted_quantiles(flat, levels, None if learnt.weights is None else learnt.weights.ravel())
     half = (theirs[3] - theirs[1]) / 2
     off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
-    chances = np.full(len(off), 1.5 / math.sqrt(found.ess) / MEANS_OFF)
-    return Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)
+    count = learnt.diagnosed.tail if learnt.method.chained else np.full(len(off), len(flat))
+    steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # around each of three, for how fast quantiles run with the level
+    run = weighted_quantiles(flat, steps, None if learnt.weights is None else learnt.weights.ravel())
+    steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
+    spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
+    chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / found.ess) / MEANS_OFF
+    return Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)._replace(
+        tails=True
+    )
 
 
 def _moved(
