@@ -363,3 +363,11 @@ def test_many_starts_meet_a_narrow_mode() -> None:
 
     assert met(768) == 6 and met(24) < 6
     assert looks.MANY.starts == 768
+
+
+@pytest.mark.parametrize(
+    ("root", "verdict"), [(np.linalg.cholesky(CORRELATED), "trust"), (np.diag([0.6, 0.5, 1.9]), "reject")]
+)
+def test_a_thorough_look_holds_a_q_against_nuts(root: np.ndarray, verdict: str) -> None:
+    found = verdicts(fitted(NORMAL, np.zeros(3), root).verify("thorough"))
+    assert found["NUTS beside it"] == verdict

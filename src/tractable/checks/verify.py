@@ -25,6 +25,7 @@ MEANS_OFF = 0.2  # sds by which a mean may be off in a posterior that is right
 SDS_OFF = 1.25  # factor by which an sd may be
 SURE = 2.5  # errors of an estimate beyond which it is believed
 BEYOND = 2.0  # errors that must lie between an estimate and the limit before it is called within
+SETTLED = 1.02  # R-hat up to which another method's chains are held against a result
 WORTH = 200  # weighted places that it takes at least
 TAIL = 0.7  # k-hat of the weights up to which they are believed
 SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
@@ -99,13 +100,13 @@ def unseen(learnt: Learnt) -> str | None:
     return None
 
 
-def verify(learnt: Learnt, how: str | None, again: Callable[[], Learnt], by_rows: bool = False) -> list[Check]:
+def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_rows: bool = False) -> list[Check]:
     """What was looked at; nothing of methods that have no density to look at.
 
     Every look is for one way in which what was learnt could be wrong: a mode that was not visited (``climbs``), a mean
     or an sd that is off (``reweighed``, and where that cannot tell ``moves``), mass without end (``tails``). A network
-    is judged by its predictions (``networks``), for which ``again`` learns it from another seed; ``by_rows`` says that
-    rows kept out judge them too.
+    is judged by its predictions (``networks``), for which ``again()`` learns it from another seed; ``by_rows`` says
+    that rows kept out judge them too. A thorough look holds it against ``again(method.beside)``, another method.
     """
     method, there = learnt.method, learnt.is_point or isinstance(learnt.belief, Moments) or learnt.count > 1
     if learnt.interrupted or not method.verified or method.exact or not there:
@@ -145,7 +146,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[[], Learnt], by_rows
     if not point:
         out.append(_visited(learnt, modes, found))
     out.append(_shape(learnt, target, rows, centre, root, found, size, seed))
-    return out
+    return [*out, _beside(learnt, again(method.beside))] if how == "thorough" and not point else out
 
 
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
@@ -295,6 +296,21 @@ def _against(
     by_mean = off >= ratio
     errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
     return Compared.worst(errors, chances, names, off * MEANS_OFF, own_sd / sd)
+
+
+def _beside(learnt: Learnt, other: Learnt) -> Check:
+    """Means and sds against those of chains by another method, which have errors of their own."""
+    name = type(other.method).__name__
+    seen, (mean, sd) = other.diagnosed, other.flat_moments
+    if not np.all(seen.rhat <= SETTLED):
+        sentence = f"R-hat of {name}, which was to be held against it, and whose chains do not agree"
+        return Check(f"{name} beside it", float(np.nanmax(seen.rhat)), "caution", sentence)
+    compared = _against(learnt, mean, seen.mcse_mean, sd, seen.mcse_sd / sd)
+    if compared is None:
+        sentence = f"{name} knows sds too badly to be held against it: tails decide them"
+        return Check(f"{name} beside it", math.nan, "caution", sentence)
+    sentence = f"largest error over what is allowed: {compared.words()}, by {name}"
+    return Check(f"{name} beside it", compared.error, compared.verdict(learnt.method.chained), sentence)
 
 
 def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared | None:

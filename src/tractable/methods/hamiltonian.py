@@ -35,6 +35,7 @@ class NUTS(Drawing):
     """
 
     label: ClassVar[str] = "nuts"
+    beside: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
     target: Share = 0.8
     dense: bool = False

@@ -89,6 +89,7 @@ class Method(Settings):
     independent: ClassVar[bool] = False  # its draws have no order
     exact: ClassVar[bool] = False  # every draw is one of the posterior
     chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
+    beside: ClassVar[str] = "nuts"  # the method that a thorough look holds its result against
     verified: ClassVar[bool] = False  # learns a posterior of θ, or a point, that can be held against the density
 
     def __init_subclass__(cls) -> None:

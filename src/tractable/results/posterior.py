@@ -22,7 +22,7 @@ from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
 from tractable.methods.abilities import needs
-from tractable.methods.method import Method
+from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
 from tractable.models.latent import latent_model
@@ -218,7 +218,8 @@ class Posterior(Learnt):
 
         Args:
             how: "auto" takes at most a quarter of the run's own work, or about two seconds; "thorough" looks at four
-                times as much, whatever it takes; None does not look, and no verdict is then better than "caution".
+                times as much, whatever it takes, and holds it against chains by NUTS (of NUTS, by HMC); None does not
+                look, and no verdict is then better than "caution".
             held_out: rows that took no part, by which predictions are judged too.
         """
         expect("verify(how)", how, Verify)
@@ -232,11 +233,12 @@ class Posterior(Learnt):
             belief = replace(belief, covariance=None)
         return replace(self, belief=belief, looked=looked, seconds=seconds, judged=None)
 
-    def _again(self) -> "Posterior":
-        """The same run from another seed."""
+    def _again(self, label: str | None = None) -> "Posterior":
+        """The same run from another seed, or by another method."""
+        method = self.method if label is None else named(label)()
         with sitting(self.model, self.data, self.seed, False) as session:
-            outcome = self.method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
-        return Posterior(self.model, self.data, self.method, self.seed, *outcome)
+            outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
+        return Posterior(self.model, self.data, method, self.seed, *outcome)
 
     def extend(
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"
