@@ -23,6 +23,7 @@ MOVED = 2000  # weights up to which draws are moved
 WALKERS = 64
 LAST = 8  # trajectories whose ends are looked at
 STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where that is what can be afforded
+STEP = 2.5e5  # operations that one step of a climb takes at least, however small: 50 µs
 SEEN = 1000  # rows on file by which work is counted
 DRAWS = 200  # a chain, by which it is judged
 NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # of R-hat
@@ -59,7 +60,7 @@ def look(
         sentence = "a network is judged by its predictions, which need the rows it learnt from and one y a row"
         return [Check(AGREE, math.nan, "caution", sentence)]
     work = _work(learnt, data)
-    spent = learnt.cost.gradients * work
+    spent = learnt.cost.gradients * work + learnt.found.get("steps", 0) * STEP
     allowed = math.inf if thorough else max(allowed, share * spent)
     given, seed, out = inputs(data), learnt.seed or 0, []
     if learnt.chains > 1:
