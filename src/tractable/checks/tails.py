@@ -21,7 +21,9 @@ AS_HIGH = 0.5  # nats below a maximum, above which a plateau says that it is non
 def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, point: bool, seed: int) -> Check:
     """The slowest fall of log p with log r, far out on rays."""
     slope, high = slowest(target, rows, centre, root, AS_HIGH if point else SEEN, seed)
-    if not (high and slope > SLOWEST) and len(centre) <= NARROW:
+    # Proper priors leave no valley without end, only plains as wide as they are.
+    followed = point or not target.prior or target.model.prior_is_callable
+    if followed and not (high and slope > SLOWEST) and len(centre) <= NARROW:
         end = valley(target, rows, centre, np.sqrt(np.sum(root**2, 1)), point)
         slope, high = (end, True) if end > SLOWEST else (slope, high)
     endless = high and slope > SLOWEST

@@ -100,6 +100,7 @@ def unseen(learnt: Learnt) -> str | None:
     return None
 
 
+@np.errstate(over="ignore", invalid="ignore")  # far from everything, where looks begin, densities overflow
 def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_rows: bool = False) -> list[Check]:
     """What was looked at; nothing of methods that have no density to look at.
 
