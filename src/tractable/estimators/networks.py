@@ -46,7 +46,7 @@ class BayesianMLPRegressor(BayesianRegressor):
 
     >>> import numpy as np, tractable as tr
     >>> X = np.linspace(-2.0, 2.0, 40)[:, None]
-    >>> model = BayesianMLPRegressor(hidden=(8,), method=tr.MAP(), random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model = BayesianMLPRegressor(hidden=(8,), method=tr.Laplace(), random_state=0).fit(X, np.sin(X[:, 0]))
     >>> model.predict([[0.0], [1.5]]).shape
     (2,)
     """
