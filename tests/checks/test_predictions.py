@@ -307,3 +307,13 @@ def test_a_share_of_a_table_is_kept_out():
     model = BayesianMLPRegressor(hidden=(3,), method=tr.MAP(), held_out=0.25, random_state=0).fit(x, np.sin(x[:, 0]))
     names = {c.name: c.sentence for c in model.report_.checks}
     assert "15 rows kept out" in names["held-out coverage"]
+
+
+def test_what_cannot_be_held_against_rows_says_so_and_loses_nothing():
+    """Moments alone, and a row of several distributions."""
+    y = np.random.default_rng(0).standard_normal(60)
+    posterior = tr.infer(NORMAL, tr.Data(y[:40]), tr.MALA(draws=200), draws="moments", held_out=tr.Data(y[40:]))
+    pair = tr.Model({"a": dist.Normal(0, 1)}, lambda p: {"u": dist.Normal(p["a"], 1.0), "v": dist.Normal(p["a"], 2.0)})
+    both = [tr.Data({"u": part, "v": part}) for part in (y[:40], y[40:])]
+    for found in (posterior, tr.infer(pair, both[0], tr.MAP(), held_out=both[1])):
+        assert verdicts(found)["held-out surprise"] == "caution"

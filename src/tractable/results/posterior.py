@@ -17,7 +17,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.evidence import EvidenceOf
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
-from tractable.checks.predictions import held_out_checks
+from tractable.checks.predictions import can_be_compared, held_out_checks
 from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
@@ -208,6 +208,9 @@ class Posterior(Learnt):
     def _held_out(self, rows: Data | PyTree) -> list[Check]:
         if self.phi is not None:
             return [coding.gap_check(self, rows)]
+        if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
+            sentence = "rows held out were not looked at: that takes draws or a point, and one distribution a row"
+            return [Check("held-out surprise", float("nan"), "caution", sentence)]
         return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
 
     def verify(self, how: str | None = "auto", *, held_out: Data | PyTree = None) -> "Posterior":
