@@ -11,7 +11,7 @@ from scipy import stats
 
 import tractable as tr
 from tractable.beliefs.approximations import of_root
-from tractable.beliefs.belief import Fitted
+from tractable.beliefs.belief import Draws, Fitted
 from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, reweighed, tails
 from tractable.checks import verify as looks
@@ -209,6 +209,64 @@ def test_a_mode_not_visited_is_named() -> None:
     assert "% of the mass and 0 % of the draws" in check.sentence
 
 
+SPIKE, WITHIN = 0.1, jnp.asarray([0.8, -0.5])
+
+
+def _spiked(z: jax.Array, sd: float = SPIKE, share: float = 0.5) -> jax.Array:
+    """(1 − share) N(0, I) + share N(WITHIN, sd² I), within reach of the first but felt from near alone."""
+    slab = math.log(1 - share) - jnp.sum(z**2) / 2
+    within = jnp.sum((z - WITHIN[: z.size]) ** 2) / (2 * sd**2)
+    return jnp.logaddexp(slab, math.log(share) - within - z.size * math.log(sd))
+
+
+def test_a_spike_within_a_slab_is_named() -> None:
+    """From 24 starts with 480 places within the slab, of which three in a thousand lie in the spike's reach."""
+    model = Model.from_log_density(_spiked, jnp.zeros(2))
+    assert verdicts(fitted(model, np.zeros(2), np.eye(2)).verify())["modes"] == "reject"
+
+
+@pytest.mark.parametrize("sd", [0.1, 0.01])
+def test_a_spikes_mass_is_looked_at_over_its_own_width(sd: float) -> None:
+    target, place = Target(Model.from_log_density(lambda z: _spiked(z, sd, 0.3), jnp.zeros(1))), np.asarray(WITHIN[:1])
+    ends = climbs.climb(target, None, np.stack([0 * place, place]), np.zeros(1), np.eye(1))
+    found = climbs.modes(target, None, ends, np.eye(1))
+    spike = min(found, key=lambda m: float(np.abs(m.position - place)[0]))
+    np.testing.assert_allclose(spike.position, place, atol=sd / 10)
+    # Laplace's mass counts the slab beneath the spike too, at most a tenth of it.
+    np.testing.assert_allclose(spike.log_mass, math.log(0.3) + math.log(2 * math.pi) / 2, atol=0.25)
+
+
+def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
+    target, root, high, low = Target(TWO), np.eye(2), np.full(2, FAR), np.zeros(2)
+    point = tr.infer(Model.from_log_density(_two, jnp.full(2, FAR)), None, tr.MAP(), verify=None)
+
+    def said(at_low: int) -> Check:
+        positions = np.stack([high] * (100 - at_low) + [low] * at_low)
+        ends = climbs.Ends(positions, target.at(None, positions), np.zeros(100))
+        return looks._maximum(point, target, None, high, root, ends)
+
+    assert [said(count).verdict for count in (0, 2, 30)] == ["trust", "caution", "trust"]
+    assert "2 met the one near theta[0]" in said(2).sentence
+
+
+@pytest.mark.parametrize(("wider", "verdict"), [(1.0, "caution"), (1.6, "reject")])
+def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -> None:
+    """A t with two degrees of freedom has no variance; 60 % more width puts its 5 % point 1.3 half-widths off.
+
+    Of 4,000 draws the standard error of that point is 0.13 half-widths, of 0.2 allowed: too near the limit to tell.
+    """
+    t = Model.from_log_density(lambda z: -1.5 * jnp.sum(jnp.log1p(z**2 / 2)), jnp.zeros(1))
+    draws = wider * stats.t(2).ppf((np.arange(4000) + 0.5) / 4000)
+    draws = np.random.default_rng(0).permutation(draws).reshape(4, 1000, 1)
+    posterior = Posterior(t, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
+    assert looks._heavy(posterior)
+    assert next(c.verdict for c in posterior.verify().looked if c.name == "means and sds") == verdict
+
+
+def test_a_normals_tails_are_not_heavy() -> None:
+    assert not looks._heavy(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
+
+
 def test_a_point_is_judged_as_a_point() -> None:
     """Standard errors are shown where they are a posterior's sds."""
     normal, bent = (tr.infer(model, None, tr.MAP()) for model in (NORMAL, BENT))
@@ -265,7 +323,7 @@ def _inverted_determinant(patch: pytest.MonkeyPatch) -> None:
 def _own_round_alone(patch: pytest.MonkeyPatch) -> None:
     """Weights against the last round's proposal, of places that were drawn from others."""
     right = reweighed._log_mixture
-    patch.setattr(reweighed, "_log_mixture", lambda mixtures, places: right(mixtures[-1:], places))
+    patch.setattr(reweighed, "_log_mixture", lambda by_round: right(by_round[-1:]))
 
 
 def _constant(patch: pytest.MonkeyPatch, module: object, name: str, value: float) -> None:

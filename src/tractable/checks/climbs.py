@@ -16,10 +16,14 @@ GAIN = 1e-3  # nats to be had, below which a climb has ended
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around what was found, in its sds
 SCREENED, LOW = 512, 6  # places of which the highest among their neighbours are climbed from; to six numbers four times
 NEIGHBOURS = 6
+INNER = 20  # places within what was found, a start
+INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in its sds
+SHELL = 128  # places as far from its centre as each other, among which one stands out
 MODES = 8  # looked at, at most
 SAME = 0.1  # nats, and sds a number, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
 LEAST, MOST = 0.15, 3.0  # nats that the density falls by an sd away from a mode; a normal's 0.5
+NARROWER = (1.0, 0.1, 0.01)  # than what was found, that a mode may be
 FLAT = 1e-6  # least eigenvalue of a mode's curvature, of the largest: below it is a ridge or a plateau
 
 
@@ -41,38 +45,64 @@ class Mode(NamedTuple):
 
 
 def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """(count, d) overdispersed places: half as they fell, and half those of many that are higher than all near them.
+    """(count + count // 8, d) places: half of ``count`` overdispersed as they fell, the others those of many such that
+    are higher than all near them, and besides those that stand out within what was found.
 
     Antithetic, from the prior where it is one, and around what was found at growing widths. A place above its
     neighbours stands for a basin that they do not (Boender et al. 1982): a narrow mode seldom has a start of its own.
     """
     generator = np.random.default_rng(seed)
-    first = _overdispersed(target, generator, centre, root, count - count // 2, seed)
     screened = SCREENED * (4 if len(centre) <= LOW and count > SCREENED // 4 else 1)
-    many = _overdispersed(target, generator, centre, root, screened, seed + 1)
+    fallen = count - count // 2
+    away = _away(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
+    first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
+    within = _standing_out(target, rows, generator, centre, root, INNER * count, count // 8)
+    many = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
     values = target.at(rows, many)
-    white = np.linalg.solve(root, (many - centre).T).T
+    white = (many - centre) @ np.linalg.inv(root).T
     near = np.asarray(KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
     highest = np.flatnonzero(values > values[near].max(1))
     best = highest[np.argsort(-values[highest])][: count // 2]
     others = np.argsort(-values)[: count // 2 - len(best)]
-    return np.concatenate([first, many[best], many[others]])
+    return np.concatenate([first, within, many[best], many[others]])
+
+
+def _standing_out(
+    target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int,
+    best: int,
+) -> np.ndarray:  # fmt: skip
+    """(best, d) of ``count`` places within what was found, those furthest above others as far from its centre.
+
+    A spike in a slab is felt only from inside it: far from it the slab alone has a slope.
+    """
+    x = np.resize(INNER_WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre)))
+    order = np.argsort(np.sum(x**2, 1))
+    positions = centre + x[order] @ root.T
+    values = target.at(rows, positions)
+    shells = np.array_split(values, max(1, count // SHELL))
+    above = np.concatenate([shell - np.median(shell) for shell in shells])
+    return positions[np.argsort(-above)[:best]]
+
+
+def _away(
+    model: Any, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(count, d) places far from what was found, each with its antithetic one: from the prior where it is one."""
+    if model.prior_is_callable:
+        home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
+        away = home + np.resize(WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
+        return away, 2 * home - away
+    away = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
+    return away, 2 * np.median(np.where(np.isfinite(away), away, 0.0), 0) - away
 
 
 def _overdispersed(
-    target: Target, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
-) -> np.ndarray:
-    model, pairs = target.model, count // 2
-    normal = generator.standard_normal((pairs, len(centre)))
-    half = pairs // 2
-    if model.prior_is_callable:
-        home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
-        away = home + np.resize(WIDTHS, half)[:, None] * normal[:half] @ root.T
-        mirrored = 2 * home - away
-    else:
-        away = np.asarray(_from_prior(model, jax.random.key(seed), half), np.float64)
-        mirrored = 2 * np.median(np.where(np.isfinite(away), away, 0.0), 0) - away
-    around = np.resize(WIDTHS, pairs - half)[:, None] * normal[half:] @ root.T
+    generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, away: np.ndarray,
+    mirrored: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """(count, d): those far away, and as many around what was found, in antithetic pairs."""
+    size = count // 2 - len(away)
+    around = np.resize(WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
     found = np.concatenate([away, mirrored, centre + around, centre - around])
     return np.where(np.isfinite(found), found, centre)
 
@@ -168,25 +198,20 @@ def precision(target: Target, rows: PyTree, position: np.ndarray, scale: np.ndar
 def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mode]:
     """Maxima of the density among where climbs ended, likeliest mass first; plateaus and ridges are none."""
     size = root.shape[0]
+    enough = np.maximum(GAIN, 1e-5 * (1 + np.abs(ends.values))) * 10
+    left = np.argsort(-ends.values)
+    left = left[np.isfinite(ends.values[left]) & (ends.to_come[left] <= enough[left])]
+    white = ends.positions @ np.linalg.inv(root).T
     chosen: list[int] = []
-    for i in np.argsort(-ends.values):
-        if not np.isfinite(ends.values[i]) or ends.to_come[i] > max(GAIN, 1e-5 * (1 + abs(ends.values[i]))) * 10:
-            continue
-        near = [
-            abs(ends.values[i] - ends.values[j]) < SAME
-            and np.linalg.norm(np.linalg.solve(root, ends.positions[i] - ends.positions[j])) < SAME * np.sqrt(size)
-            for j in chosen
-        ]
-        if not any(near):
-            chosen.append(int(i))
-        if len(chosen) == MODES:
-            break
-    if not chosen:
-        return []
+    while len(left) and len(chosen) < MODES:
+        best = left[0]
+        chosen.append(int(best))
+        same = np.abs(ends.values[left] - ends.values[best]) < SAME
+        left = left[~(same & (np.linalg.norm(white[left] - white[best], axis=1) < SAME * np.sqrt(size)))]
     found: list[Mode] = []
     for i in chosen:
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
-        if mode is not None and not any(_alike(mode, other) for other in found) and rounded(target, rows, mode):
+        if mode is not None and not any(_alike(mode, other) for other in found):
             found.append(mode)
     if not found:
         return []
@@ -194,12 +219,31 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
     return [m for m in found if m.log_mass > found[0].log_mass - NEGLIGIBLE]
 
 
+def met(ends: Ends, modes: list[Mode]) -> np.ndarray:
+    """(modes,) how many climbs ended at each."""
+    size = ends.positions.shape[1]
+    white = [np.linalg.solve(m.root, (ends.positions - m.position).T) for m in modes]
+    return np.array([int(np.sum(np.linalg.norm(w, axis=0) < 0.5 * np.sqrt(size))) for w in white])
+
+
 def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, width: np.ndarray) -> Mode | None:
-    """The maximum and its curvature, looked at over a tenth of its own width; None where it is none."""
-    curved = precision(target, rows, position, 0.1 * width)
-    own = np.abs(np.diag(curved))
-    if np.all(np.isfinite(curved)) and np.all(own > 0):  # what was found may be far wider or narrower than the mode
-        curved = precision(target, rows, position, 0.1 / np.sqrt(own))
+    """The maximum and its curvature, looked at over a tenth of its own width; None where it is none.
+
+    What was found may be far wider than it: over its width a spike in a slab has the slab's curvature.
+    """
+    for part in NARROWER:
+        curved = precision(target, rows, position, 0.1 * part * width)
+        own = np.abs(np.diag(curved))
+        if np.all(np.isfinite(curved)) and np.all(own > 0):
+            curved = precision(target, rows, position, 0.1 / np.sqrt(own))
+        mode = _normal(position, value, curved)
+        if mode is not None and rounded(target, rows, mode):
+            return mode
+    return None
+
+
+def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | None:
+    """A maximum and the normal of a precision (d, d); None where it is not positive."""
     if not np.all(np.isfinite(curved)):
         return None
     scale = np.sqrt(np.maximum(np.abs(np.diag(curved)), 1e-300))

@@ -59,13 +59,18 @@ def reweigh(
     generator = np.random.default_rng(seed)
     size = len(centre)
     proposals = _first(centre, root, modes, size)
-    positions, densities, mixtures = np.zeros((0, size)), np.zeros(0), []
+    positions, densities = np.zeros((0, size)), np.zeros(0)
+    drawn_from: list[list[Proposal]] = []
+    by_round = np.zeros((0, 0))  # (rounds, places) log densities of what each round was drawn from
     for round_ in range(4):
         new = _drawn(generator, proposals, count)
         positions = np.concatenate([positions, new])
         densities = np.concatenate([densities, target.at(rows, new)])
-        mixtures.append(proposals)
-        log_weights = densities - _log_mixture(mixtures, positions)
+        earlier = [_log_proposals(p, new) for p in drawn_from]
+        drawn_from.append(proposals)
+        newest = _log_proposals(proposals, positions)
+        by_round = np.vstack([np.hstack([by_round, np.reshape(earlier, (-1, count))]), newest])
+        log_weights = densities - _log_mixture(by_round)
         if not np.any(np.isfinite(log_weights)):
             return None
         if round_ < 3:
@@ -134,17 +139,27 @@ def _drawn(generator: np.random.Generator, proposals: list[Proposal], count: int
     return np.concatenate(out)
 
 
-def _log_mixture(mixtures: list[list[Proposal]], positions: np.ndarray) -> np.ndarray:
+def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarray:
+    """(n,) log density of the mixture of t's."""
     size = positions.shape[1]
     constant = gammaln((FREEDOM + size) / 2) - gammaln(FREEDOM / 2) - size / 2 * np.log(FREEDOM * np.pi)
-    logs = []
-    for proposals in mixtures:
-        for p in proposals:
-            white = np.linalg.solve(p.root, (positions - p.centre).T)
-            density = constant - np.sum(np.log(np.abs(np.diag(p.root))))
-            density = density - (FREEDOM + size) / 2 * np.log1p(np.sum(white**2, 0) / FREEDOM)
-            logs.append(np.log(p.share / len(mixtures)) + density)
-    return np.asarray(logsumexp(np.stack(logs), 0))
+    logs = np.empty((len(proposals), len(positions)))
+    for out, p in zip(logs, proposals, strict=True):
+        white = (positions - p.centre) @ np.linalg.inv(p.root).T
+        out[:] = constant + np.log(p.share) - np.sum(np.log(np.abs(np.diag(p.root))))
+        out -= (FREEDOM + size) / 2 * np.log1p(np.sum(white**2, 1) / FREEDOM)
+    return _log_sum(logs)
+
+
+def _log_mixture(by_round: np.ndarray) -> np.ndarray:
+    """(n,) log density of what all places together were drawn from."""
+    return _log_sum(by_round) - np.log(len(by_round))
+
+
+def _log_sum(logs: np.ndarray) -> np.ndarray:
+    """(n,) log Σ exp of (k, n) finite numbers."""
+    top = logs.max(0)
+    return top + np.log(np.sum(np.exp(logs - top), 0))
 
 
 def _khat(log_weights: np.ndarray) -> float:

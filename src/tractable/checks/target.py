@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.core import Model, counted_log_likelihoods, log_posterior, whole
 
 PyTree = Any
-BLOCK = 32  # places in one call of the compiled program
+BLOCK = 32  # places looked at side by side
+NUMBERS = 1 << 16  # of places, in one call of the compiled program
 ROWS = 1 << 20  # rows, times places, looked at at once
 
 
@@ -45,18 +47,39 @@ class Target(NamedTuple):
         All that is looked at goes through this one program, which is compiled once for a model and its rows.
         """
         count, size = positions.shape
-        padded = np.concatenate([positions, np.repeat(positions[:1], -count % BLOCK, 0)]).astype(jnp.result_type(float))
-        found = [_values_and_slopes(self, rows, block) for block in padded.reshape(-1, BLOCK, size)]
-        values = np.concatenate([np.asarray(v, np.float64) for v, _ in found])[:count]
-        slopes = np.concatenate([np.asarray(s, np.float64) for _, s in found])[:count]
+        many = BLOCK * _blocks(size)
+        found = []
+        for begin in range(0, count, many):
+            part = positions[begin : begin + many]
+            places = np.zeros((many, size), jnp.result_type(float))
+            places[: len(part)], places[len(part) :] = part, part[-1]
+            blocks = places.reshape(-1, BLOCK, size)
+            found.append(_values_and_slopes(self, rows, blocks, -(-len(part) // BLOCK)))
+        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in found])[:count]
+        slopes = np.concatenate([np.asarray(s, np.float64).reshape(-1, size) for _, s in found])[:count]
         good = np.isfinite(values) & np.all(np.isfinite(slopes), 1)
         return np.where(good, values, -np.inf), np.where(good[:, None], slopes, 0.0)
 
 
 @functools.partial(jax.jit, static_argnames="target")
-def _values_and_slopes(target: Target, rows: PyTree, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _values_and_slopes(
+    target: Target, rows: PyTree, blocks: jax.Array, count: ArrayLike
+) -> tuple[jax.Array, jax.Array]:
+    """Values (b, n) and slopes (b, n, d) at places (b, n, d) of the first ``count`` blocks; zeros of the others."""
     look = jax.value_and_grad(target)
-    return jax.lax.map(lambda z: look(z, rows), positions, batch_size=_at_once(rows))
+
+    def one(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        seen = jax.lax.map(
+            lambda z: look(z, rows), jax.lax.dynamic_index_in_dim(blocks, i, keepdims=False), batch_size=_at_once(rows)
+        )
+        return jax.tree.map(lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, i, 0), found, seen)
+
+    return jax.lax.fori_loop(0, count, one, (jnp.zeros(blocks.shape[:2], blocks.dtype), jnp.zeros_like(blocks)))
+
+
+def _blocks(size: int) -> int:
+    """Blocks of places in one call of the compiled program, at most."""
+    return max(1, min(64, NUMBERS // (BLOCK * size)))
 
 
 def _at_once(rows: PyTree) -> int:
@@ -67,6 +90,14 @@ def _at_once(rows: PyTree) -> int:
 
 def gradient_work(target: Target, rows: PyTree) -> float:
     """Operations in one gradient, as the compiler counts them: the same whatever the load."""
-    places = jax.ShapeDtypeStruct((BLOCK, target.model.space.size), jnp.result_type(float))
-    counted: Any = _values_and_slopes.lower(target, rows, places).cost_analysis() or {}
+    leaves, tree = jax.tree.flatten(rows)
+    return _work(target, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves), tree)
+
+
+@functools.lru_cache(maxsize=64)
+def _work(target: Target, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> float:
+    rows = jax.tree.unflatten(tree, leaves)
+    size = target.model.space.size
+    places = jax.ShapeDtypeStruct((_blocks(size), BLOCK, size), jnp.result_type(float))
+    counted: Any = _values_and_slopes.lower(target, rows, places, 1).cost_analysis() or {}
     return 100.0 + (counted.get("flops", 0.0) + 10 * counted.get("transcendentals", 0.0)) / _at_once(rows)

@@ -10,6 +10,7 @@ from tractable.beliefs.belief import Fitted, Moments, Point, values_of, weighted
 from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, networks, tails
 from tractable.checks.climbs import Mode
+from tractable.checks.importance import khat
 from tractable.checks.learnt import Learnt
 from tractable.checks.reweighed import Reweighed, reweigh
 from tractable.checks.target import Target, gradient_work
@@ -27,9 +28,11 @@ SURE = 2.5  # errors of an estimate beyond which it is believed
 BEYOND = 2.0  # errors that must lie between an estimate and the limit before it is called within
 SETTLED = 1.02  # R-hat up to which another method's chains are held against a result
 WORTH = 200  # weighted places that it takes at least
+HEAVY = 0.35  # tail index of draws, 1/ν of a t, above which quantiles are looked at too
 TAIL = 0.7  # k-hat of the weights up to which they are believed
 SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
 UNVISITED = 0.05  # share of the mass at which a mode that was not visited is a reason to reject
+SELDOM = 0.02  # of the climbs, by which a maximum is met that stands for unmet ones
 BETTER = 0.1  # nats by which another maximum must be higher
 
 
@@ -137,7 +140,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     begin = climbs.starts(climbed, rows, centre, root, size.starts, seed)
     ends = climbs.climb(climbed, rows, begin, centre, root)
     if point:
-        out.append(_maximum(learnt, climbed, rows, centre, ends))
+        out.append(_maximum(learnt, climbed, rows, centre, root, ends))
         if learnt.belief.unconstrained_moments() is None:
             return out
         if target != climbed:
@@ -182,8 +185,13 @@ def _rooted(centre: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.
     return centre, scale[:, None] * np.linalg.cholesky((correlation + correlation.T) / 2 + 1e-9 * np.eye(len(scale)))
 
 
-def _maximum(learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, ends: climbs.Ends) -> Check:
-    """Whether any of the climbs ended higher than the point, and how many agree."""
+def _maximum(
+    learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, ends: climbs.Ends
+) -> Check:
+    """Whether any of the climbs ended higher than the point, how many agree, and whether they may have met all maxima.
+
+    A maximum that few of them met stands for those that none did (Good 1953).
+    """
     own = float(target.at(rows, centre[None])[0])
     slack = BETTER + 1e-6 * abs(own)
     best = int(np.argmax(ends.values))
@@ -199,6 +207,12 @@ def _maximum(learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, e
         where = _place(learnt, ends.positions[best])
         sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence)
+    modes = climbs.modes(target, rows, ends, root)
+    met = climbs.met(ends, modes)
+    if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
+        rare, where = met.min(), _place(learnt, modes[int(np.argmin(met))].position)
+        sentence = f"maxima; of {len(ends.values)} climbs {rare} met the one near {where}: there may be others, higher"
+        return Check("starts that agree", float(len(modes)), "caution", sentence)
     sentence = f"of {len(ends.values)} climbs from overdispersed starts that ended as high; none ended higher"
     return Check("starts that agree", float(same), "trust" if same else "caution", sentence)
 
@@ -258,10 +272,8 @@ def _shape(
     compared, by = None, ""
     if found is not None and believed(found):
         values = values_of(target.model, found.positions).astype(np.float64)
-        compared = _against(learnt, *found.moments(values))
         by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
-        if compared is None:  # moments that the tails decide: quantiles tell
-            compared, by = _quantiles(learnt, values, found), f"{by}; by quantiles"
+        compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
     chained = learnt.method.chained
     if compared is None or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
@@ -314,12 +326,35 @@ def _beside(learnt: Learnt, other: Learnt) -> Check:
     return Check(f"{name} beside it", compared.error, compared.verdict(learnt.method.chained), sentence)
 
 
-def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared | None:
+def _with_tails(
+    learnt: Learnt, compared: Compared | None, values: np.ndarray, weights: np.ndarray | None, worth: float
+) -> Compared | None:
+    """What moments say, and where tails decide the moments what quantiles say: then the worse of the two."""
+    if learnt.is_point or (compared is not None and not _heavy(learnt)):
+        return compared
+    by_quantiles = _quantiles(learnt, values, weights, worth)
+    if compared is None:
+        return by_quantiles
+    words, chained = ("trust", "caution", "reject"), learnt.method.chained
+    return max(compared, by_quantiles, key=lambda c: words.index(c.verdict(chained)))
+
+
+def _heavy(learnt: Learnt) -> bool:
+    """Whether the draws of some number have tails in which an estimated sd does not settle."""
+    flat = learnt.values.reshape(-1, len(learnt.names))
+    if len(flat) < WORTH:
+        return False
+    with np.errstate(divide="ignore"):
+        away = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
+    tail = away[: 3 * math.isqrt(len(flat))]
+    hill = np.mean(tail - tail[-1], 0)  # above the index by what is not yet tail: few numbers need the dearer estimate
+    return any(khat(column[np.isfinite(column)]) > HEAVY for column in away.T[hill > HEAVY])
+
+
+def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, worth: float) -> Compared:
     """5, 50 and 95 % quantiles, in units of a fifth of the half-width of the middle 68 %."""
-    if learnt.is_point:
-        return None
     levels = [0.05, 0.16, 0.5, 0.84, 0.95]
-    theirs = weighted_quantiles(values, levels, found.weights)
+    theirs = weighted_quantiles(values, levels, weights)
     flat = learnt.values.reshape(-1, len(learnt.names))
     own = weighted_quantiles(flat, levels, None if learnt.weights is None else learnt.weights.ravel())
     half = (theirs[3] - theirs[1]) / 2
@@ -329,7 +364,7 @@ def _quantiles(learnt: Learnt, values: np.ndarray, found: Reweighed) -> Compared
     run = weighted_quantiles(flat, steps, None if learnt.weights is None else learnt.weights.ravel())
     steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
     spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
-    chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / found.ess) / MEANS_OFF
+    chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / worth) / MEANS_OFF
     return Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)._replace(
         tails=True
     )
@@ -354,7 +389,8 @@ def _moved(
     error = walkers.std(0, ddof=1) / math.sqrt(values.shape[1])
     squares = np.square(values - mean).mean(0)
     sd_error = squares.std(0, ddof=1) / math.sqrt(values.shape[1]) / np.maximum(squares.mean(0), 1e-300) / 2
-    return _against(learnt, mean, error, sd, sd_error)
+    flat = values.reshape(-1, values.shape[-1])
+    return _with_tails(learnt, _against(learnt, mean, error, sd, sd_error), flat, None, float(values.shape[1]))
 
 
 def errors_serve(looked: Sequence[Check]) -> bool:
