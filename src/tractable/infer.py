@@ -1,11 +1,13 @@
 """``infer`` runs a method on a model and data."""
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
+from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
@@ -92,6 +94,8 @@ def infer(
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session._replace(held_out=held_out))
     posterior = Posterior(model, data, method, seed, *outcome).verify(verify, held_out=held_out)
+    if not posterior.interrupted:
+        posterior = _begun_again(posterior, verify, progress, held_out)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
@@ -99,6 +103,24 @@ def infer(
         there = asked if method.chained else "this is where it stood"
         tell(f"The run was interrupted: {there}.")
     return posterior
+
+
+def _begun_again(
+    posterior: Posterior, verify: str | None, progress: bool | Callable | None, held_out: Data | None
+) -> Posterior:
+    """What the same climb learns from the place that a look found better; as it was where none did."""
+    place = next((check.place for check in posterior.looked if check.place is not None), None)
+    if place is None or not posterior.method.climbs:
+        return posterior
+    with sitting(posterior.model, posterior.data, posterior.seed, progress) as session:
+        outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
+    seconds = {name: posterior.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
+    if outcome.interrupted:
+        return posterior
+    again = dataclasses.replace(posterior, belief=outcome.belief, found=outcome.found, seconds=seconds, judged=None)
+    again = again.verify(verify, held_out=held_out)
+    sentence = "the first climb ended at a lesser maximum; this one began at the one that a look found"
+    return dataclasses.replace(again, looked=(Check("begun again", 1.0, "trust", sentence), *again.looked))
 
 
 def _over(method: Method, devices: int | None) -> Callable:

@@ -278,10 +278,25 @@ def test_a_point_is_judged_as_a_point() -> None:
 
 def test_a_higher_maximum_is_named() -> None:
     """The narrow mode is the higher one, by log(0.3/NARROW²/0.7), and the climb begins at the other."""
-    report = tr.infer(TWO, None, tr.MAP()).report()
+    report = tr.infer(TWO, None, tr.MAP(), verify=None).verify().report()
     check = next(c for c in report.checks if c.name == "higher maximum")
     assert report.verdict == "reject"
     np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
+
+
+@pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.MeanField()], ids=["MAP", "Laplace", "MeanField"])
+def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> None:
+    """The mode at 9 has nine tenths of the mass, and is the higher one; every climb begins near 0."""
+
+    def two(z: jax.Array) -> jax.Array:
+        return jnp.logaddexp(math.log(0.1) - jnp.sum(z**2) / 2, math.log(0.9) - jnp.sum((z - FAR) ** 2) / 2)
+
+    model = Model.from_log_density(two, jnp.zeros(2))
+    first, again = (tr.infer(model, None, method, verify=verify) for verify in (None, "auto"))
+    np.testing.assert_allclose(first.mean(), 0, atol=0.1)
+    np.testing.assert_allclose(again.mean(), FAR, atol=0.1)
+    assert again.looked[0].name == "begun again"
+    assert again.report().verdict == ("trust" if method.point else "reject")  # a tenth of the mass is elsewhere
 
 
 def test_maximum_likelihood_of_separable_data_is_rejected() -> None:

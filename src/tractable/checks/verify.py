@@ -206,7 +206,7 @@ def _maximum(
     if above > slack:
         where = _place(learnt, ends.positions[best])
         sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
-        return Check("higher maximum", above, "reject", sentence)
+        return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
     modes = climbs.modes(target, rows, ends, root)
     met = climbs.met(ends, modes)
     if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
@@ -240,7 +240,10 @@ def _visited(learnt: Learnt, modes: list[Mode], found: Reweighed | None) -> Chec
         worst = missed[int(np.argmax(share[missed]))]
         where, held = _place(learnt, modes[worst].position), f"about {100 * share[worst]:.0f} %"
         sentence = f"found; a mode near {where} holds {held} of the mass and {100 * drawn[worst]:.0f} % of the draws"
-        return Check("modes", float(len(modes)), "reject", sentence)
+        better = worst == int(np.argmax(share))
+        return Check(
+            "modes", float(len(modes)), "reject", sentence, tuple(modes[worst].position.tolist()) if better else None
+        )
     sentence = "found by climbs from overdispersed starts; the draws visit all that hold more than 5 % of the mass"
     return Check("modes", float(len(modes)), "trust", sentence)
 

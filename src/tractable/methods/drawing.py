@@ -236,6 +236,14 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     return jnp.stack(found)
 
 
+def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
+    """(count, d) unconstrained positions for climbs: the session's own, where it has one, and others as ``starts``."""
+    if session.near is None:
+        return starts(session.model, session.data, key, count)
+    near = jnp.asarray([session.near], jnp.result_type(float))
+    return near if count == 1 else jnp.concatenate([near, starts(session.model, session.data, key, count - 1)])
+
+
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
     """(d,) a place to begin at: the last of ``ATTEMPTS`` is the centre itself."""
     centre, width = jnp.zeros(model.space.size), 2.0

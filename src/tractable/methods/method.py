@@ -90,6 +90,7 @@ class Method(Settings):
     exact: ClassVar[bool] = False  # every draw is one of the posterior
     chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
     beside: ClassVar[str] = "nuts"  # the method that a thorough look holds its result against
+    climbs: ClassVar[bool] = False  # from a place: one from which it ends better is begun at again
     verified: ClassVar[bool] = False  # learns a posterior of θ, or a point, that can be held against the density
 
     def __init_subclass__(cls) -> None:

@@ -16,7 +16,7 @@ from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
 from tractable.core import Data, Kernel, Model, Objective, counted_log_likelihoods
 from tractable.kernels.ascend import ascend
-from tractable.methods.drawing import chain_keys, starts
+from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
 from tractable.methods.search import Maximum, all_rows, maximum, standard_errors, total
 from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
@@ -58,6 +58,7 @@ class MAP(Method):
     point: ClassVar[bool] = True
     prior: ClassVar[bool] = True
     verified: ClassVar[bool] = True
+    climbs: ClassVar[bool] = True
     optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
     steps: Count = 2000
     batch_size: Count | None = None
@@ -98,7 +99,7 @@ class MAP(Method):
         Args:
             jacobian: of the density of the unconstrained position, which ``objective`` then climbs too.
         """
-        positions = starts(session.model, session.data, session.key, self.starts)
+        positions = starts_of(session, session.key, self.starts)
         if self.optimizer != "lbfgs":
             return self._followed(session, positions, jacobian)
         journal = Journal(session, "climbing", len(positions) * self.steps)

@@ -47,6 +47,7 @@ class Session(NamedTuple):
     saver: Saver | None = None
     moments: bool = False  # running moments are kept in place of draws
     held_out: Any = None  # Data by which climbs end, or None
+    near: tuple[float, ...] | None = None  # an unconstrained position (d,) that the first climb begins at
 
     @property
     def resume(self) -> dict[str, np.ndarray] | None:

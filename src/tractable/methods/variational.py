@@ -23,7 +23,7 @@ from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
-from tractable.methods.drawing import starts
+from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum
 from tractable.methods.stretches import HELD, held_out_best
@@ -64,6 +64,7 @@ class Variational(Method):
 
     kind: ClassVar[str] = ""  # of ``approximations.of``
     verified: ClassVar[bool] = True
+    climbs: ClassVar[bool] = True
     divergence: Literal["reverse", "forward"] = "reverse"
     gradient: Gradient = "reparameterised"
     control: Control = "leave-one-out"
@@ -178,7 +179,7 @@ class Variational(Method):
     def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(start, d) means and standard deviations to begin with."""
         model, data = session.model, session.data
-        positions = starts(model, data, key, self.starts)
+        positions = starts_of(session, key, self.starts)
         size = model.space.size
         if self.start == "random" or size > MODE_SIZE or (data is not None and not data.resident):
             scale = 0.1 if model.start is None else 0.01  # a network's start is a point that more noise would drown

@@ -286,7 +286,7 @@ class Posterior(Learnt):
             "names": self.names,
             "title": report.title,
             "verdict": report.verdict,
-            "checks": [c._asdict() | {"value": float(c.value)} for c in report.checks],
+            "checks": [c._replace(place=None)._asdict() | {"value": float(c.value)} for c in report.checks],
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "found": {k: v for k, v in self.found.items() if isinstance(v, int | float | str)},
