@@ -47,7 +47,8 @@ class MAP(Method):
         steps: iterations at most.
         batch_size: rows a step for optax optimisers; None takes all.
         tolerance: of the gradient's largest component, a datum.
-        starts: climbs from random starts; the best is kept and the report says whether they agree.
+        starts: climbs from random starts; the best is kept and the report says whether they agree. Where looking at
+            it again finds a higher maximum, the climb begins once more, there.
 
     Reports standard errors from the observed information where there are at most 1000 parameters and where, looked at
     again, they are a posterior's sds around its mean; ``infer(..., verify=None)`` shows them unseen. A maximum does not
