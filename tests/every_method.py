@@ -97,7 +97,9 @@ ON_ROWS = {
     "ensemble": tr.DeepEnsemble(size=2, member=tr.MAP(starts=2)),
     "ensemble of chains": tr.DeepEnsemble(size=2, member=tr.SGLD(**NOISY, step_size=0.01)),
 }
+GLM = tr.models.linear.generalised_linear(2, "normal")
 CASES = {
+    "inla": Case(GLM, (Y, X), tr.INLA(draws=90)),
     **{name: Case(REGRESSION, (Y, X), method) for name, method in ON_ROWS.items()},
     "em": Case(MIXTURE, (POINTS,), tr.EM(starts=2, steps=30)),
     "em by gradient": Case(COOK, (RATINGS,), tr.EM(starts=2, steps=30)),

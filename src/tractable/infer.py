@@ -93,9 +93,7 @@ def infer(
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session._replace(held_out=held_out))
-    posterior = Posterior(model, data, method, seed, *outcome).verify(verify, held_out=held_out)
-    if not posterior.interrupted:
-        posterior = _begun_again(posterior, verify, progress, held_out)
+    posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, progress, held_out)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
@@ -105,12 +103,13 @@ def infer(
     return posterior
 
 
-def _begun_again(
-    posterior: Posterior, verify: str | None, progress: bool | Callable | None, held_out: Data | None
+def looked_at(
+    posterior: Posterior, verify: str | None, progress: bool | Callable | None, held_out: Data | None = None
 ) -> Posterior:
-    """What the same climb learns from the place that a look found better; as it was where none did."""
+    """The posterior looked at again; where a look found a better place, what the same climb learns from there."""
+    posterior = posterior.verify(verify, held_out=held_out)
     place = next((check.place for check in posterior.looked if check.place is not None), None)
-    if place is None or not posterior.method.climbs:
+    if place is None or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with sitting(posterior.model, posterior.data, posterior.seed, progress) as session:
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
@@ -119,7 +118,7 @@ def _begun_again(
         return posterior
     again = dataclasses.replace(posterior, belief=outcome.belief, found=outcome.found, seconds=seconds, judged=None)
     again = again.verify(verify, held_out=held_out)
-    sentence = "the first climb ended at a lesser maximum; this one began at the one that a look found"
+    sentence = "the first climb ended lower, or at a mode of less mass; this one began where a look found better"
     return dataclasses.replace(again, looked=(Check("begun again", 1.0, "trust", sentence), *again.looked))
 
 

@@ -564,7 +564,7 @@ def integrated(
         linear = quadrature.structure(model, data)
         assert linear is not None
         size = model.space.size
-        offsets, features = quadrature._features(model, jnp.asarray(data.given))
+        offsets, features = quadrature.features_of(model, jnp.asarray(data.given))
         scores[f"{kind}: offset"] = error(offsets, 0.3, 1e-12)
         for name in families:
             q, phi = family_and_phi(name, size)

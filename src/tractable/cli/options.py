@@ -47,7 +47,7 @@ FitKind = Annotated[
 MethodName = Annotated[
     Text,
     Option(
-        help="mle, map, laplace, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
+        help="mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
         "nuts, sgld or sghmc; em of a mixture; autoencoding, importance-weighted, nvil, vimco, wake-sleep or "
         "reweighted-wake-sleep of a vae or belief-network.  \\[default: nuts; of a network bbb, of a mixture em, of a "
         "vae autoencoding, of a belief-network nvil]"

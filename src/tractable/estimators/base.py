@@ -179,10 +179,14 @@ class Explaining(Bayesian):
         if back.any():
             beyond = self._scaling.targets(y[back]).astype(targets.dtype) if self._measured else y[back].astype(int)
             held_out = Data(beyond, given=self._inputs(x[back], int(back.sum())))
-        method: Any = named(self.method)() if isinstance(self.method, str) else self.method
-        fitted = self._inferred(prior, data, lowered(method, count), self.verify, held_out)
+        fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
         # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+
+    def _chosen(self) -> Method:
+        """The method, of a name with its default settings."""
+        method: Any = named(self.method)() if isinstance(self.method, str) else self.method
+        return method
 
     def _kept_out(self, setting: str, weight: np.ndarray) -> np.ndarray:
         """(n,) which rows, of those that count, a share kept out of the fit is: at random, rounded up."""

@@ -7,11 +7,12 @@ import numpy as np
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
+from tractable.methods import INLA, FullRank, Method
 from tractable.models.linear import generalised_linear
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 
-METHOD = "fullrank"  # by default: by quadrature where η is one number, and so without noise
+AUTO = "auto"  # nested Laplace where η is one number, which is exact where y is normal; else a full-rank q
 
 
 @dataclass(eq=False, repr=False)
@@ -26,7 +27,8 @@ class BayesianLinearRegression(BayesianRegressor):
     Args:
         weight_scale: > 0, prior sd of a weight.
         intercept_scale: > 0, prior sd of the intercept.
-        method, level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
+        method: "auto" is ``INLA``, which is exact here; or as for ``BayesianMLPRegressor``.
+        level, calibration, random_state, verify: as there.
 
     Attributes:
         coef_: (D,) posterior means, units of y by units of x.
@@ -43,7 +45,7 @@ class BayesianLinearRegression(BayesianRegressor):
 
     weight_scale: float = 2.5
     intercept_scale: float = 5.0
-    method: Learner = METHOD
+    method: Learner = AUTO
     level: Level = 0.9
     calibration: HeldOut = 0.0
     random_state: RandomState = None
@@ -51,6 +53,9 @@ class BayesianLinearRegression(BayesianRegressor):
 
     def _model(self) -> Model:
         return generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
+
+    def _chosen(self) -> Method:
+        return INLA() if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -73,7 +78,8 @@ class BayesianLogisticRegression(BayesianClassifier):
     With more than two classes weights and intercepts sum to zero over the classes (``models.generalised_linear``).
 
     Args:
-        weight_scale, intercept_scale, method, random_state, verify: as for ``BayesianLinearRegression``.
+        weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
+        method: "auto" is ``INLA`` of two classes and ``FullRank`` of more.
 
     Attributes:
         coef_: (1, D), or (C, D) of more than two classes: posterior means, log odds by units of x.
@@ -90,13 +96,18 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     weight_scale: float = 2.5
     intercept_scale: float = 5.0
-    method: Learner = METHOD
+    method: Learner = AUTO
     random_state: RandomState = None
     verify: Verify = "auto"
 
     def _model(self) -> Model:
         family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
         return generalised_linear(self.n_features_in_, family, classes, self.weight_scale, self.intercept_scale)
+
+    def _chosen(self) -> Method:
+        if self.method != AUTO:
+            return super()._chosen()
+        return INLA() if len(self.classes_) == 2 else FullRank()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)

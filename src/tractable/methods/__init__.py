@@ -3,6 +3,7 @@
 # isort: off
 from tractable.methods.points import MAP, MLE
 from tractable.methods.laplace import Laplace
+from tractable.methods.inla import INLA
 from tractable.methods.rejection import Rejection
 from tractable.methods.metropolis import MALA, RandomWalk
 from tractable.methods.hamiltonian import HMC, NUTS
@@ -21,7 +22,7 @@ from tractable.methods.method import METHODS, Method, from_settings, named
 # isort: on
 
 __all__ = [
-    "EM", "HMC", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
+    "EM", "HMC", "INLA", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
     "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "ImportanceWeighted", "Laplace", "LowRank",
     "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep", "WakeSleep",
     "from_settings", "named",

@@ -143,11 +143,13 @@ class Journal:
 
     def __init__(self, session: Session, phase: str, of: int) -> None:
         self.say = lambda: session.say(phase, min(self.count, of), of)
-        self.heard = [] if session.resume is None else list(session.resume.get("heard", ()))
+        saved = session.resume or {}
+        lengths = saved.get("lengths", np.zeros(0, int))
+        self.heard = np.split(saved["heard"], np.cumsum(lengths)[:-1]) if len(lengths) else []
         self.count, self.keep = 0, session.keeper()
 
     def __call__(self, ask: Callable[[], tuple[float, np.ndarray]]) -> tuple[float, np.ndarray]:
-        """A value and its gradient (d,)."""
+        """A value and its gradient, or other numbers, (d,)."""
         self.count += 1
         if self.count <= len(self.heard):
             value, *gradient = np.split(self.heard[self.count - 1], [1])
@@ -160,7 +162,9 @@ class Journal:
         return value, gradient
 
     def standing(self) -> dict[str, np.ndarray]:
-        return {"heard": np.stack(self.heard)} if self.heard else {}
+        if not self.heard:
+            return {}
+        return {"heard": np.concatenate(self.heard), "lengths": np.array([len(each) for each in self.heard])}
 
     def close(self) -> None:
         """Save all of it."""

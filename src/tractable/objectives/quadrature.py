@@ -89,7 +89,7 @@ def climb(
     start = q.init(jnp.zeros(size, dtype), jnp.full(size, 0.5, dtype))
     ravel, unravel = raveller(q, size, dtype)
     (y, given), counts = apart(data.arrays())
-    offsets, features = _features(model, given)
+    offsets, features = features_of(model, given)
     fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
 
     def downhill(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -152,7 +152,7 @@ def expected(
             data = jax.lax.map(at, mean[other] + sd[other] * nodes) @ shares
         prior = jnp.sum(jnp.where(linear.weights > 0, _expected_prior(linear, mean, sd), 0.0))
         if other is not None:
-            priors = jax.vmap(functools.partial(_other_prior, model, linear, other))
+            priors = jax.vmap(functools.partial(other_prior, model, linear, other))
             prior = prior + priors(mean[other] + sd[other] * nodes) @ shares
         return data + prior + q.entropy(phi)
 
@@ -191,7 +191,7 @@ def _expected_prior(linear: Linear, mean: jax.Array, sd: jax.Array) -> jax.Array
     return jnp.where(linear.laplace, laplace, normal - approximations.LOG_2PI / 2)
 
 
-def _other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
+def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
     """log prior and log-determinant of the one number that is no weight."""
 
     def total(z: jax.Array) -> jax.Array:
@@ -220,7 +220,7 @@ def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, C
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _features(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
+def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     """c (N,) and f (N, d)."""
     zero = jnp.zeros(model.space.size)
 

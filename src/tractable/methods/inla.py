@@ -1,0 +1,376 @@
+"""Nested Laplace: weights that are normal given one other number, over which they are integrated."""
+
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from tractable.beliefs.belief import Draws
+from tractable.beliefs.check import Check
+from tractable.checks.importance import khat, khat_limit
+from tractable.checks.learnt import Learnt
+from tractable.core import Model
+from tractable.data.rows import Data, apart
+from tractable.methods.method import Method, Outcome, Session
+from tractable.methods.stretches import Journal
+from tractable.models.causes import log_prob_of
+from tractable.objectives import quadrature
+from tractable.objectives.quadrature import Linear
+from tractable.tools.errors import ModelError
+from tractable.tools.settings import Count, Positive
+
+PyTree = Any
+ROWS = 1024  # whose sums are kept apart: single precision does not know differences of a million nats
+NEAR = 0.2  # k-hat of the normals' draws, above which others are drawn
+FREEDOM, WIDER = 5.0, 1.2  # of the t that these are drawn from, and its scale of their covariance
+WEIGHED = 2e7  # rows times draws, up to which draws are weighed
+FALL = 12.0  # nats below its maximum, to which the other number's density is followed
+STEP = 0.75  # of its sds between two places: the trapezoid's error is then below 1e-8
+ROUNDING = 1e-2  # nats left to climb below which Newton's steps may be rounding
+REACH = 12.0  # of u, on either side: of a noise from 6e-6 to 160,000
+FURTHEST = 40  # places on either side, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class INLA(Method):
+    """Weights β of a linear predictor, and at most one other number u: nested Laplace (Rue, Martino & Chopin 2009).
+
+        p(β, u | y) ≈ p̃(u | y) N(β; β̂(u), H(u)⁻¹),      H(u) = −∇²_β log p(y, β | u) at its maximum β̂(u)
+        log p̃(u | y) = log p(y, β̂(u), u) − ½ log det H(u) + constant
+
+    Exact but for the integral over u where y is normal (a weight's prior is: ridge regression with its noise integrated
+    out). Elsewhere, as in logistic and Poisson regression, as near as the likelihood is to a normal one, which draws'
+    importance weights correct and k-hat tells, where there are few enough rows to weigh them.
+
+    Needs a likelihood that goes ``Through`` one linear predictor, normal priors on its weights, and data in memory:
+    ``models.generalised_linear`` and its like.
+
+    Args:
+        draws: of the posterior, independent; of weights their first two moments given u are exact.
+        tolerance: of a climb to β̂(u), in nats.
+        steps: Newton's steps to it, at most.
+    """
+
+    label: ClassVar[str] = "inla"
+    independent: ClassVar[bool] = True
+    verified: ClassVar[bool] = True
+    draws: Count = 4000
+    tolerance: Positive = 1e-6
+    steps: Count = 50
+
+    def learn(self, session: Session) -> Outcome:
+        model, data = session.model, session.data
+        began = time.perf_counter()
+        linear = quadrature.structure(model, data)
+        if linear is None or data is None or np.any(linear.laplace[linear.weights > 0]):
+            raise ModelError(
+                "INLA expects a likelihood that goes Through one linear predictor, normal priors on its weights and at "
+                "most one other number, on data in memory; this model has another shape. Use Laplace() or NUTS()."
+            )
+        journal = Journal(session, "climbing", 64)
+        given = _Given(model, data, linear, journal)
+        places = self._places(given, session)
+        journal.close()
+        climbed = time.perf_counter()
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
+        positions, log_q = _drawn(rng, linear, places, self.draws)
+        weights, shape = None, float("nan")
+        if not given.quadratic and len(positions) * data.size <= WEIGHED:
+            weights, shape = _weighed(given.log_densities(positions) - log_q)
+            if shape > NEAR:  # skewed: a t has tails that the normal misses
+                positions, log_q = _wider(rng, positions, weights)
+                weights, shape = _weighed(given.log_densities(positions) - log_q)
+            weights = None if shape == -np.inf else weights[None]
+        found = {
+            "evaluations": journal.count, "places": len(places), "khat": shape,
+            "left": max(place.left for place in places), "end": _end(places),
+        }  # fmt: skip
+        seconds = {"climbing": climbed - began, "drawing": time.perf_counter() - climbed}
+        info = {} if weights is None else {"weight": weights}
+        return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
+
+    def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
+        return info.get("weight")
+
+    def _places(self, given: "_Given", session: Session) -> list["_Place"]:
+        """β̂ and H at places of u that hold all but a hundred-thousandth of its mass; one where there is no u."""
+        if given.linear.other is None:
+            return [self._conditional(given, 0.0, given.linear.centre, session)]
+        found: dict[float, _Place] = {}
+
+        def at(u: float) -> float:
+            """Minus log p̃(u); very much where u is so far out that single precision does not know it."""
+            if not abs(u) <= REACH:
+                return 1e300
+            near = min(found.values(), key=lambda p: abs(p.u - u)).beta if found else given.linear.centre
+            found[u] = self._conditional(given, u, near, session)
+            return -found[u].log_density
+
+        from scipy.optimize import minimize_scalar
+
+        climbed: Any = minimize_scalar(at, bracket=(0.0, -0.5), tol=1e-3, options={"maxiter": 100})
+        best = float(climbed.x)
+        top, width = -at(best), 0.1
+        for _ in range(20):  # a step at which log p̃ falls by half a nat, on the side that falls more slowly
+            falls = top + min(at(best + width), at(best - width))
+            if session.stop() or 0.2 < falls < 1.0:
+                break
+            width *= float(np.clip(np.sqrt(0.5 / max(falls, 1e-6)), 0.1, 10.0))
+        grid = [found[best]]
+        for side in (-1, 1):
+            for i in range(1, FURTHEST + 1):
+                u = best + side * i * STEP * width
+                fallen = top + at(u)
+                grid += [found[u]] if u in found else []
+                if session.stop() or fallen > FALL:
+                    break
+        return sorted(grid, key=lambda place: place.u)
+
+    def _conditional(self, given: "_Given", u: float, beta: np.ndarray, session: Session) -> "_Place":
+        """Newton's steps to β̂(u), halved where they do not climb."""
+        value, slope, precision = given.slope(beta, u)
+        before = np.inf
+        for _ in range(self.steps):
+            step = np.linalg.solve(precision, slope)
+            left = float(slope @ step) / 2
+            # Newton's steps that gain no more are those of rounding.
+            if left <= self.tolerance or (left < ROUNDING and left > before / 4) or session.stop():
+                break
+            size, before = 1.0, left
+            while True:
+                new = given.slope(beta + size * step, u)
+                if new[0] >= value - 1e-7 * abs(value) or size < 1e-6:
+                    break
+                size /= 2
+            beta, (value, slope, precision) = beta + size * step, new
+        root = np.linalg.cholesky(precision)
+        return _Place(u, beta, np.linalg.inv(root).T, value - float(np.sum(np.log(np.diag(root)))), left)
+
+    def checks(self, posterior: Learnt) -> list[Check]:
+        found = posterior.found
+        left, end = found["left"], found["end"]
+        verdict = "trust" if left <= 1e-2 else "reject"
+        out = [Check("left to climb", left, verdict, "nats, of β given the other number, at the place where most is")]
+        if found["places"] > 1:
+            verdict = "trust" if end > FALL / 2 else "reject"
+            sentence = f"nats that the other number's density falls to the ends of {found['places']} places"
+            out.append(Check("ends", end, verdict, sentence))
+        shape = found["khat"]
+        if not np.isnan(shape):
+            limit = khat_limit(posterior.count)
+            verdict = "trust" if shape <= limit else "caution"
+            out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
+        return out
+
+
+class _Place(NamedTuple):
+    """The weights' normal given u."""
+
+    u: float
+    beta: np.ndarray  # (d,) its mean; 0 at ``other``
+    root: np.ndarray  # (d, d) R, R Rᵀ = H⁻¹
+    log_density: float  # of u, up to a constant
+    left: float  # nats to climb
+
+
+class _Rows(NamedTuple):
+    """Rows in blocks (b, n, …), the last filled with rows that count nothing."""
+
+    y: PyTree
+    offsets: jax.Array  # (b, n)
+    features: jax.Array  # (b, n, d)
+    counts: jax.Array  # (b, n)
+
+    @classmethod
+    def of(cls, model: Model, data: Data) -> "_Rows":
+        (y, given), counts = apart(data.arrays())
+        offsets, features = quadrature.features_of(model, given)
+        counts = jnp.ones(len(offsets)) if counts is None else jnp.asarray(counts)
+        size = min(ROWS, len(offsets))
+        rest = -len(offsets) % size
+
+        def blocks(rows: jax.Array, **how: Any) -> jax.Array:
+            padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
+            return padded.reshape(-1, size, *rows.shape[1:])
+
+        return cls(
+            jax.tree.map(lambda a: blocks(jnp.asarray(a), mode="edge"), y), blocks(offsets), blocks(features),
+            blocks(counts),
+        )  # fmt: skip
+
+    def summed(self, values: jax.Array) -> jax.Array:
+        """(b,) sums of (b, n) values, as often as rows count."""
+        return jnp.sum(jnp.where(self.counts > 0, self.counts * values, 0.0), 1)
+
+
+class _Given:
+    """log p(y, β, u) and its slope and curvature in β (d,), asked through a journal."""
+
+    def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
+        self.model, self.linear, self.journal = model, linear, journal
+        self.rows = _Rows.of(model, data)
+        self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
+        self.acting = linear.weights > 0
+        self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)  # precisions; 1 where there is no weight
+        self.gram: np.ndarray | None = None
+        self.quadratic = True  # the likelihood, wherever it was asked: weights are then exactly normal
+
+    def slope(self, beta: np.ndarray, u: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value, slope (d,) and −∇² (d, d) in β; of ``other`` slope 0 and precision 1."""
+        flat = jnp.asarray(beta, self.rows.offsets.dtype)
+
+        def ask() -> tuple[float, np.ndarray]:
+            values, slopes, curved, prior = _sums(self.model, self.linear.other, self.fixed, self.rows, flat, u)
+            value, slope = np.sum(np.asarray(values, np.float64)), np.sum(np.asarray(slopes, np.float64), 0)
+            return float(value) + float(prior), np.concatenate([slope, np.asarray(curved, np.float64)])
+
+        value, told = self.journal(ask)
+        slope, (least, most) = told[:-2], told[-2:]
+        if most - least <= 1e-5 * most:  # of all rows alike: one matrix, up to its scale
+            if self.gram is None:
+                self.gram = self._curvature(flat, u) / most
+            curvature = most * self.gram
+        else:
+            curvature, self.quadratic = self._curvature(flat, u), False
+        away = self._away(beta)
+        value -= float(np.sum(self.prior * away**2)) / 2
+        return value, slope * self.acting - self.prior * away, curvature + np.diag(self.prior)
+
+    def log_densities(self, positions: np.ndarray) -> np.ndarray:
+        """(draw,) log p(y, β, u) up to a constant, of rows that count."""
+        flat = jnp.asarray(positions, self.rows.offsets.dtype)
+        found = _log_densities(self.model, self.linear.other, self.fixed, self.rows, flat)
+        return np.asarray(found, np.float64) - np.sum(self.prior * self._away(positions) ** 2, 1) / 2
+
+    def _away(self, beta: np.ndarray) -> np.ndarray:
+        return np.where(self.acting, beta - self.linear.centre, 0.0)
+
+    def _curvature(self, flat: jax.Array, u: float) -> np.ndarray:
+        def ask() -> tuple[float, np.ndarray]:
+            found = _curvature(self.model, self.linear.other, self.rows, flat, u)
+            return 0.0, np.asarray(found, np.float64).ravel()
+
+        return self.journal(ask)[1].reshape(len(flat), len(flat))
+
+
+def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> Any:
+    """η, y -> log p(y | η, u) of one row."""
+    likelihood: Any = model.likelihood
+    params = model.params(beta if other is None else beta.at[other].set(u))
+    return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "other"))
+def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
+    """Σ log p (b,) and its slopes (b, d) block by block, least and most −∂²/∂η², and log p(u)."""
+    one = _of_row(model, other, beta, u)
+    etas = rows.offsets + rows.features @ beta
+    values, slopes = jax.vmap(jax.vmap(jax.value_and_grad(one)))(etas, rows.y)
+    curved = -jax.vmap(jax.vmap(jax.grad(jax.grad(one))))(etas, rows.y)
+    there = rows.counts > 0
+    curved = jnp.stack([jnp.where(there, curved, jnp.inf).min(), jnp.where(there, curved, -jnp.inf).max()])
+    slopes = jnp.einsum("bn,bnd->bd", jnp.where(there, rows.counts * slopes, 0.0), rows.features)
+    prior = jnp.zeros(()) if other is None else quadrature.other_prior(model, linear, other, u)
+    return rows.summed(values), slopes, curved, prior
+
+
+@functools.partial(jax.jit, static_argnames=("model", "other"))
+def _curvature(model, other, rows, beta, u) -> jax.Array:
+    """Σ −∂²/∂η² f fᵀ, (d, d)."""
+    one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
+
+    def block(so_far: jax.Array, part: _Rows) -> tuple[jax.Array, None]:
+        curved = -jax.vmap(one)(part.offsets + part.features @ beta, part.y)
+        weighed = part.features * jnp.where(part.counts > 0, part.counts * curved, 0.0)[:, None]
+        return so_far + weighed.T @ part.features, None
+
+    return jax.lax.scan(block, jnp.zeros((len(beta), len(beta)), beta.dtype), rows)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "other"))
+def _log_densities(model, other, linear, rows, positions) -> jax.Array:
+    """(draw,) log p(y, u | β)."""
+
+    def one(position: jax.Array) -> jax.Array:
+        beta = position if other is None else position.at[other].set(0.0)
+        u = jnp.zeros(()) if other is None else position[other]
+        etas = rows.offsets + rows.features @ beta
+        values = rows.summed(jax.vmap(jax.vmap(_of_row(model, other, beta, u)))(etas, rows.y))
+        prior = jnp.zeros(()) if other is None else quadrature.other_prior(model, linear, other, u)
+        return jnp.sum(values) + prior
+
+    return jax.lax.map(one, positions, batch_size=16)
+
+
+def _end(places: list[_Place]) -> float:
+    top = max(place.log_density for place in places)
+    return float(top - max(places[0].log_density, places[-1].log_density))
+
+
+def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (count, d) and their log density.
+
+    u is stratified by a cubic spline of its log density; β's mean goes by one too, and its root by lines.
+    """
+    size = len(linear.weights)
+    index = np.flatnonzero(linear.weights > 0)
+    noise = _standard(rng, count, len(index))
+    log_q = -np.sum(noise**2, 1) / 2
+    if len(places) == 1:
+        means, share, which = np.repeat(places[0].beta[None, index], count, 0), np.zeros(count), np.zeros(count, int)
+        us = np.full(count, places[0].u)
+    else:
+        at = np.array([place.u for place in places])
+        log_density = CubicSpline(at, np.array([place.log_density for place in places]))
+        fine = np.linspace(at[0], at[-1], 64 * len(at))
+        density = np.exp(log_density(fine) - log_density(fine).max())
+        mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+        half = (count + 1) // 2  # every u twice, with one noise and its mirror image: means are exact
+        us = np.interp((rng.permutation(half) + 0.5) / half * mass[-1], mass, fine)
+        us = np.concatenate([us, us])[:count]
+        means = CubicSpline(at, np.stack([place.beta[index] for place in places]))(us)
+        which = np.clip(np.searchsorted(at, us) - 1, 0, len(at) - 2)
+        share = (us - at[which]) / np.diff(at)[which]
+        log_q = log_q + log_density(us)
+    out = np.zeros((count, size))
+    for j in np.unique(which):
+        mine = np.flatnonzero(which == j)
+        low = places[j].root[np.ix_(index, index)]
+        high = places[min(j + 1, len(places) - 1)].root[np.ix_(index, index)]
+        part = share[mine, None]
+        out[np.ix_(mine, index)] = means[mine] + (1 - part) * (noise[mine] @ low.T) + part * (noise[mine] @ high.T)
+        diagonal = (1 - part) * np.diag(low) + part * np.diag(high)
+        log_q[mine] -= np.sum(np.log(np.abs(diagonal)), 1)
+    if linear.other is not None:
+        out[:, linear.other] = us
+    return out, log_q
+
+
+def _weighed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights (n,), the largest 1, and the k-hat of their tail; 0 where the density is no number."""
+    good = np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    return np.exp(good - good.max()), khat(good[np.isfinite(good)])
+
+
+def _wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As many draws of the t of the weighed draws' mean and covariance, and their log density."""
+    count, size = positions.shape
+    mean, covariance = np.average(positions, axis=0, weights=weights), np.cov(positions.T, aweights=weights)
+    root = np.linalg.cholesky(np.atleast_2d(covariance) * WIDER)
+    noise = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(FREEDOM, (count, 1)) / FREEDOM)
+    return mean + noise @ root.T, -(FREEDOM + size) / 2 * np.log1p(np.sum(noise**2, 1) / FREEDOM)
+
+
+def _standard(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """(count, size) standard normals in antithetic pairs, of covariance 1 exactly where there are enough of them."""
+    half = (count + 1) // 2
+    noise = rng.standard_normal((half, size))
+    if half >= 4 * size:
+        noise = np.linalg.solve(np.linalg.cholesky(noise.T @ noise / half), noise.T).T
+    return np.concatenate([noise, -noise])[:count]

@@ -1,0 +1,165 @@
+"""Nested Laplace against exact answers: normal regression with its noise integrated out, logistic regression."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import tractable as tr
+from tractable.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from tractable.methods import inla
+from tractable.models.linear import generalised_linear, logistic_laplace
+from tractable.tools.errors import ModelError
+
+DRAWS = 4000
+
+
+def table(rows: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised inputs, correlated, and their linear predictor."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, columns)) @ (np.eye(columns) + 0.5)
+    x = (x - x.mean(0)) / x.std(0)
+    return x, x @ rng.normal(size=columns)
+
+
+X, ETA = table(12, 3)
+Y = (ETA + np.random.default_rng(1).normal(size=12)) / 2
+
+
+def exact(x: np.ndarray, y: np.ndarray, count: np.ndarray | float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of (intercept, weights, noise): conjugate given the noise, which a grid integrates."""
+    rows = np.column_stack([np.ones(len(x)), x])
+    prior = np.diag([1 / 5.0**2, *[1 / 2.5**2] * x.shape[1]])
+    count = np.broadcast_to(count, len(x))
+    logs, means, squares = [], [], []
+    grid = np.exp(np.linspace(np.log(0.02), np.log(6), 4000))
+    for noise in grid:
+        precision = (rows * count[:, None]).T @ rows / noise**2 + prior
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ (rows.T @ (count * y)) / noise**2
+        quadratic = (np.sum(count * y**2) / noise**2 - mean @ precision @ mean) / 2
+        logs.append(-count.sum() * np.log(noise) - quadratic - np.linalg.slogdet(precision)[1] / 2 - noise**2 / 2)
+        means.append(np.append(mean, noise))
+        squares.append(np.append(np.diag(covariance) + mean**2, noise**2))
+    weight = np.exp(np.array(logs) - max(logs)) * grid  # of a grid even in log noise
+    weight /= weight.sum()
+    mean = weight @ np.array(means)
+    return mean, np.sqrt(weight @ np.array(squares) - mean**2)
+
+
+def fit(x: np.ndarray, y: np.ndarray, **how: object) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of (intercept, weights, noise) by INLA."""
+    model = generalised_linear(x.shape[1], "normal")
+    posterior = tr.infer(model, tr.Data(y, given=x, **how), tr.INLA(draws=DRAWS), verify=None)
+    mean, sd = posterior.flat_moments
+    order = [0, *range(2, 2 + x.shape[1]), 1]  # names are sorted: intercept, noise, weights
+    assert posterior.names[0] == "intercept" and posterior.names[1] == "noise"
+    return mean[order], sd[order]
+
+
+def normal_law() -> None:
+    """Draws are stratified, and their conditional moments exact: far better than a mean of 4,000 draws, 0.016 sd."""
+    (mean, sd), (right, width) = fit(X, Y), exact(X, Y)
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.03)
+    np.testing.assert_allclose(sd / width, 1, atol=0.03)
+
+
+def test_a_normal_regression_is_exact() -> None:
+    normal_law()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_rows_are_exact_to_a_hundredth(seed: int) -> None:
+    x, eta = table(20_000, 6, seed)
+    y = eta + 2 * np.random.default_rng(seed).normal(size=len(x))
+    y = (y - y.mean()) / y.std()
+    (mean, sd), (right, width) = fit(x, y), exact(x, y)
+    np.testing.assert_allclose((mean - right)[:-1] / width[:-1], 0, atol=0.01)
+    np.testing.assert_allclose(sd[:-1] / width[:-1], 1, atol=0.01)
+
+
+def _without_determinant(patch: pytest.MonkeyPatch) -> None:
+    right = inla._Place
+
+    def wrong(u: float, beta: np.ndarray, root: np.ndarray, log_density: float, left: float) -> inla._Place:
+        return right(u, beta, root, log_density - float(np.sum(np.log(np.diag(root)))), left)
+
+    patch.setattr(inla, "_Place", wrong)
+
+
+def _without_prior(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inla.quadrature, "other_prior", lambda *_: jnp.zeros(()))
+
+
+def _one_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inla, "FALL", 0.01)
+
+
+@pytest.mark.parametrize("mutant", [_without_determinant, _without_prior, _one_place])
+def test_mutants_die(mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    normal_law()
+    jax.clear_caches()
+    mutant(monkeypatch)  # type: ignore[operator]
+    with pytest.raises(AssertionError):
+        normal_law()
+    jax.clear_caches()
+
+
+def test_weights_count_rows() -> None:
+    count = np.array([1, 2, 0, 3, 1, 1, 2, 1, 0, 1, 1, 2])
+    (mean, sd), (right, width) = fit(X, Y, weights=count.astype(float)), exact(X, Y, count)
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.03)
+    np.testing.assert_allclose(sd / width, 1, atol=0.03)
+
+
+def test_logistic_draws_are_weighed() -> None:
+    """With one of twelve in its class the posterior is skewed: the weights mend a mean that is a fifth of an sd off."""
+    x, y = X[:, :1], (np.arange(12) == 3).astype(int)
+    model = generalised_linear(1, "bernoulli")
+    posterior = tr.infer(model, tr.Data(y, given=x), tr.INLA(), verify=None)
+    a, w = np.meshgrid(np.linspace(-12, 12, 400), np.linspace(-12, 12, 400), indexing="ij")
+    eta = a[..., None] + w[..., None] * x[:, 0]
+    log_p = np.sum(-np.logaddexp(0, (1 - 2 * y) * eta), -1) + stats.norm(0, 5).logpdf(a) + stats.norm(0, 2.5).logpdf(w)
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    right = np.array([np.sum(p * a), np.sum(p * w)])
+    width = np.sqrt([np.sum(p * (a - right[0]) ** 2), np.sum(p * (w - right[1]) ** 2)])
+    mean, sd = posterior.flat_moments
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.1)
+    np.testing.assert_allclose(sd / width, 1, atol=0.1)
+    flat = posterior.values.reshape(-1, 2)
+    assert np.abs((flat.mean(0) - right) / width).max() > 0.1  # unweighed
+
+
+def test_what_it_cannot_learn_is_said() -> None:
+    coin = tr.Model({"p": dist.Beta(1.0, 1.0)}, lambda params: dist.Bernoulli(params["p"]))
+    for model, data in (
+        (coin, tr.Data(np.array([0, 1]))),
+        (logistic_laplace(3), tr.Data((ETA > 0).astype(int), given=X)),
+    ):
+        with pytest.raises(ModelError, match="INLA expects a likelihood that goes Through one linear predictor"):
+            tr.infer(model, data, tr.INLA())
+
+
+def test_estimators_are_exact_by_default() -> None:
+    """One-hot columns beside numbers, the case in which a climbed q had a fifth of the right sd."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(3000, 3)), np.eye(6)[rng.integers(0, 6, 3000)]])
+    y = x @ rng.normal(size=9) * 10 + 50 * rng.normal(size=3000)
+    found = BayesianLinearRegression(random_state=0).fit(x, y)
+    scaled = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    mean, sd = exact(*scaled)
+    np.testing.assert_allclose(found.coef_std_ / (sd[1:-1] * y.std() / x.std(0)), 1, atol=0.02)
+    np.testing.assert_allclose((found.coef_ * x.std(0) / y.std() - mean[1:-1]) / sd[1:-1], 0, atol=0.03)
+    assert found.report_.verdict == "trust"
+
+
+def test_two_classes_are_nested_laplace_and_more_are_not() -> None:
+    two, three = (
+        BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))
+        for cuts in ([0.0], [-0.5, 0.5])
+    )
+    assert isinstance(two.posterior_.method, tr.INLA)
+    assert isinstance(three.posterior_.method, tr.FullRank)
