@@ -160,7 +160,7 @@ def compare(
         try:
             with stopwatch() as clock:
                 learnt = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label), verify=None)
-            posterior = looked_at(learnt, "auto", False)
+            posterior = looked_at(learnt, "auto")
             posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
         except TractableError as error:
             failures[label], rows[label] = str(error), {"verdict": "failed"}

@@ -93,7 +93,7 @@ def infer(
 
     with sitting(model, data, seed, progress, shard, opened, moments) as session:
         outcome = method.learn(session._replace(held_out=held_out))
-    posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, progress, held_out)
+    posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, held_out)
     if folder is not None:
         posterior.write(pathlib.Path(folder), streamed=method.chained)
     if posterior.interrupted:
@@ -103,15 +103,13 @@ def infer(
     return posterior
 
 
-def looked_at(
-    posterior: Posterior, verify: str | None, progress: bool | Callable | None, held_out: Data | None = None
-) -> Posterior:
+def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = None) -> Posterior:
     """The posterior looked at again; where a look found a better place, what the same climb learns from there."""
     posterior = posterior.verify(verify, held_out=held_out)
     place = next((check.place for check in posterior.looked if check.place is not None), None)
     if place is None or posterior.interrupted or not posterior.method.climbs:
         return posterior
-    with sitting(posterior.model, posterior.data, posterior.seed, progress) as session:
+    with sitting(posterior.model, posterior.data, posterior.seed, False) as session:
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
     seconds = {name: posterior.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
     if outcome.interrupted:
