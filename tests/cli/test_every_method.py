@@ -28,6 +28,10 @@ def words(label: str, folder) -> list[object]:
         rows = np.random.default_rng(0).normal(size=(40, 2))
         np.savetxt(folder / "rows.csv", rows, delimiter=",", header="a,b", comments="")
         data = [folder / "rows.csv", "--model", "gaussian-mixture", "--components", "2"]
+    elif label == "inla":
+        rows = np.random.default_rng(0).normal(size=(40, 2))
+        np.savetxt(folder / "rows.csv", rows, delimiter=",", header="a,b", comments="")
+        data = [folder / "rows.csv", "--target", "b"]
     else:
         data = ["--example", "beta-bernoulli"]
     own = {"batch_size", "steps"} if label in ("map", "mle", "laplace") else set()  # L-BFGS looks at all rows
