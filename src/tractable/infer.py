@@ -15,6 +15,7 @@ from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method
 from tractable.methods.session import sitting
+from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
@@ -53,7 +54,7 @@ def infer(
             CoordinateAscent, whose sums are then theirs added up. Other methods run on one. What only some methods
             can do is in ``methods.abilities.ABILITIES``.
         verify: how much the result is looked at again before it is called one to trust: "auto", "thorough" or None
-            (``Posterior.verify``).
+            (``Posterior.verify``). Where that finds a higher maximum or a weightier mode, a climb begins there again.
         held_out: rows that take no part. Climbs of networks and ladders by steps (``BayesByBackprop`` and its kin,
             MAP by "adam", ``AutoEncoding`` and all that learn an inference network) end once these rows are predicted
             no better, and return what predicted them best; the report of every method says how they are predicted.
@@ -107,7 +108,8 @@ def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = 
     """The posterior looked at again; where a look found a better place, what the same climb learns from there."""
     posterior = posterior.verify(verify, held_out=held_out)
     place = next((check.place for check in posterior.looked if check.place is not None), None)
-    if place is None or posterior.interrupted or not posterior.method.climbs:
+    early = HELD in posterior.found  # rows held out ended the climb below its maximum, as was asked
+    if place is None or early or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with sitting(posterior.model, posterior.data, posterior.seed, False) as session:
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))

@@ -156,6 +156,13 @@ def test_estimators_are_exact_by_default() -> None:
     assert found.report_.verdict == "trust"
 
 
+def test_more_columns_than_rows() -> None:
+    """Directions that the rows say nothing about keep the prior's sd."""
+    rng = np.random.default_rng(0)
+    found = BayesianLinearRegression(random_state=0, verify=None).fit(rng.normal(size=(20, 200)), rng.normal(size=20))
+    assert np.all(np.isfinite(found.coef_)) and np.all(found.coef_std_ > 0)
+
+
 def test_two_classes_are_nested_laplace_and_more_are_not() -> None:
     two, three = (
         BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))

@@ -82,6 +82,8 @@ class Compared(NamedTuple):
         return "trust" if self.error + slack < 1 else "caution"
 
     def words(self) -> str:
+        if self.tails:
+            return f"of {self.name} a quantile is {self.means:.2f} half-widths of the middle 68 % off"
         return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
 
 

@@ -9,6 +9,7 @@ from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.methods import INLA, FullRank, Method
 from tractable.models.linear import generalised_linear
+from tractable.objectives.quadrature import MOST
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 
@@ -55,7 +56,7 @@ class BayesianLinearRegression(BayesianRegressor):
         return generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
 
     def _chosen(self) -> Method:
-        return INLA() if self.method == AUTO else super()._chosen()
+        return _auto(self.n_features_in_) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -107,7 +108,7 @@ class BayesianLogisticRegression(BayesianClassifier):
     def _chosen(self) -> Method:
         if self.method != AUTO:
             return super()._chosen()
-        return INLA() if len(self.classes_) == 2 else FullRank()
+        return _auto(self.n_features_in_) if len(self.classes_) == 2 else FullRank()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -116,3 +117,8 @@ class BayesianLogisticRegression(BayesianClassifier):
         self.coef_ = (np.asarray(mean["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
         self.coef_std_ = (np.asarray(sd["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
         self.intercept_ = np.ravel(np.asarray(mean["intercept"], np.float64)) - self.coef_ @ by.centre
+
+
+def _auto(features: int) -> Method:
+    """``INLA``, up to as many weights as it takes."""
+    return INLA() if features + 2 <= MOST else FullRank()

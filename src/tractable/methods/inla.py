@@ -204,6 +204,14 @@ class _Rows(NamedTuple):
             blocks(counts),
         )  # fmt: skip
 
+    def gram(self) -> np.ndarray:
+        """Σ f fᵀ (d, d), in double precision: of fewer rows than columns single precision has negative eigenvalues."""
+        total: Any = 0.0
+        for features, counts in zip(self.features, self.counts, strict=True):
+            block = np.asarray(features, np.float64)
+            total = total + (block * np.asarray(counts, np.float64)[:, None]).T @ block
+        return total
+
     def summed(self, values: jax.Array) -> jax.Array:
         """(b,) sums of (b, n) values, as often as rows count."""
         return jnp.sum(jnp.where(self.counts > 0, self.counts * values, 0.0), 1)
@@ -234,7 +242,7 @@ class _Given:
         slope, (least, most) = told[:-2], told[-2:]
         if most - least <= 1e-5 * most:  # of all rows alike: one matrix, up to its scale
             if self.gram is None:
-                self.gram = self._curvature(flat, u) / most
+                self.gram = self.rows.gram()
             curvature = most * self.gram
         else:
             curvature, self.quadratic = self._curvature(flat, u), False

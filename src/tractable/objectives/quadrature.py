@@ -19,6 +19,7 @@ from tractable.tools import tree
 
 PyTree = Any
 NODES = 20
+MOST = 5000  # numbers
 PROBED = 8  # rows and points at which linearity is looked for
 
 
@@ -73,7 +74,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     # A normal number that the likelihood looks at past η, as a log noise scale, must be integrated over too.
     linear = normal & ~np.asarray(_beside(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
-    if len(others) > 1 or np.any(acting[others]) or size > 5000:
+    if len(others) > 1 or np.any(acting[others]) or size > MOST:
         return None
     return Linear(linear.astype(float), int(others[0]) if len(others) else None, laplace, centre, scale)
 
