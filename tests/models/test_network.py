@@ -88,13 +88,14 @@ WRONG_LIKELIHOODS = {
 
 
 def test_likelihoods():
-    assert_holds(likelihood_law(network._of))
+    assert_holds(likelihood_law(lambda n, o, s, df: network._of(n, o, {"noise": s}, df)))
 
 
 @pytest.mark.parametrize("mutant", WRONG_LIKELIHOODS, ids=" ".join)
 def test_wrong_likelihoods_are_caught(mutant):
     wrong = WRONG_LIKELIHOODS[mutant]
-    scores = likelihood_law(lambda n, o, s, df: wrong(o, s, df) if n == mutant[0] else network._of(n, o, s, df))
+    right = network._of
+    scores = likelihood_law(lambda n, o, s, df: wrong(o, s, df) if n == mutant[0] else right(n, o, {"noise": s}, df))
     assert set(broken(scores)) == {mutant[0]}
 
 

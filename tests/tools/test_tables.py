@@ -6,7 +6,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
+from tractable.data import columns
 from tractable.data import encoder as tables
 from tractable.data.files import read_table
 from tractable.tools.errors import DataError, TractableWarning
@@ -26,20 +28,99 @@ def table():
 
 def test_encode():
     encoder = tables.fit_encoder(table(), "ill")
-    assert encoder.features == ["age", "weight", "smoker", "town=Arles", "town=Bern", "town=Cadiz"]
-    assert encoder.target == tables.Target("ill", "bernoulli", classes=("no", "yes"))
-    x, y = tables.encode(encoder, table())
-    np.testing.assert_allclose(x[:, :2].mean(0), 0, atol=1e-15)
+    assert encoder.features == ["age", "weight", "smoker", "town [1]", "town [2]"]
+    assert encoder.target == tables.Target(
+        "ill", "bernoulli", classes=("no", "yes"), reason="two values, 'no' and 'yes'"
+    )
+    x, y, *_ = tables.encode(encoder, table())
+    np.testing.assert_allclose(x.mean(0), 0, atol=1e-15)
     np.testing.assert_allclose(x[:, :2].std(0), 1)
-    assert x[:, 2].tolist() == [1, 0, 0, 1]
-    assert x[:, 3:].tolist() == [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert x[:, 2].tolist() == [0.5, -0.5, -0.5, 0.5]
+    levels = columns.contrasts(3)[[1, 0, 1, 2]]
+    np.testing.assert_allclose(x[:, 3:], levels - levels.mean(0), atol=1e-15)
     assert y.dtype == np.int64 and y.tolist() == [1, 0, 0, 1]
     assert tables.decode(encoder, y).tolist() == table()["ill"].tolist()
 
 
+@pytest.mark.parametrize("levels", [2, 3, 7])
+def test_contrasts_prefer_no_level(levels):
+    """Level effects Q w of independent weights have one variance, one covariance, and the sum 0."""
+    rows = columns.contrasts(levels)
+    np.testing.assert_allclose(rows.T @ rows, np.eye(levels - 1), atol=1e-12)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(levels) - 1 / levels, atol=1e-12)
+
+
+def test_effects_give_back_what_was_put_in():
+    """Least squares on the encoded rows tells, through ``effects``, the slopes and steps that made y."""
+    g = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame(
+        {"size": g.normal(50, 7, n), "red": g.choice(["no", "yes"], n), "town": g.choice(list("abc"), n)}
+    )
+    frame["when"] = pd.date_range("2020-01-01", periods=n, freq="33h").astype(str)
+    step = {"a": 2.0, "b": -3.0, "c": 1.0}
+    day = pd.to_datetime(frame["when"])
+    frame["y"] = (
+        3 * frame["size"] + 5.0 * (frame["red"] == "yes") + frame["town"].map(step) + 0.01 * np.arange(n) * 33 / 24
+    )
+    frame["y"] += np.where(day.dt.day_of_week == 5, 7.0, 0.0) + 4 * np.cos(2 * np.pi * day.dt.hour / 24)
+    with pytest.warns(TractableWarning, match="'when' is a date; the model sees its trend, time of year, day of the"):
+        encoder = tables.fit_encoder(frame, "y")
+    x, y, *_ = tables.encode(encoder, frame)
+    weights = np.linalg.lstsq(np.column_stack([np.ones(n), x]), y, rcond=None)[0][1:]
+    names, rows = encoder.effects
+    told = dict(zip(names, rows @ weights, strict=True))
+    expected = {"size": 3, "red": 5, "town = a": 2, "town = b": -3, "town = c": 1, "when: trend": 0.01}
+    expected |= {"when: day of the week = Saturday": 6, "when: day of the week = Monday": -1}
+    expected |= {"when: time of day 0:00": 4, "when: time of day 6:00": 0, "when: time of day 12:00": -4}
+    for name, value in expected.items():
+        np.testing.assert_allclose(told[name], value, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose([told[f"when: time of year {month}"] for month in columns.MONTHS], 0, atol=1e-6)
+    saved = tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    np.testing.assert_array_equal(tables.encode(saved, frame.drop(columns="y")).x, x)
+
+
+def test_columns_that_name_rows_are_left_out():
+    frame = table().assign(patient_id=[7, 3, 9, 4])
+    with pytest.warns(TractableWarning, match="'patient_id' has another whole number in every row"):
+        assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
+    grid = table().assign(time=[0, 1, 2, 3])  # a trend, not an identifier
+    assert "time" in tables.fit_encoder(grid, "ill").features
+
+
+def test_durations_and_text_that_is_boolean():
+    frame = table().assign(wait=["0:30", "1:30", "2:30", "12:00"], old=["Yes", "No", "No", "Yes"])
+    with pytest.warns(TractableWarning, match="'wait' is a duration; the model sees its days"):
+        encoder = tables.fit_encoder(frame, "ill")
+    x = dict(zip(encoder.features, tables.encode(encoder, frame).x.T, strict=True))
+    hours = np.array([0.5, 1.5, 2.5, 12])
+    np.testing.assert_allclose(x["wait: days"], (hours - hours.mean()) / hours.std())
+    assert x["old"].tolist() == [0.5, -0.5, -0.5, 0.5]
+    with pytest.raises(DataError, match="'old' was 'No', 'Yes' in training; got 'maybe' here"):
+        tables.encode(encoder, frame.assign(old="maybe"))
+    with pytest.raises(DataError, match="'wait' was a duration in training"):
+        tables.encode(encoder, frame.assign(wait=[1, 2, 3, 4]))
+
+
+def test_weights_exposure_and_exclusion():
+    frame = pd.DataFrame({"x": [1.0, 2.0, 4.0], "hours": [1.0, 2.0, 1.0], "often": [1, 0, 2], "more": [3.0, 1.0, 2.0]})
+    frame["count"] = [0, 6, 2]
+    encoder = tables.fit_encoder(frame, "count", weights="often", exposure="hours", exclude=["more"])
+    assert encoder.features == ["x"] and encoder.target.family == "negative-binomial"
+    rows = tables.encode(encoder, frame)
+    assert rows.weights.tolist() == [1, 0, 2]
+    np.testing.assert_allclose(rows.given["offset"], np.log([2, 4, 2]))  # 8 in 4 hours
+    with pytest.raises(DataError, match="lacks 'hours'"):
+        tables.encode(encoder, frame[["x"]])
+    with pytest.raises(DataError, match="exposure='hours' is for counts; the target 'more' is"):
+        tables.fit_encoder(frame, "more", exposure="hours")
+    with pytest.raises(DataError, match="'hours' says how much a row counts: expected numbers > 0"):
+        tables.encode(encoder, frame.assign(hours=0))
+
+
 def test_training_moments_are_used_later():
     encoder = tables.fit_encoder(table(), "ill")
-    x, y = tables.encode(encoder, table().drop(columns="ill").iloc[:1])
+    x, y, *_ = tables.encode(encoder, table().drop(columns="ill").iloc[:1])
     assert y is None
     np.testing.assert_allclose(x[0, 0], (20 - 35) / math.sqrt(125))
 
@@ -59,18 +140,23 @@ def test_encoder_survives_json(target):
 @pytest.mark.parametrize(
     ("values", "family", "classes"),
     [
-        (np.arange(30), "normal", ()),
-        (np.arange(30) % 11, "normal", ()),
-        (np.arange(30) % 10, "categorical", tuple(range(10))),
-        (np.arange(30) % 3 * 1.0, "categorical", (0, 1, 2)),
+        (np.arange(30) - 9, "normal", ()),
+        (np.arange(30) + 5, "normal", ()),
+        (np.arange(30) % 11, "negative-binomial", ()),
+        (np.arange(30) % 3 * 1.0, "poisson", ()),
+        (np.arange(30) % 7 + 3, "ordered", (3, 4, 5, 6, 7, 8, 9)),
+        (np.arange(30) % 3 * 10 + 10, "categorical", (10, 20, 30)),
         (np.arange(30) % 3 + 0.5, "normal", ()),
+        (np.arange(1, 31) / 31, "beta", ()),
+        (np.exp(2.0 * norm.ppf(np.arange(1, 31) / 31)), "lognormal", ()),
         (np.arange(30) % 2 * 1.0, "bernoulli", (0, 1)),
         (np.arange(30) % 2 + 0.5, "bernoulli", (0.5, 1.5)),
         (np.arange(30) % 2 == 0, "bernoulli", (False, True)),
         (np.array(["b", "c", "a"] * 10), "categorical", ("a", "b", "c")),
         (pd.Categorical(["b", "a"] * 15), "bernoulli", ("a", "b")),
         (pd.Categorical([2, 10] * 15), "bernoulli", ("10", "2")),
-        (pd.array([1, 2, 3] * 10, dtype="Int64"), "categorical", (1, 2, 3)),
+        (pd.Categorical(["lo", "hi", "mid"] * 10, ["lo", "mid", "hi"], ordered=True), "ordered", ("lo", "mid", "hi")),
+        (pd.array([1, 2, 3] * 10, dtype="Int64"), "ordered", (1, 2, 3)),
     ],
 )
 def test_target(values, family, classes):
@@ -78,20 +164,30 @@ def test_target(values, family, classes):
     encoder = tables.fit_encoder(frame, "y")
     assert (encoder.target.family, encoder.target.classes) == (family, classes)
     json.dumps(encoder.to_dict())
-    _, y = tables.encode(encoder, frame)
+    y = tables.encode(encoder, frame).y
     decoded = tables.decode(encoder, y)
-    if family == "normal":
-        np.testing.assert_allclose([y.mean(), y.std()], [0, 1], atol=1e-12)
-        np.testing.assert_allclose(decoded, np.asarray(values, float), atol=1e-12)
-        np.testing.assert_allclose(tables.decode_sd(encoder, 1.0), np.std(np.asarray(values, float)))
+    if not classes:
+        numbers = np.asarray(values, float)
+        np.testing.assert_allclose(decoded, numbers, atol=1e-12)
+        np.testing.assert_allclose(tables.decode_sd(encoder, y.std()), np.std(numbers))
+        if family == "normal":
+            np.testing.assert_allclose([y.mean(), y.std()], [0, 1], atol=1e-12)
+        if family == "lognormal":
+            np.testing.assert_allclose(np.log(y).mean(), 0, atol=1e-12)
     else:
         assert list(map(str, decoded)) == [str(classes[code]) for code in y]
         assert list(decoded) == [type(classes[0])(value) for value in values]
 
 
+def test_whole_numbers_under_a_name_of_classes():
+    frame = pd.DataFrame({"x": np.arange(30.0), "species": np.arange(30) % 3})
+    assert tables.fit_encoder(frame, "species").target.classes == (0, 1, 2)
+
+
 def test_family_overrules():
     frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]})
-    assert tables.fit_encoder(frame, "y").target.family == "categorical"
+    assert tables.fit_encoder(frame, "y").target.family == "ordered"
+    assert tables.fit_encoder(frame, "y", family="categorical").target.family == "categorical"
     assert tables.fit_encoder(frame, "y", family="normal").target.family == "normal"
 
 
@@ -119,7 +215,7 @@ def test_missing_rows_are_dropped():
     encoder = tables.fit_encoder(frame, "ill", missing="drop")
     kept = tables.complete(encoder, frame)
     assert kept.tolist() == [True, False, False, True, True, True, True, True]
-    x, y = tables.encode(encoder, frame)
+    x, y, *_ = tables.encode(encoder, frame)
     assert len(x) == len(y) == 6
     np.testing.assert_array_equal(x, tables.encode(encoder, frame[kept]).x)
 
@@ -143,30 +239,33 @@ def test_missing_inputs_are_filled_in_and_told():
     frame = holes()
     encoder = tables.fit_encoder(frame, "ill", missing="impute")
     assert encoder.features == [
-        "age", "age is missing", "smoker", "smoker is missing", "town=Arles", "town=Bern", "town is missing",
-        "rare is missing", "later=a", "later=b", "height",
+        "age", "age is missing", "smoker", "smoker is missing", "town [1]", "town [2]", "rare is missing", "later [1]",
+        "height",
     ]  # fmt: skip
     assert tables.complete(encoder, frame).tolist() == [True, True, True, False, True, True]  # a target is needed
-    x, y = tables.encode(encoder, frame)
+    x, y, *_ = tables.encode(encoder, frame)
     assert y.tolist() == [1, 0, 0, 1, 0]
     # Without the row that has no target, present ages are 20, 40, 90: their median is 40, their mean 50.
     np.testing.assert_allclose(x[:, 0], (np.array([20, 40, 40, 90, 40]) - 50) / np.std([20, 40, 90]), atol=1e-15)
-    assert x[:, 1].tolist() == [0, 1, 0, 0, 1]
-    assert x[:, 2].tolist() == [1, 1, 0, 1, 1] and x[:, 3].tolist() == [0, 1, 0, 0, 0]
-    assert x[:, 4:7].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
-    assert x[:, 7].tolist() == [0, 1, 1, 1, 0]
+    np.testing.assert_allclose(x[:, 1], np.array([0, 1, 0, 0, 1]) - 0.4)
+    np.testing.assert_allclose(x[:, 2], np.array([1, 1, 0, 1, 1]) - 0.75)  # of those who said
+    np.testing.assert_allclose(x[:, 3], np.array([0, 1, 0, 0, 0]) - 0.2)
+    towns = columns.contrasts(3)[[1, 0, 2, 1, 0]]  # missing is the last level
+    np.testing.assert_allclose(x[:, 4:6], towns - towns.mean(0), atol=1e-15)
+    np.testing.assert_allclose(x[:, 6], np.array([0, 1, 1, 1, 0]) - 0.6)
+    assert "town is missing" in encoder.effects[0]
     assert tables.Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
 
 
 def test_rows_to_predict_for_are_filled_in_as_training_was():
     encoder = tables.fit_encoder(holes(), "ill", missing="impute")
     nothing = pd.DataFrame({name: [np.nan] for name in holes().columns if name != "ill"})
-    x, y = tables.encode(encoder, nothing)
+    x, y, *_ = tables.encode(encoder, nothing)
     assert y is None
     column = dict(zip(encoder.features, x[0], strict=True))
-    assert column["age is missing"] == column["smoker is missing"] == column["town is missing"] == 1
-    assert column["town=Arles"] == column["town=Bern"] == 0  # a level of its own
-    assert (column["later=a"], column["later=b"]) == (0, 1)  # never missing in training: the most frequent
+    np.testing.assert_allclose([column["age is missing"], column["smoker is missing"]], [0.6, 0.8])
+    like = pd.DataFrame({**nothing, "later": ["b"]})  # never missing in training: the most frequent
+    np.testing.assert_array_equal(tables.encode(encoder, like).x, x)
     heights = np.array([1, 2, 3, 5, 9])
     np.testing.assert_allclose(column["height"], (3 - heights.mean()) / heights.std())
     # Without a hole the answer is that of an encoder which does not impute.
@@ -199,8 +298,8 @@ def test_unknown_level():
     encoder = tables.fit_encoder(table(), "ill")
     frame = table().assign(town=["Bern", "Delft", "Delft", "Arles"])
     with pytest.warns(TractableWarning, match="'town' has values never seen in training, 'Delft': .*'Arles'"):
-        x, _ = tables.encode(encoder, frame)
-    assert x[:, 3:].tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]]
+        x = tables.encode(encoder, frame).x
+    np.testing.assert_allclose(x[1, 3:], -columns.contrasts(3)[[1, 0, 1, 2]].mean(0), atol=1e-15)  # the mean of levels
 
 
 def test_whole_numbers_as_levels_are_written_alike():
@@ -241,10 +340,11 @@ FAULTS = {
         lambda: tables.fit_encoder(_with(age=np.nan), "ill", missing="drop"),
         "No row is left.*'age' lacks the most, 4 of 4",
     ),
-    "dates": (
-        lambda: tables.fit_encoder(_with(age=pd.date_range("2020", periods=4)), "ill"),
-        "'age' holds datetime64.*Turn dates into numbers",
+    "date as target": (
+        lambda: tables.fit_encoder(_with(age=pd.date_range("2020", periods=4)), "age"),
+        "The target 'age' is a date; expected numbers or classes",
     ),
+    "no count": (lambda: tables.fit_encoder(table(), "weight", family="poisson"), "expects counts.*is 60.5 in row 0"),
     "lists": (lambda: tables.fit_encoder(_with(age=[[1], [2], [3], [4]]), "ill"), "'age' holds mixed"),
     "complex": (lambda: tables.fit_encoder(_with(age=[1j, 2j, 3j, 4j]), "ill"), "'age' holds complex128"),
     "stray text": (
@@ -285,8 +385,8 @@ FAULTS = {
     "code out of range": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0, 2]), "numbers in 0"),
     "code not whole": (lambda: tables.decode(tables.fit_encoder(table(), "ill"), [0.5]), "whole numbers"),
     "sd of classes": (lambda: tables.decode_sd(tables.fit_encoder(table(), "ill"), 1.0), "'ill' is a set of"),
-    "old version": (lambda: tables.Encoder.from_dict({"version": 0}), "version 0; expected 1"),
-    "damaged": (lambda: tables.Encoder.from_dict({"version": 1, "columns": []}), "not a saved encoder"),
+    "old version": (lambda: tables.Encoder.from_dict({"version": 0}), "version 0; expected 2"),
+    "damaged": (lambda: tables.Encoder.from_dict({"version": 2, "columns": []}), "not a saved encoder"),
 }  # fmt: skip
 
 
@@ -316,8 +416,13 @@ def test_numbers_without_a_target():
 def test_many_levels_and_classes():
     names = [f"n{i}" for i in range(101)]
     frame = pd.DataFrame({"x": np.arange(101.0), "name": names})
-    with pytest.raises(DataError, match="'name' is text with 101 distinct values in 101 rows"):
+    with pytest.warns(TractableWarning, match="101 distinct values in 101 rows"), pytest.raises(DataError):
         tables.fit_encoder(frame, "x")
+    often = pd.concat([frame, frame, frame.iloc[:99]], ignore_index=True)
+    with pytest.warns(TractableWarning, match="'any other' is the level of the 2 rarest"):
+        encoder = tables.fit_encoder(often, "x")
+    rare = tables.encode(encoder, often.iloc[[99, 100]].assign(name=["n100", "new"])).x
+    np.testing.assert_array_equal(rare[0], rare[1])
     with pytest.raises(DataError, match="'name' has 101 classes; at most 100"):
         tables.fit_encoder(frame, "name")
 
@@ -353,7 +458,7 @@ def test_read_with_a_byte_order_mark(tmp_path):
         ("t.xlsx", b"", "are .csv or .parquet files; got t.xlsx"),
         ("t.csv", b"", "is empty; expected a header and rows"),
         ("t.csv", b"a,b\n", "holds no rows under its header"),
-        ("t.csv", b"a;b\n1;2\n", "seems to be separated by ';'; expected commas"),
+        ("t.csv", b"a;b\n1;2\n", "seems to be separated by ';'; expected ','"),
         ("t.csv", b"a,a\n1,2\n", "more than one column named 'a'"),
         ("t.csv", b",a\n0,2\n", "column without a name in position 0"),
         ("t.csv", b"a,b\n1,2,3\n", "cannot be read as CSV"),

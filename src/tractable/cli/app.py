@@ -68,6 +68,11 @@ def fit(
     out: o.Out = None,
     held_out: o.HeldOut = 0.2,
     family: o.FitFamily = None,
+    exclude: o.Exclude = None,
+    weights: o.Weights = None,
+    exposure: o.Exposure = None,
+    sep: o.Sep = None,
+    decimal: o.Decimal = None,
     model: o.FitKind = "glm",
     hidden: o.FitHidden = None,
     prior: o.Prior = None,
@@ -112,6 +117,11 @@ def compare(
     out: o.CompareOut = None,
     held_out: o.HeldOut = 0.2,
     family: o.Family = None,
+    exclude: o.Exclude = None,
+    weights: o.Weights = None,
+    exposure: o.Exposure = None,
+    sep: o.Sep = None,
+    decimal: o.Decimal = None,
     model: o.Kind = "glm",
     hidden: o.Hidden = None,
     prior: o.Prior = None,
@@ -150,6 +160,11 @@ def calibrate(
     seed: o.Seed = None,
     out: o.CalibrateOut = None,
     family: o.Family = None,
+    exclude: o.Exclude = None,
+    weights: o.Weights = None,
+    exposure: o.Exposure = None,
+    sep: o.Sep = None,
+    decimal: o.Decimal = None,
     model: o.Kind = "glm",
     hidden: o.Hidden = None,
     prior: o.Prior = None,
@@ -173,7 +188,7 @@ def calibrate(
         raise kinds.unknown(model)
     kinds.check_options(kind, given)
     task = kind.read(kind, given)
-    chosen, _ = method_of(method, None, set_ or [], kind.method)
+    chosen, _ = method_of(method, None, set_ or [], kind.usual(task) or kind.method)
     sized = "batch_size" in {assignment(text)[0] for text in set_ or []}
     chosen = kind.adapted_method(task, chosen, sized)
     calibrating.calibrate(task, chosen, runs, jobs, seed or 0, out, quiet)

@@ -17,18 +17,22 @@ from tractable.cli.task import Kind, Request, Result, Task, posterior_of, split
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
 from tractable.data.files import read_table
+from tractable.data.targets import COUNTS
 from tractable.methods import Method
 from tractable.models import gallery, linear, network
+from tractable.models.families import CLASSES, with_offset
 from tractable.models.network import PRIORS
+from tractable.objectives.quadrature import structure
 from tractable.pages import parameters
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.held_out import held_out_scores, score_table
 from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
+from tractable.results.effects import effects
 from tractable.results.loading import load
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.words import counted
+from tractable.tools.words import counted, tell
 
 
 def weights_prior(value: str | float) -> str | float:
@@ -46,6 +50,11 @@ OPTIONS = {
     "held_out": Option(share, 0.2),
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
+    "exclude": Option(list, ()),
+    "weights": Option(),
+    "exposure": Option(),
+    "sep": Option(),
+    "decimal": Option(),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
 VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
@@ -78,22 +87,25 @@ def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
 
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
     """A table's target, and the other columns that are to explain it."""
-    frame = read_table(path)
+    frame = read_table(path, choices["sep"], choices["decimal"])
     if target is None:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = choices["missing"], choices["shifted"]
+    columns = {name: choices[name] or "" for name in ("weights", "exposure")} | {"exclude": choices["exclude"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
-        family = fit_encoder(frame, target, missing, choices["family"]).target.family
+        found = fit_encoder(frame, target, missing, choices["family"], **columns).target
     if missing != "raise":
-        needed = list(frame.columns) if missing == "drop" else [target]
+        needed = [name for name in frame.columns if name not in choices["exclude"]] if missing == "drop" else [target]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-    kept, rest = split(frame, target, family, choices["held_out"])
-    encoder = fit_encoder(kept, target, missing, family)
+    kept, rest = split(frame, target, bool(found.classes), choices["held_out"])
+    encoder = fit_encoder(kept, target, missing, found.family, **columns)
+    if found.reason:
+        tell(f"{target!r} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
     held_out = as_rows(encoder, rest) if len(rest) else None
-    data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted))
-    choices = choices | {"family": family}
+    data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted), choices)
+    choices = choices | {"family": found.family}
     model, about = model_of(encoder, choices), {"target": target}
     return Task.of_file(
         kind, path, size_of(data, model), choices, about, encoder,
@@ -108,12 +120,14 @@ def size_of(data: Data, model: Model) -> str:
 
 def model_of(encoder: Encoder, choices: Arguments) -> Model:
     """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
-    family, features = encoder.target.family, len(encoder.features)
-    classes = len(encoder.target.classes) if family == "categorical" else None
+    family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     if choices.get("hidden") is None:
-        return linear.generalised_linear(features, family, classes)
-    mlp = network.mlp(features, tuple(choices["hidden"]), classes or 1)
-    return network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
+        model = linear.generalised_linear(features, family, classes if family in CLASSES else None)
+    else:
+        family = "categorical" if family in CLASSES else family  # a network has no order of grades
+        mlp = network.mlp(features, tuple(choices["hidden"]), classes if family == "categorical" else 1)
+        model = network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
+    return with_offset(model) if family in COUNTS else model
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
@@ -122,14 +136,15 @@ def model_in(spec: Arguments) -> tuple[Model, Encoder]:
     return model_of(encoder, spec), encoder
 
 
-def inputs(encoder: Encoder, path: Path) -> np.ndarray:
-    """X of a table's every row, whether or not it holds the target."""
-    return encode(encoder, read_table(path).drop(columns=encoder.target.name, errors="ignore")).x
+def inputs(encoder: Encoder, path: Path, choices: Arguments) -> Any:
+    """What the model sees of a table's every row, whether or not it holds the target."""
+    frame = read_table(path, choices.get("sep"), choices.get("decimal"))
+    return encode(encoder, frame.drop(columns=encoder.target.name, errors="ignore")).given
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
-    x, y = encode(encoder, frame)
-    return Data(y, x)
+    rows = encode(encoder, frame)
+    return Data(rows.y, rows.given, weights=rows.weights)
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
@@ -145,6 +160,8 @@ def page(folder: Path, task: Task, result: Result) -> None:
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
     posterior = result.posterior
+    if (told := effects(posterior, task.encoder)) is not None:
+        yield to_terminal(parameters.effects_table(told, task.encoder), ROWS)
     yield to_terminal(parameters.numbers(posterior, task.encoder), ROWS)
     if weights := int((~parameters.listed(posterior.model)).sum()):
         yield f"{weights:,} weights of the network: see the report.\n"
@@ -158,9 +175,10 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
     if "example" in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
     model, encoder = model_in(spec)
-    posterior, x, kept_out = load(run, model), inputs(encoder, new), None
+    posterior, x, kept_out = load(run, model), inputs(encoder, new, spec), None
     if request.calibrate is not None:
-        frame, target = read_table(request.calibrate), encoder.target.name
+        frame = read_table(request.calibrate, spec.get("sep"), spec.get("decimal"))
+        target = encoder.target.name
         if target not in frame:
             raise DataError(f"--calibrate needs rows with the target {target!r}; {request.calibrate} lacks it.")
         kept_out = as_rows(encoder, frame)
@@ -186,6 +204,11 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
     return pd.DataFrame(columns | {"epistemic": epistemic})
 
 
+def usual(task: Task) -> str | None:
+    """Nested Laplace for a table whose weights it can integrate: exact where y is normal, and corrected elsewhere."""
+    return "inla" if task.encoder is not None and structure(task.model, task.data) is not None else None
+
+
 GLM = Kind(
     "glm", "nuts", OPTIONS | VERIFY,
     {
@@ -193,6 +216,7 @@ GLM = Kind(
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",
     },
     read, learn, page, tables, predict, side_by_side="map,mala,nuts,sgld", calibrates=True,
+    usual=usual,
 )  # fmt: skip
 MLP = dataclasses.replace(
     GLM, name="mlp", method="bbb", options=OPTIONS | NETWORK, refusals={"example": OWN_MODEL},

@@ -30,7 +30,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
             raise SettingsError(f"--resume goes on with the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
     task = kind.read(kind, arguments)
-    method, seed = method_and_seed(how, saved, kind.method)
+    method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
     method = kind.adapted_method(task, method, how.sized)
 
     folder = how.out if how.out is not None else fresh(f"{task.name}-{kind.folder or method.label}")

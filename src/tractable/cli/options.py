@@ -17,14 +17,22 @@ FitTable = Annotated[
 ]
 Example = Annotated[Text, Option(help="A built-in example; 'tractable examples' lists them.")]
 Target = Annotated[Text, Option(help="The column of TABLE to explain; the others are inputs.")]
-Family = Annotated[Text, Option(help="normal, bernoulli or categorical; by default the target's type.")]
+FAMILY = (
+    "Of the target: normal, lognormal, gamma, beta, poisson, negative-binomial, bernoulli, categorical or ordered; by "
+    "default told from its values, and said."
+)
+Family = Annotated[Text, Option(help=FAMILY)]
 FitFamily = Annotated[
     Text,
     Option(
-        help="normal, bernoulli or categorical; by default the target's type. Of a vae's rows also "
-        "continuous-bernoulli (grey pixels) or poisson (counts); by default told from the numbers."
+        help=f"{FAMILY} Of a vae's rows normal, bernoulli, categorical, continuous-bernoulli (grey pixels) or poisson."
     ),
 ]
+Exclude = Annotated[list[str] | None, Option(help="A column of TABLE that is no input; may be repeated.")]
+Weights = Annotated[Text, Option(help="A column that says how often each row counts.")]
+Exposure = Annotated[Text, Option(help="Of counts: a column, such as hours, that each row's rate is multiplied by.")]
+Sep = Annotated[Text, Option(help="Between the columns of a .csv, such as ';'.  \\[default: ,]")]
+Decimal = Annotated[Text, Option(help="Of the numbers of a .csv, such as ','.  \\[default: .]")]
 HeldOut = Annotated[float, Option(help="Share of TABLE's rows kept back to score predictions; 0 for none.")]
 Missing = Annotated[
     Text,

@@ -66,7 +66,7 @@ class Kind:
     """A kind of model, as ``--model`` names it."""
 
     name: str
-    method: str  # what learns it where nothing is said
+    method: str  # what learns it where nothing is said, unless
     options: Mapping[str, Option]  # those that it takes
     refusals: Mapping[str, str]  # sentences about options that it does not take
     read: Callable[["Kind", Arguments], Task]  # from what was typed, or from a saved spec
@@ -84,6 +84,7 @@ class Kind:
     calibrates: bool = False  # its predictions have intervals, which other rows can calibrate
     noun: str = ""  # it, in a sentence; its name by default
     folder: str = ""  # how the run's folder ends; the method's name by default
+    usual: Callable[[Task], str | None] = lambda task: None  # knows a better one for the task
     learner: str = ""  # what is said to learn; the method's name by default
 
     def ask(self, arguments: Arguments) -> dict[str, Any]:
@@ -122,10 +123,10 @@ def parted(rows: Data, back: np.ndarray) -> dict[str, Data | None]:
     return {"data": rows.take(~back), "held_out": rows.take(back) if back.any() else None}
 
 
-def split(frame: pd.DataFrame, target: str, family: str, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+def split(frame: pd.DataFrame, target: str, classes: bool, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows to fit, rows held out). Of every class at least one row is fitted."""
     chosen = held_back(len(frame), share)
-    if family != "normal":
+    if classes:
         labels = frame[target].astype(str).to_numpy()
         unseen = ~np.isin(labels, labels[~chosen])
         chosen &= ~unseen

@@ -2,53 +2,31 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from tractable.data.columns import (
     Column,
-    Values,
-    check_numbers_in_text,
     encode_column,
     fit_column,
     gap,
     kind_of,
     lacks,
-    moments,
     standardised,
-    text_of,
 )
 from tractable.data.files import Frame, distinct
+from tractable.data.targets import COUNTS, Target, decode_target, encode_target, fit_target
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 from tractable.tools.words import listing
 
-MOST_CLASSES = 100  # of a target
 MISSING = ("raise", "drop", "impute")
-FEW = 10  # a whole-numbered target with at most so many values is a set of classes
-VERSION = 1
-
-
-@dataclass(frozen=True)
-class Target:
-    """How the target becomes y.
-
-    Attributes:
-        name: of the table's column.
-        family: "normal", "bernoulli" or "categorical"; "none" where nothing is explained.
-        mean, sd: of a normal target in training; 0 and 1 otherwise.
-        classes: labels in the order of their codes; empty for a normal target.
-    """
-
-    name: str
-    family: str
-    mean: float = 0.0
-    sd: float = 1.0
-    classes: tuple[bool | int | float | str, ...] = ()
-
+PyTree = Any
+VERSION = 2
 
 NOTHING = Target("", "none")
 
@@ -58,27 +36,47 @@ class Encoder:
     """How rows become numbers and numbers rows: what ``fit_encoder`` or ``fit_numbers`` learnt.
 
         number      (value − mean) / sd
-        boolean     0 or 1
-        text        one 0/1 column a level, every level; a level never seen is all zeros
+        boolean     0 or 1, and text such as yes and no; less its mean
+        text        K − 1 columns for K levels, less their means: orthonormal contrasts, under which no level is the
+                    reference (``columns.contrasts``); a level never seen is the mean of the others
+        date        its trend in days, and where rows go round them the time of year and of day (two harmonics each)
+                    and the day of the week; a duration its days
+        identifier  left out, with a warning
         missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
-                    training lacked values, a 0/1 column beside says so, which for text is a level of its own
-        target      "normal": standardised; "bernoulli", "categorical": 0..C−1 in sorted order
+                    training lacked values, a column beside says so, which for text is a level of its own
+        target      ``Target``
+
+    Centred inputs make the intercept that of a mean row, and weights as little correlated as they can be.
 
     Attributes:
         columns: used ones, in the training table's order.
         target: what is explained.
         missing: "raise", "drop" or "impute".
         shape: of a row of an array, whose numbers the columns are; None of a table.
+        weights: a column that says how often each row counts; "" of none.
+        exposure: of counts, a column that rates are multiplied by; "" of none.
     """
 
     columns: tuple[Column, ...]
     target: Target = NOTHING
     missing: str = "raise"
     shape: tuple[int, ...] | None = None
+    weights: str = ""
+    exposure: str = ""
 
     @property
     def features(self) -> list[str]:
         return [name for column in self.columns for name in column.features]
+
+    @functools.cached_property
+    def effects(self) -> tuple[list[str], np.ndarray]:
+        """What linear weights say in the table's units: names, and rows that weights (D,) are multiplied by, (e, D).
+
+        In units of the target where it is a number of itself; else of η: log odds, or logarithms.
+        """
+        parts = [column.effects() for column in self.columns]
+        rows = np.asarray(block_diag(*(rows for _, rows in parts)))
+        return [name for names, _ in parts for name in names], rows * self.target.sd ** (self.target.family == "normal")
 
     @property
     def names(self) -> list[str]:
@@ -114,35 +112,57 @@ class Encoder:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
         """The encoder which ``to_dict`` described; a DataError of another version, or fields missing or unknown."""
-        if saved.get("version") != VERSION:
+        old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
+        if saved.get("version") != VERSION and not old:
             raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
-            columns = tuple(Column(**{**c, "levels": tuple(c.get("levels", ()))}) for c in saved["columns"])
-            target = Target(**{**saved["target"], "classes": tuple(saved["target"]["classes"])})
-            shape = saved.get("shape")
-            return cls(columns, target, saved["missing"], None if shape is None else tuple(shape))
+            columns = tuple(Column(**_tupled(column)) for column in saved["columns"])
+            fields = {name: value for name, value in saved.items() if name not in ("version", "columns", "target")}
+            return cls(columns, Target(**_tupled(saved["target"])), **_tupled(fields))
         except (KeyError, TypeError) as error:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
+
+
+def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
 
 
 class Encoded(NamedTuple):
     x: np.ndarray  # (n, D) float64
     y: np.ndarray | None  # (n,) float64 or, for classes, int64; None where the table has no target
+    weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
+    offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
+
+    @property
+    def given(self) -> PyTree:
+        """What a model of these rows sees beside y: x, or with an offset both by name."""
+        return self.x if self.offset is None else {"x": self.x, "offset": self.offset}
 
 
-def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str | None = None) -> Encoder:
+def fit_encoder(
+    frame: Frame,
+    target: str,
+    missing: str = "raise",
+    family: str | None = None,
+    *,
+    exclude: Sequence[str] = (),
+    weights: str = "",
+    exposure: str = "",
+) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
-    The target is "normal" where it is a number, unless it has two distinct values ("bernoulli"), or at most ten which
-    are all whole ("categorical"). True/False and text are classes. A column which is the same in every row is left out
-    with a TractableWarning.
+    The target's family is told from its values (``targets.fit_target``). A column which is the same in every row, or
+    only names the rows, is left out with a TractableWarning.
 
     Args:
-        frame: the training table; every column but the target is an input.
+        frame: the training table; every column that is not named below is an input.
         target: the column to explain.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
             out rows without a target.
-        family: overrules what is said above about the target.
+        family: a name of ``targets.FAMILIES``, in place of the one told from the values.
+        exclude: columns that are no inputs.
+        weights: a column of numbers ≥ 0, how often each row counts.
+        exposure: of a target that is counts, a column of numbers > 0 that each row's rate is multiplied by.
 
     Raises:
         DataError: with the column, and where it helps the row, that cannot be used, and the remedy.
@@ -151,24 +171,31 @@ def fit_encoder(frame: Frame, target: str, missing: str = "raise", family: str |
     >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
     >>> encoder = fit_encoder(table, "ripe")
     >>> encoder.features, encoder.target.classes
-    (['height', 'colour=blue', 'colour=red'], ('no', 'yes'))
-    >>> encode(encoder, table).x.tolist()
-    [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    (['height', 'colour [1]'], ('no', 'yes'))
+    >>> encode(encoder, table).x.round(3).tolist()
+    [[-1.0, -0.707], [1.0, 0.707]]
     """
     if missing not in MISSING:
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     frame = _named(frame)
     if target not in frame:
         raise DataError(f"The target {target!r} is not a column of the table; got {listing(frame.columns)}.")
+    for named in (*exclude, *filter(None, (weights, exposure))):
+        if named not in frame or named == target:
+            raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
+    frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == 1:
         raise DataError(f"The table has no column but the target {target!r}; expected inputs beside it.")
     frame = _present(frame, _needed(list(frame.columns), target, missing), missing)
-    aim = _fit_target(frame[target], family)
-    fitted = (fit_column(frame[name], missing == "impute") for name in frame.columns if name != target)
-    columns = tuple(column for column in fitted if column is not None)
+    aim, others = fit_target(frame[target], family), [n for n in frame.columns if n not in (target, weights, exposure)]
+    if exposure:
+        if aim.family not in COUNTS:
+            raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
+        aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
+    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
     if not columns:
-        raise DataError("Every input column is the same in all rows, so there is nothing to learn from.")
-    return Encoder(columns, aim, missing)
+        raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
+    return Encoder(columns, aim, missing, weights=weights, exposure=exposure)
 
 
 def fit_numbers(
@@ -215,7 +242,13 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     needed = _needed(wanted, encoder.target.name, encoder.missing)
     frame = _present(frame, needed, encoder.missing if explained else "raise")
     x = np.concatenate([encode_column(column, frame[column.name]) for column in encoder.columns], axis=1)
-    return Encoded(x, _encode_target(encoder.target, frame[encoder.target.name]) if explained else None)
+    y = encode_target(encoder.target, frame[encoder.target.name]) if explained else None
+    offset = None
+    if encoder.target.family in COUNTS:
+        exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
+        offset = np.log(encoder.target.level * exposure)
+    counted = explained and encoder.weights in frame
+    return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset)
 
 
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
@@ -226,20 +259,13 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
 
 
 def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
-    """Encoded targets of any shape in the table's terms: standardised values in its units, codes as class labels."""
-    target = encoder.target
-    if target.family == "normal":
-        return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
-    codes = np.asarray(y)
-    if codes.dtype.kind not in "iub" or np.any((codes < 0) | (codes >= len(target.classes))):
-        raise DataError(f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}.")
-    labels = np.array(target.classes, dtype=object if isinstance(target.classes[0], str) else None)
-    return np.asarray(labels[codes.astype(np.int64)])
+    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels."""
+    return decode_target(encoder.target, y)
 
 
 def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
-    """Standard deviations of a normal target, of any shape, in the table's units."""
-    if encoder.target.family != "normal":
+    """Standard deviations of a target that is a number, of any shape, in the table's units."""
+    if encoder.target.classes:
         raise DataError(
             f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
         )
@@ -256,13 +282,24 @@ def _named(frame: Frame) -> Frame:
 
 
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
-    wanted = [column.name for column in encoder.columns]
+    wanted = list(dict.fromkeys([*(column.name for column in encoder.columns), *filter(None, [encoder.exposure])]))
     absent = [name for name in wanted if name not in frame]
     if absent:
         raise DataError(
             f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
         )
     return wanted + [encoder.target.name] * (encoder.target.name in frame)
+
+
+def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
+    """A column of numbers above 0, or with ``zero`` at least 0, (n,)."""
+    numbers = (
+        frame[name].to_numpy(np.float64, na_value=np.nan) if kind_of(frame[name]) == "number" else np.array([-1.0])
+    )
+    good = np.isfinite(numbers) & ((numbers >= 0) if zero else (numbers > 0))
+    if not good.all():
+        raise DataError(f"Column {name!r} says how much a row counts: expected numbers {'≥' if zero else '>'} 0.")
+    return numbers
 
 
 def _needed(names: list[str], target: str, missing: str) -> list[str]:
@@ -288,59 +325,3 @@ def _present(frame: Frame, names: list[str], missing: str) -> Frame:
             f"{absent[worst].sum()} of {len(frame)}. Leave that column out, or fill it in."
         )
     return frame.loc[~gone]
-
-
-def _fit_target(values: Values, family: str | None) -> Target:
-    name, kind = str(values.name), kind_of(values)
-    if kind == "text":
-        check_numbers_in_text(values)
-    found = sorted(_plain(values))
-    if family not in (None, "normal", "bernoulli", "categorical"):
-        raise DataError(f"family is 'normal', 'bernoulli' or 'categorical'; got {family!r}.")
-    if len(found) == 1:
-        raise DataError(f"The target {name!r} is {found[0]!r} in every row, so there is nothing to explain.")
-    if family is None:
-        whole = kind != "number" or all(float(value).is_integer() for value in found)
-        if len(found) == 2:
-            family = "bernoulli"
-        else:
-            family = "categorical" if whole and (kind != "number" or len(found) <= FEW) else "normal"
-    if family == "normal":
-        if kind != "number":
-            raise DataError(f"The target {name!r} is {kind}; family='normal' expects numbers.")
-        return Target(name, family, *moments(name, values.to_numpy(np.float64)))
-    if family == "bernoulli" and len(found) != 2:
-        raise DataError(f"family='bernoulli' expects two classes; the target {name!r} has {len(found)}.")
-    if len(found) > MOST_CLASSES:
-        raise DataError(
-            f"The target {name!r} has {len(found)} classes; at most {MOST_CLASSES} are supported. "
-            "Merge rare ones, or choose a target that is a number."
-        )
-    return Target(name, family, classes=tuple(found))
-
-
-def _encode_target(target: Target, values: Values) -> np.ndarray:
-    kind = kind_of(values)
-    if target.family == "normal":
-        if kind != "number":
-            raise DataError(f"The target {target.name!r} was a number in training and is {kind} here.")
-        return (values.to_numpy(np.float64) - target.mean) / target.sd
-    textual = isinstance(target.classes[0], str)
-    code = {label: i for i, label in enumerate(target.classes)}
-    found = text_of(values) if textual else values.tolist()
-    unknown = sorted({str(label) for label in found if label not in code})
-    if unknown:
-        raise DataError(
-            f"The target {target.name!r} has classes never seen in training, {listing(unknown)}; expected "
-            f"{listing(map(str, target.classes))}. Fit anew with them, or leave those rows out."
-        )
-    return np.array([code[label] for label in found], np.int64)
-
-
-def _plain(values: Values) -> set[Any]:
-    """Distinct values as Python's own, so that they are JSON."""
-    if kind_of(values) == "text":
-        return set(text_of(values))
-    found = {value.item() if hasattr(value, "item") else value for value in values.unique()}
-    whole = all(float(value).is_integer() for value in found)
-    return {int(value) if whole and isinstance(value, float) else value for value in found}

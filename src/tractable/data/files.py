@@ -23,8 +23,13 @@ NEW = ("x_test",)  # and before these, of new rows
 Frame = pd.DataFrame
 
 
-def read_table(path: str | Path) -> Frame:
-    """A CSV file (``.csv``, also ``.csv.gz``; commas, a header, UTF-8) or a Parquet file as a DataFrame.
+def read_table(path: str | Path, sep: str | None = None, decimal: str | None = None) -> Frame:
+    """A CSV file (``.csv``, also ``.csv.gz``; a header, UTF-8) or a Parquet file as a DataFrame.
+
+    Args:
+        path: of the file.
+        sep: between the columns of a CSV file; a comma by default.
+        decimal: of its numbers; a point by default.
 
     Raises:
         DataError: no such file; another kind of file; an unreadable or empty one; two columns of one name.
@@ -34,7 +39,7 @@ def read_table(path: str | Path) -> Frame:
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
     if path.name.lower().endswith((".csv", ".csv.gz")):
-        frame = _read_csv(path)
+        frame = _read_csv(path, sep or ",", decimal or ".")
     elif path.suffix.lower() in (".parquet", ".pq"):
         try:
             frame = pd.read_parquet(path, engine="pyarrow")
@@ -47,10 +52,11 @@ def read_table(path: str | Path) -> Frame:
     return frame
 
 
-def _read_csv(path: Path) -> Frame:
+def _read_csv(path: Path, sep: str, decimal: str) -> Frame:
     try:
         # As rows, because as a header pandas would rename the second of two equal names.
-        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        how: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
+        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
         names = [str(name) for name in head.iloc[0]]
         if "" in names and len(names) > 1:
             raise DataError(
@@ -59,10 +65,10 @@ def _read_csv(path: Path) -> Frame:
             )
         distinct(names, str(path))
         if len(names) == 1 and (found := next((s for s in (";", "\t", "|") if s in names[0]), None)):
-            raise DataError(f"{path} seems to be separated by {found!r}; expected commas.")
+            raise DataError(f"{path} seems to be separated by {found!r}; expected {sep!r}. Give sep={found!r} (--sep).")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
-            return pd.read_csv(path, encoding="utf-8-sig", low_memory=False, index_col=False)
+            return pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how)
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} is empty; expected a header and rows.") from error
     except UnicodeDecodeError as error:

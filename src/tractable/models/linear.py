@@ -13,19 +13,9 @@ from jax.typing import ArrayLike
 
 from tractable.core import Model, Through
 from tractable.models.conjugate import Real, positive
+from tractable.models.families import CLASSES, FAMILIES, BernoulliLogits
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
-
-FAMILIES = ("normal", "bernoulli", "categorical")
-
-
-class BernoulliLogits(dist.BernoulliLogits):
-    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
-
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        # Pixels of an unsigned type have no −1.
-        sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
-        return jax.nn.log_sigmoid(sign * self.logits)
 
 
 @shared
@@ -35,9 +25,17 @@ def generalised_linear(
     """A generalised linear model of standardised inputs. The same arguments give the same ``Model``.
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
-        normal:       y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
-        bernoulli:    y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
-        categorical:  y ~ Categorical(softmax(η));  y in 0..classes−1, η of length classes
+        normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
+        lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, by its geometric mean
+        gamma:              y of mean e^η and sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, by its mean
+        beta:               y ~ Beta of mean m = 1 / (1 + e^−η) and variance spread² m (1 − m),  spread ~ U(0, 1)
+        poisson:            y ~ Poisson(e^η)
+        negative-binomial:  y of mean e^η and variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
+        bernoulli:          y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
+        categorical:        y ~ Categorical(softmax(η));  y in 0..classes−1, η of length classes
+        ordered:            P(y ≤ k) = 1 / (1 + e^(η − cₖ));  y in 0..classes−1, cutpoints c in place of a
+
+    Counts want an offset, the logarithm of their mean or of an exposure: ``with_offset``.
 
     A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a class of one
     in a thousand, is within 1.4 of its scale.
@@ -49,12 +47,12 @@ def generalised_linear(
     Args:
         features: D, columns of x.
         family: of y given η.
-        classes: C ≥ 2, for "categorical" alone.
+        classes: C ≥ 2, for "categorical" and "ordered" alone.
         weight_scale, intercept_scale: > 0, prior sds.
 
     Returns:
-        A Model of ``intercept`` (), ``weights`` (D,) and, where normal, ``noise`` (); where categorical
-        ``intercept`` (C,) and ``weights`` (D, C).
+        A Model of ``intercept`` (), ``weights`` (D,) and the family's further parameter (); where categorical of
+        ``intercept`` (C,) and ``weights`` (D, C); where ordered of ``weights`` (D,) and ``cutpoints`` (C − 1,).
 
     Raises:
         ModelError: an unknown family, a number of classes that does not fit it, a scale not positive.
@@ -66,20 +64,20 @@ def generalised_linear(
     """
     positive(features=features, weight_scale=weight_scale, intercept_scale=intercept_scale)
     if family not in FAMILIES:
-        raise ModelError(f"family is 'normal', 'bernoulli' or 'categorical'; got {family!r}.")
+        raise ModelError(f"family is one of {', '.join(map(repr, FAMILIES))}; got {family!r}.")
+    if (classes is None) == (family in CLASSES) or (classes is not None and classes < 2):
+        raise ModelError(
+            f"classes= is a number, 2 or more, for {' and '.join(CLASSES)} alone; got {classes} for {family!r}."
+        )
+    kind = FAMILIES[family]
     if family == "categorical":
-        if classes is None or classes < 2:
-            raise ModelError(f"family='categorical' needs classes, 2 or more; got {classes}.")
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
-        return Model(prior, Through(predictor, lambda params, eta: dist.Categorical(logits=eta)))
-    if classes is not None:
-        raise ModelError(f"classes= is for family='categorical'; leave it out for {family!r} (got {classes}).")
-    prior = {"intercept": dist.Normal(0.0, intercept_scale), "weights": _normals(features, weight_scale)}
-    if family == "bernoulli":
-        return Model(prior, Through(predictor, lambda params, eta: BernoulliLogits(eta)))
-    prior["noise"] = dist.HalfNormal(1.0)
-    return Model(prior, Through(predictor, lambda params, eta: dist.Normal(eta, params["noise"])))
+    else:
+        prior = {"weights": _normals(features, weight_scale)} | kind.others(classes or 0)
+        if kind.intercept:
+            prior["intercept"] = dist.Normal(0.0, intercept_scale)
+    return Model(prior, Through(predictor, kind.observe))
 
 
 @shared
@@ -145,7 +143,7 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
 
 def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
     """η = a + xᵀw of one datum: () or, with a column of weights a class, (C,)."""
-    return params["intercept"] + jnp.dot(x, params["weights"])
+    return params.get("intercept", 0.0) + jnp.dot(x, params["weights"])
 
 
 def _normals(features: int, scale: Real) -> dist.Distribution:

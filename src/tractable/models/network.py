@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to, constraints
 from tractable.core import Model, Through, is_distribution
 from tractable.models.architecture import Network, applied, as_network, fan_in, mlp, spread
 from tractable.models.conjugate import Number, Real, positive
-from tractable.models.linear import BernoulliLogits
+from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 from tractable.tools.tree import path_name
@@ -93,14 +93,19 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the
     "student-t": ("(), (1,) or (D,)", lambda shape: 0 not in shape),
     "heteroscedastic": ("(2,), a mean and a raw scale", lambda shape: shape == (2,)),
     "categorical": ("(C,), a logit for each of C ≥ 2 classes", lambda shape: len(shape) == 1 and shape[0] > 1),
-    "bernoulli": ("() or (1,), a logit", lambda shape: shape in ((), (1,))),
-    "poisson": ("() or (1,), a log rate", lambda shape: shape in ((), (1,))),
-}
+    **{
+        name: (f"() or (1,), {what}", lambda shape: shape in ((), (1,)))
+        for name, what in {
+            "bernoulli": "a logit", "beta": "a logit of the mean", "poisson": "a log rate",
+            "negative-binomial": "a log rate", "lognormal": "a mean of log y", "gamma": "a log mean",
+        }.items()
+    },
+}  # fmt: skip
 NOISY = ("normal", "student-t")  # with a noise that can be learnt
 PRIORS = ("scaled", "relevance")  # of the weights, by name
 
 
-def _of(likelihood: str, output: jax.Array, noise: Number | None, df: float) -> dist.Distribution:
+def _of(likelihood: str, output: jax.Array, params: dict[str, Any], df: float) -> dist.Distribution | None:
     """The distribution of one datum."""
     if likelihood == "categorical":
         return dist.CategoricalLogits(output)
@@ -109,10 +114,9 @@ def _of(likelihood: str, output: jax.Array, noise: Number | None, df: float) -> 
         return dist.Normal(mean, jax.nn.softplus(raw) + SD_FLOOR)
     if output.shape == (1,):
         output = output[0]
-    if likelihood == "bernoulli":
-        return BernoulliLogits(output)
-    if likelihood == "poisson":
-        return dist.Poisson(jnp.exp(output))
+    if likelihood not in NOISY:
+        return FAMILIES[likelihood].observe(params, output)
+    noise = params["noise"]
     centred = dist.Normal(output, noise) if likelihood == "normal" else dist.StudentT(df, output, noise)
     return centred.to_event(output.ndim)
 
@@ -130,6 +134,8 @@ def neural_network(
         categorical:      y ~ Categorical(softmax(f(x)))           f: (C,), y in 0..C−1
         bernoulli:        y ~ Bernoulli(1 / (1 + e^−f(x)))         f: () or (1,), y in {0, 1}
         poisson:          y ~ Poisson(e^f(x))                      f: () or (1,)
+
+    and "lognormal", "gamma", "beta" and "negative-binomial" with η = f(x) as in ``models.generalised_linear``.
 
     Standardise x, and y where it is a measurement.
 
@@ -197,8 +203,10 @@ def _model(
 ) -> Model:  # fmt: skip
     """The Model of arguments that are known to be good; the precision is there for the cache to see."""
     others = dict(extra)
-    if likelihood in NOISY and noise is None:
-        others["noise"] = dist.HalfNormal(1.0)
+    if likelihood in NOISY:
+        others |= {"noise": dist.HalfNormal(1.0)} if noise is None else {}
+    elif isinstance(likelihood, str) and likelihood in FAMILIES:
+        others |= FAMILIES[likelihood].others(0)
     scales = _scale_priors(network) if _is_relevance(prior) else None
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
@@ -207,11 +215,11 @@ def _model(
             weights = jax.tree.map(functools.partial(_scaled, network.output_axis), params["scales"], weights)
         return applied(network, weights, x)
 
-    def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution:
+    def observe(params: dict[str, Any], output: jax.Array) -> dist.Distribution | None:
         if not isinstance(likelihood, str):
             return likelihood(output, {name: value for name, value in params.items() if name in dict(extra)})
         _check_output(likelihood, output)
-        return _of(likelihood, output, params.get("noise", noise), df)
+        return _of(likelihood, output, {"noise": noise, **params}, df)
 
     def start(key: jax.Array) -> dict[str, Any]:
         key, *keys = jax.random.split(key, 1 + len(others))

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from tractable.models.linear import BernoulliLogits
+from tractable.models.families import BernoulliLogits
 
 PyTree = Any
 TOGETHER = 8  # factors of at most 2 under one logarithm: 2⁸ is a number in every format

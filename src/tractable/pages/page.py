@@ -83,6 +83,6 @@ def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.
         return [first, *ladders.exhibits(posterior, shape)]
     labels = parameters.labels_of(posterior.names, encoder)
     return [
-        first, *networks.members(posterior), *parameters.bound_on_evidence(posterior), *networks.layers(posterior),
-        *parameters.exhibits(posterior, labels),
+        *parameters.effects_exhibits(posterior, encoder), first, *networks.members(posterior),
+        *parameters.bound_on_evidence(posterior), *networks.layers(posterior), *parameters.exhibits(posterior, labels),
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What is known of the parameters of any model: their numbers, marginals, chains, and predicted bias."""
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -11,6 +12,7 @@ from tractable.core import Model
 from tractable.data.encoder import Encoder
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
+from tractable.results.effects import SCALES, effects
 from tractable.results.posterior import Posterior
 
 SHOWN = 6  # parameters with figures
@@ -119,6 +121,39 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
     columns = ["parameter", *(heads.get(str(c), str(c)) for c in table.columns)]
     return Exhibit("Parameters", [Table(columns, rows, layout="" if posterior.is_point else "wide"), *beside])
+
+
+def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
+    """What each input does, in the table's units."""
+    family = encoder.target.family
+    unit = f"units of {encoder.target.name}" if family == "normal" else f"the {SCALES[family]}"
+
+    def row(name: str, values: dict) -> list[Cell]:
+        size = values["sd"] if values["sd"] > 0 else abs(values["mean"])  # NaN > 0 is false
+        form = f".{max(0, 1 - math.floor(math.log10(size))) if size > 0 else 2}f"
+        return [Cell(name), *(Cell(float(value), form) for value in values.values())]
+
+    rows = [row(str(name), values) for name, values in told.to_dict("index").items()]
+    note = "What one unit more adds, True in place of False, or a level beside the mean of all levels; in "
+    return Exhibit("Effects", [Table(["input", *map(str, told.columns)], rows)], f"{note}{unit}.")
+
+
+def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
+    """Effects as a table, and as a figure in which those of numbers are of one sd."""
+    told = effects(posterior, encoder)
+    if told is None or encoder is None:
+        return []
+    shown = [effects_table(told, encoder)]
+    if "5%" in told:
+        names, _ = encoder.effects
+        sds = {column.title: column.sd for column in encoder.columns}
+        spans = np.repeat([sds.get(name, 1.0) for name in names], len(told) // len(names))
+        middle, low, high = (spans * told[c].to_numpy() for c in ("mean", "5%", "95%"))
+        kept, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
+        drawn = plots.forest([str(told.index[i]) for i in kept], middle[kept], low[kept], high[kept])
+        note = "To compare: what one sd more of a number adds; the others as in the table. Bars hold the middle 90 %."
+        shown.append(Exhibit("", [drawn], note + fewer, "chart"))
+    return shown
 
 
 # Figures.

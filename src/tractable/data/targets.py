@@ -1,0 +1,190 @@
+"""The column to explain: of which family it is, and how it becomes y."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import skew
+
+from tractable.data.columns import Values, check_numbers_in_text, kind_of, moments, text_of
+from tractable.tools.errors import DataError
+from tractable.tools.tree import Numbers
+from tractable.tools.words import listing
+
+MOST_CLASSES = 100
+FEW = 10  # whole numbers with at most so many values may be grades or classes
+SKEWED = 1.0  # of positive numbers, above which their logarithms are explained
+SPREAD = 1.2  # of counts: variance over mean, above which they are more spread than Poisson's
+CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
+
+FAMILIES = {  # and the numbers that they hold
+    "normal": "numbers",
+    "lognormal": "positive numbers",
+    "gamma": "positive numbers",
+    "beta": "numbers between 0 and 1",
+    "poisson": "counts: 0, 1, 2, …",
+    "negative-binomial": "counts: 0, 1, 2, …",
+    "bernoulli": "two classes",
+    "categorical": "classes",
+    "ordered": "grades in order",
+}
+CLASSES = ("bernoulli", "categorical", "ordered")
+COUNTS = ("poisson", "negative-binomial")
+
+
+@dataclass(frozen=True)
+class Target:
+    """How the target becomes y.
+
+    Attributes:
+        name: of the table's column.
+        family: a name of ``FAMILIES``; "none" where nothing is explained.
+        mean, sd: y = (value − mean) / sd: of a normal target those of training; of a positive one 0, and the geometric
+            mean (lognormal) or the mean (gamma); of others 0 and 1.
+        classes: labels in the order of their codes; empty for numbers.
+        level: of counts, the mean in training, which every row's rate is a multiple of.
+        reason: why this family was chosen; empty where it was given.
+    """
+
+    name: str
+    family: str
+    mean: float = 0.0
+    sd: float = 1.0
+    classes: tuple[bool | int | float | str, ...] = ()
+    level: float = 1.0
+    reason: str = ""
+
+
+def fit_target(values: Values, family: str | None = None) -> Target:
+    """What a training column is to be explained as: what ``family`` says, or else what its values look like.
+
+    two values, True/False, text              bernoulli, categorical; an ordered categorical: ordered
+    whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
+    few whole numbers otherwise               ordered, where each is the one before plus 1; else categorical
+    numbers between 0 and 1                   beta
+    positive, skewed numbers                  lognormal
+    other numbers                             normal
+    """
+    name, kind = str(values.name), kind_of(values)
+    if family is not None and family not in FAMILIES:
+        raise DataError(f"family is one of {', '.join(FAMILIES)}; got {family!r}.")
+    if kind in ("date", "duration"):
+        raise DataError(f"The target {name!r} is a {kind}; expected numbers or classes. Turn it into a number of days.")
+    if kind == "text":
+        check_numbers_in_text(values)
+    found = ordered_values(values)
+    if len(found) == 1:
+        raise DataError(f"The target {name!r} is {found[0]!r} in every row, so there is nothing to explain.")
+    reason = ""
+    if family is None:
+        family, reason = _likely(values, kind, found)
+    if family in CLASSES:
+        if family == "bernoulli" and len(found) != 2:
+            raise DataError(f"family='bernoulli' expects two classes; the target {name!r} has {len(found)}.")
+        if len(found) > MOST_CLASSES:
+            raise DataError(
+                f"The target {name!r} has {len(found)} classes; at most {MOST_CLASSES} are supported. "
+                "Merge rare ones, or choose a target that is a number."
+            )
+        return Target(name, family, classes=tuple(found), reason=reason)
+    if kind != "number":
+        raise DataError(f"The target {name!r} is {kind}; family={family!r} expects {FAMILIES[family]}.")
+    numbers = values.to_numpy(np.float64)
+    _check(name, family, numbers)
+    if family == "normal":
+        return Target(name, family, *moments(name, numbers), reason=reason)
+    if family in COUNTS:
+        return Target(name, family, level=float(numbers.mean()), reason=reason)
+    moments(name, numbers)
+    scale = {"lognormal": np.exp(np.log(numbers).mean()), "gamma": numbers.mean()} if family != "beta" else {}
+    return Target(name, family, sd=float(scale.get(family, 1.0)), reason=reason)
+
+
+def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
+    """The family that a column's values look like, and why."""
+    dtype, count = values.dtype, len(found)
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered and count > 2:
+        return "ordered", f"{count} categories in order"
+    if count == 2:
+        return "bernoulli", f"two values, {found[0]!r} and {found[1]!r}"
+    if kind != "number":
+        return "categorical", f"{count} classes"
+    numbers = values.to_numpy(np.float64)
+    low, high, whole = found[0], found[-1], bool(np.all(numbers == np.floor(numbers)))
+    if whole and count <= FEW and re.fullmatch(CLASS_NAMES, str(values.name), re.IGNORECASE):
+        return "categorical", f"{count} whole numbers under a name of classes"
+    if whole and low >= 0 and (low == 0 or (low == 1 and count > FEW)):
+        if numbers.var() > SPREAD * numbers.mean():
+            return "negative-binomial", f"counts from {low} to {high}, more spread than Poisson's"
+        return "poisson", f"counts from {low} to {high}, spread like Poisson's"
+    if whole and count <= FEW:
+        if found == list(range(low, high + 1)):
+            return "ordered", f"{count} grades, {low} to {high}"
+        return "categorical", f"{count} whole numbers that do not follow one another"
+    if low > 0 and high < 1:
+        return "beta", f"shares between {low:.3g} and {high:.3g}"
+    if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
+        return "lognormal", "positive numbers with a long tail to the right"
+    return "normal", "numbers"
+
+
+def _check(name: str, family: str, numbers: np.ndarray) -> None:
+    good = np.isfinite(numbers)
+    if family in COUNTS:
+        good = (numbers >= 0) & (numbers == np.floor(numbers))
+    elif family in ("lognormal", "gamma"):
+        good = numbers > 0
+    elif family == "beta":
+        good = (numbers > 0) & (numbers < 1)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"family={family!r} expects {FAMILIES[family]}; the target {name!r} is {numbers[row]:g} in row {row} (the "
+            "top row is 0). Mend it, or choose another family."
+        )
+
+
+def encode_target(target: Target, values: Values) -> np.ndarray:
+    """y (n,): numbers in the units of the model, float64, or codes of classes, int64."""
+    kind = kind_of(values)
+    if not target.classes:
+        if kind != "number":
+            raise DataError(f"The target {target.name!r} was a number in training and is {kind} here.")
+        numbers = values.to_numpy(np.float64)
+        _check(target.name, target.family, numbers)
+        return (numbers - target.mean) / target.sd
+    textual = isinstance(target.classes[0], str)
+    code = {label: i for i, label in enumerate(target.classes)}
+    found = text_of(values) if textual else values.tolist()
+    unknown = sorted({str(label) for label in found if label not in code})
+    if unknown:
+        raise DataError(
+            f"The target {target.name!r} has classes never seen in training, {listing(unknown)}; expected "
+            f"{listing(map(str, target.classes))}. Fit anew with them, or leave those rows out."
+        )
+    return np.array([code[label] for label in found], np.int64)
+
+
+def decode_target(target: Target, y: Numbers) -> np.ndarray:
+    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels."""
+    if not target.classes:
+        return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
+    codes = np.asarray(y)
+    if codes.dtype.kind not in "iub" or np.any((codes < 0) | (codes >= len(target.classes))):
+        raise DataError(f"Expected codes of classes, whole numbers in 0..{len(target.classes) - 1}; got {codes}.")
+    labels = np.array(target.classes, dtype=object if isinstance(target.classes[0], str) else None)
+    return np.asarray(labels[codes.astype(np.int64)])
+
+
+def ordered_values(values: Values) -> list[Any]:
+    """Distinct values as Python's own, so that they are JSON; in their order."""
+    if kind_of(values) == "text":
+        found = set(text_of(values))
+        if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
+            return [level for level in map(str, values.cat.categories) if level in found]
+        return sorted(found)
+    plain = {value.item() if hasattr(value, "item") else value for value in values.unique()}
+    whole = all(float(value).is_integer() for value in plain)
+    return sorted(int(value) if whole and isinstance(value, float) else value for value in plain)

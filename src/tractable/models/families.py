@@ -1,0 +1,170 @@
+"""Families of y given a linear predictor or a network's output η: what they look like, and what else they have."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+from numpyro.distributions.transforms import OrderedTransform
+
+from tractable.core import Model, Through
+from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
+
+PyTree = Any
+LARGE = 8.0  # arguments of the gamma function from which Stirling's series is exact in single precision
+FEWEST = 1e-4  # of a dispersion: below it counts are Poisson's, to the last digit
+
+
+class Family(NamedTuple):
+    """Of y given η.
+
+    Attributes:
+        observe: ``(params, η) -> distribution`` of one datum.
+        others: priors of the further parameters, of as many classes.
+        intercept: whether η has one of its own.
+    """
+
+    observe: Callable[..., dist.Distribution | None]
+    others: Callable[[int], dict[str, dist.Distribution]] = lambda classes: {}
+    intercept: bool = True
+
+
+class BernoulliLogits(dist.BernoulliLogits):
+    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        # Pixels of an unsigned type have no −1.
+        sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
+        return jax.nn.log_sigmoid(sign * self.logits)
+
+
+class NegativeBinomial(dist.NegativeBinomial2):
+    """NumPyro's, of mean μ and dispersion d: variance μ + d² μ²; to single precision's last digits down to d = 0.
+
+    r = 1/d²,   log p(y) = y log μ − (y + r) log(1 + μ/r) + [log Γ(r + y) − log Γ(r) − y log r] − log y!
+    """
+
+    def __init__(self, log_mean: jax.Array, dispersion: jax.Array) -> None:
+        self.log_mean = log_mean
+        size = 1 / jnp.square(jnp.maximum(dispersion, FEWEST))
+        super().__init__(jnp.exp(log_mean), size, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        y = jnp.asarray(value, jnp.result_type(float))
+        r: Any = self.concentration
+        # A difference of two large log Γ loses what it is about; that of their series does not.
+        large = jnp.maximum(r, LARGE)
+        series = (large + y - 0.5) * jnp.log1p(y / large) - y + _stirling(large + y) - _stirling(large)
+        small = jnp.minimum(r, LARGE)
+        rise = jnp.where(r < LARGE, gammaln(small + y) - gammaln(small) - y * jnp.log(small), series)
+        return y * self.log_mean - (y + r) * jnp.log1p(self.mean / r) + rise - gammaln(y + 1)
+
+
+class Gamma(dist.Gamma):
+    """NumPyro's, of mean e^η and variation v = sd/mean; k = 1/v²,  t = log y − η:
+
+    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   s what Stirling's formula leaves of log Γ
+    """
+
+    def __init__(self, eta: jax.Array, variation: jax.Array) -> None:
+        self.eta = eta
+        k = 1 / jnp.square(jnp.maximum(variation, FEWEST))
+        super().__init__(k, k * jnp.exp(-eta), validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        log_y = jnp.log(jnp.asarray(value))
+        k: Any = self.concentration
+        t = log_y - self.eta
+        large, small = jnp.maximum(k, LARGE), jnp.minimum(k, LARGE)
+        series = 0.5 * jnp.log(large / (2 * jnp.pi)) - _stirling(large)
+        return (
+            -k * (jnp.expm1(t) - t)
+            - log_y
+            + jnp.where(k < LARGE, small * jnp.log(small) - small - gammaln(small), series)
+        )
+
+
+class OrderedLogits(dist.OrderedLogistic):
+    """NumPyro's: P(y ≤ k) = σ(cₖ − η), with log p(y) right far out in both tails.
+
+    log (σ(b) − σ(a)) = log σ(b) + log σ(−a) + log(1 − e^(a − b))
+    """
+
+    def __init__(self, eta: jax.Array, cutpoints: jax.Array) -> None:
+        self.eta, self.cuts = eta, cutpoints
+        super().__init__(eta, cutpoints, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        k = jnp.asarray(value, int)
+        last = self.cuts.shape[-1]
+        above = jnp.take(self.cuts, jnp.clip(k, 0, last - 1)) - self.eta
+        below = jnp.take(self.cuts, jnp.clip(k - 1, 0, last - 1)) - self.eta
+        inside = (k > 0) & (k < last)
+        width = jnp.where(inside, jnp.log(-jnp.expm1(jnp.where(inside, below - above, -1.0))), 0.0)
+        upper = jnp.where(k < last, jax.nn.log_sigmoid(above), 0.0)
+        return upper + jnp.where(k > 0, jax.nn.log_sigmoid(-below), 0.0) + width
+
+
+def _stirling(z: jax.Array) -> jax.Array:
+    """log Γ(z) − (z − ½) log z + z − ½ log 2π, z ≥ 8."""
+    square = 1 / jnp.square(z)
+    return (1 / 12 - square * (1 / 360 - square / 1260)) / z
+
+
+def _beta(params: dict[str, Any], eta: jax.Array) -> dist.Distribution:
+    size = jnp.square(1 / params["spread"]) - 1
+    return dist.Beta(size * jax.nn.sigmoid(eta), size * jax.nn.sigmoid(-eta))
+
+
+def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
+    """Of log odds: the first around −log(K − 1), where the lowest of K equal classes ends, and steps of about 1."""
+    first = jnp.zeros(classes - 1).at[0].set(-jnp.log(classes - 1.0))
+    scale = jnp.ones(classes - 1).at[0].set(2.5)
+    return {"cutpoints": dist.TransformedDistribution(dist.Normal(first, scale).to_event(1), OrderedTransform())}
+
+
+NOISE: Callable[[int], dict[str, dist.Distribution]] = lambda classes: {"noise": dist.HalfNormal(1.0)}  # noqa: E731
+FAMILIES = {
+    "normal": Family(lambda params, eta: dist.Normal(eta, params["noise"]), NOISE),
+    "lognormal": Family(lambda params, eta: dist.LogNormal(eta, params["noise"]), NOISE),
+    "gamma": Family(
+        lambda params, eta: Gamma(eta, params["variation"]), lambda classes: {"variation": dist.HalfNormal(1.0)}
+    ),
+    "beta": Family(_beta, lambda classes: {"spread": dist.Uniform(0.0, 1.0)}),
+    "poisson": Family(lambda params, eta: dist.Poisson(jnp.exp(eta))),
+    "negative-binomial": Family(
+        lambda params, eta: NegativeBinomial(eta, params["dispersion"]),
+        lambda classes: {"dispersion": dist.HalfNormal(1.0)},
+    ),
+    "bernoulli": Family(lambda params, eta: BernoulliLogits(eta)),
+    "categorical": Family(lambda params, eta: dist.Categorical(logits=eta)),
+    "ordered": Family(lambda params, eta: OrderedLogits(eta, params["cutpoints"]), _cutpoints, intercept=False),
+}
+CLASSES = ("categorical", "ordered")  # whose number is to be told
+
+
+@shared
+def with_offset(model: Model) -> Model:
+    """The model with a known part of η: its data are given ``{"x": …, "offset": …}``.
+
+        η = offset + what the model's own predictor says of x
+
+    An exposure of counts is an offset of its logarithm. The same model gives the same ``Model``.
+
+    Raises:
+        ModelError: a model whose likelihood does not go ``Through`` a predictor.
+    """
+    through = model.through
+    if through is None:
+        raise ModelError("with_offset expects a model whose likelihood goes Through a predictor; this one does not.")
+    predictor, observe = through.predictor, through.observe
+
+    def shifted(params: PyTree, given: dict[str, Any]) -> jax.Array:
+        return given["offset"] + predictor(params, given["x"])
+
+    return replace(model, likelihood=Through(shifted, observe))

@@ -1,0 +1,65 @@
+"""A linear model's weights in the units and names of the table that it was fitted to."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tractable.beliefs.belief import weighted_quantiles
+from tractable.data.encoder import Encoder
+from tractable.results.posterior import Posterior
+
+SCALES = {  # what one unit of an effect is, by family; of a number the target's own units
+    "lognormal": "log of the target", "gamma": "log of the mean", "poisson": "log of the rate",
+    "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
+    "categorical": "log odds", "ordered": "log odds of a higher grade",
+}  # fmt: skip
+
+
+def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | None:
+    """What each input does, a row an effect: mean, sd and the middle 90 %; None of a model without linear weights.
+
+    Of a number what one unit more of it adds to η (of a normal target to y); of True/False from one to the other; of a
+    level how far it lies from the mean of the levels; of a cycle how far each time lies from the mean of the cycle.
+    With several classes an effect is of each, against the mean of the classes. Of points and of runs that kept moments
+    alone, the sd of an effect that is made of several weights is NaN.
+    """
+    shape = _shape(posterior)
+    if encoder is None or shape is None or shape[0] != len(encoder.features):
+        return None
+    names, rows = encoder.effects
+    labels = [str(label) for label in encoder.target.classes] if len(shape) == 2 else []
+    index = [f"{name} · {label}" for name in names for label in labels] if labels else names
+    at = [i for i, name in enumerate(posterior.names) if name.startswith("weights[")]
+
+    def combined(flat: np.ndarray) -> np.ndarray:
+        weights = flat[..., at].reshape(*flat.shape[:-1], *shape)
+        return np.moveaxis(np.tensordot(weights, rows, (flat.ndim - 1, 1)), -1, flat.ndim - 1).reshape(
+            *flat.shape[:-1], -1
+        )
+
+    mean, sd = posterior.flat_moments
+    table = {"mean": combined(np.asarray(mean, np.float64))}
+    if posterior.unconstrained is None or not posterior.count:
+        alone = np.repeat(np.count_nonzero(rows, axis=1) == 1, len(index) // len(names))
+        return pd.DataFrame(
+            table | {"sd": np.where(alone, np.abs(combined(np.asarray(sd, np.float64))), np.nan)},
+            index=pd.Index(index, name="effect"),
+        )
+    flat = combined(posterior.values.reshape(-1, len(posterior.names)).astype(np.float64))
+    weights = None if posterior.weights is None else posterior.weights.ravel()
+    low, high = weighted_quantiles(flat, [0.05, 0.95], weights)
+    away = flat - table["mean"]
+    table["sd"] = np.sqrt(np.average(np.square(away), axis=0, weights=weights) * _unbiased(len(flat), weights))
+    return pd.DataFrame(table | {"5%": low, "95%": high}, index=pd.Index(index, name="effect"))
+
+
+def _unbiased(count: int, weights: Any) -> float:
+    return count / max(count - 1, 1) if weights is None else 1.0
+
+
+def _shape(posterior: Posterior) -> tuple[int, ...] | None:
+    """Of the parameter ``weights``, where it is one array; None elsewhere."""
+    shapes = posterior.model.space.shapes
+    found = shapes.get("weights") if isinstance(shapes, dict) else None
+    return getattr(found, "shape", None)
