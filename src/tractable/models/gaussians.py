@@ -89,7 +89,10 @@ class Setting(NamedTuple):
         )  # fmt: skip
 
     def climbed(self, make: Callable[["Setting"], LatentModel]) -> Climbed | None:
-        """The same mixture with roots for matrices, which has the same unconstrained numbers."""
+        """The same mixture with roots for matrices, which has the same unconstrained numbers.
+
+        It begins and is examined as this one: ``LatentModel.climbed`` sees to that.
+        """
         if self.rooted or not is_matrix(self.covariance):
             return None
 
@@ -233,8 +236,7 @@ class Setting(NamedTuple):
         spread = {"full": within, "tied": within, "diagonal": np.diag(within), "spherical": np.diag(within).mean()}
         like = (components,) if covariance == "spherical" else (components, *np.shape(spread[covariance]))
         shape = np.shape(within) if covariance == "tied" else like
-        found = np.linalg.cholesky(within) if self.rooted else spread[covariance]
-        return Gaussians(count / len(x), means, np.broadcast_to(found, shape))
+        return Gaussians(count / len(x), means, np.broadcast_to(spread[covariance], shape))
 
     def example(self) -> tuple[Gaussians, Gaussians]:
         """A θ, and where its numbers may lie."""
@@ -255,7 +257,6 @@ class Setting(NamedTuple):
         """Components whose least variance the floor holds up."""
         count, floor = np.asarray(theta.weights, np.float64) * size, self.floor
         given = np.asarray(theta.covariances, np.float64)
-        given = given @ np.swapaxes(given, -1, -2) if self.rooted else given
         if is_matrix(self.covariance):
             least = np.broadcast_to(np.linalg.eigvalsh(given)[..., 0], count.shape)
         else:
