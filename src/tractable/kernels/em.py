@@ -347,8 +347,9 @@ def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyT
 
 def _alike(old: PyTree, new: PyTree) -> PyTree:
     """Statistics, those of them that have a frame in the frame of the new ones."""
-    framed = lambda part: hasattr(part, "told_as")  # noqa: E731
-    return jax.tree.map(lambda a, b: a.told_as(b) if framed(a) else a, old, new, is_leaf=framed)
+    return jax.tree.map(
+        lambda a, b: a.told_as(b) if hasattr(a, "told_as") else a, old, new, is_leaf=lambda a: hasattr(a, "told_as")
+    )
 
 
 def _like(new: PyTree, old: PyTree) -> PyTree:
