@@ -209,16 +209,22 @@ def rescaled(q: MixturePosterior, nu: Any) -> MixturePosterior:
     return q._replace(degrees_of_freedom=nu, covariances=q.covariances * (old / nu)[:, None, None])
 
 
+def of_rows(s: Moments) -> jax.Array:
+    """Each component's mean of its rows, by statistics of matrices; the centre is m₀ in single precision."""
+    centre = np.float32(settings("full")["mean_prior"])[None, :]
+    means, roots = (leaf / jnp.sum(s.count) for leaf in s.frame)
+    return centre + means + jnp.einsum("kij,kj->ki", roots, s.first / s.count[:, None])
+
+
 def no_pull(q: MixturePosterior, s: Moments, given: dict) -> MixturePosterior:
     """C without β₀ N/β (x̄ − m₀)(x̄ − m₀)ᵀ."""
-    m0 = jnp.array(given["mean_prior"])
-    off = s.first / s.count[:, None] - (m0 - m0.astype(np.float32))[None, :]  # sums are about the centre, m₀ in single
+    off = of_rows(s) - jnp.array(given["mean_prior"])[None, :]
     share = given["mean_precision"] * s.count / q.mean_precision / q.degrees_of_freedom
     return q._replace(covariances=q.covariances - share[:, None, None] * off[:, :, None] * off[:, None, :])
 
 
 def not_shrunk(q: MixturePosterior, s: Moments, given: dict) -> MixturePosterior:
-    return q._replace(means=s.first / s.count[:, None] + given["mean_prior"][None, :])
+    return q._replace(means=of_rows(s))
 
 
 def own_rows_after(q: MixturePosterior, s: Moments, given: dict) -> MixturePosterior:
@@ -301,7 +307,7 @@ def steps_are_exact(make: Callable, kind: str, process: bool) -> Scores:
     terms = expected(q, x, kind, process)
     share = jax.nn.softmax(terms, axis=1)
     found = made.e_step(q, batch)
-    sums = sums_of(bayesian_gaussian_mixture(K, D, **settings(kind, process)), batch, share)
+    sums = sums_of(bayesian_gaussian_mixture(K, D, **settings(kind, process)), batch, share).told_as(found.statistics)
     return {
         **scores_of(slope(q), jax.tree.map(jnp.zeros_like, q), 1e-10, "slope"),
         **scores_of(found.statistics, sums, 1e-10, "statistics"),

@@ -26,7 +26,7 @@ from tractable.estimators.rows import as_doubles, as_floats, compiled, finite, i
 from tractable.kernels.em import OnlineState, online_em
 from tractable.methods.maximisation import EM
 from tractable.methods.points import point
-from tractable.models.latent import LatentModel
+from tractable.models.latent import Climbed, LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, TractableWarning
 from tractable.tools.settings import Range, expect_whole, is_number
@@ -138,6 +138,7 @@ class Density(Scored, DensityMixin, Bayesian):
         x = self._validated(X, reset=False)
         x, weight = merged(x, self._weights(sample_weight, x))
         model, running, total = self._model(), self._running, weight.sum()
+        inside = climbed(model)
         count, dtype = tables.length(len(x)), jnp.result_type(float)
         batch = Batch(
             jnp.asarray(tables.padded((x - self._centre).astype(dtype), count)),
@@ -145,9 +146,9 @@ class Density(Scored, DensityMixin, Bayesian):
             jnp.asarray(running.size, dtype),
         )
         seen = jnp.asarray(running.seen / total, dtype)
-        state = OnlineState(as_floats(self._theta()), seen, as_floats(running.statistics))
-        state, info = online_step(model)(state, batch)
-        theta, statistics = as_doubles(state.position), as_doubles(state.statistics)
+        state = OnlineState(as_floats(inside.into(self._theta())), seen, as_floats(running.statistics))
+        state, info = online_step(inside.model)(state, batch)
+        theta, statistics = inside.back(as_doubles(state.position)), as_doubles(state.statistics)
         if not finite(theta):
             raise DataError(
                 "This batch drives the running statistics out of the finite numbers; nothing was learnt from it. Is a "
@@ -213,7 +214,9 @@ class Density(Scored, DensityMixin, Bayesian):
             errors=self._informed,
         )  # fmt: skip
         found = self._inferred(model, data, method)
-        self._settle(found, base.shifted(as_doubles(found.mean()), origin - centre), centre, total)
+        inside = climbed(base)
+        theta = inside.back(as_doubles(compiled(inside.model, "params")(jnp.asarray(found.belief.position))))
+        self._settle(found, base.shifted(theta, origin - centre), centre, total)
 
     def _settle(self, found: Posterior, theta: PyTree, centre: np.ndarray, total: float) -> None:
         """What ``fit`` concludes from a climb, and what it warns of."""
@@ -256,8 +259,9 @@ class Density(Scored, DensityMixin, Bayesian):
             statistics = jax.tree.map(lambda leaf: size * np.asarray(leaf), self._statistics(theta))
             self._running = self._running._replace(statistics=statistics)
         base = self._model()
-        there = as_floats(base.shifted(theta, centre))
-        position = np.asarray(compiled(base, "position_of")(there))
+        inside = climbed(base)
+        there = as_floats(inside.into(base.shifted(theta, centre)))
+        position = np.asarray(compiled(inside.model, "position_of")(there))
         belief = point(position, posterior.info, posterior.found)
         self.posterior_ = dataclasses.replace(posterior, model=base, data=None, belief=belief)
 
@@ -272,7 +276,8 @@ class Density(Scored, DensityMixin, Bayesian):
     def _mapped(self, step: str, X: object) -> np.ndarray:
         """A step of the model at θ, ``chunk_size`` rows at a time: (n, ...) in float64."""
         check_is_fitted(self, "posterior_")
-        theta, dtype, apply = as_floats(self._theta()), jnp.result_type(float), compiled(self._model(), step)
+        inside, dtype = climbed(self._model()), jnp.result_type(float)
+        theta, apply = as_floats(inside.into(self._theta())), compiled(inside.model, step)
 
         def first(rows: jax.Array) -> jax.Array:
             found = apply(theta, rows)
@@ -291,6 +296,11 @@ def judged(checks: list[Check], title: str) -> Report:
     """A report of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
+
+
+def climbed(model: LatentModel) -> Climbed:
+    """The θ in which a model loses least, and the ways there and back: its own, where there is no better."""
+    return model.steps.climbed or Climbed(model, lambda theta: theta, lambda theta: theta)
 
 
 @functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation

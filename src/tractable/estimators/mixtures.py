@@ -14,6 +14,7 @@ from tractable.estimators.base import Count, RandomState, Scored
 from tractable.estimators.density import Density, Tolerance
 from tractable.methods.maximisation import CHUNK
 from tractable.models.latent import LatentModel
+from tractable.models.linear_mixture import Frame
 from tractable.models.mixture import Gaussians, Moments, gaussian_mixture, with_missing
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Range, is_number
@@ -172,16 +173,17 @@ class GaussianMixture(Clusters, Density):
     def _statistics(self, theta: Gaussians) -> Moments:
         weights, means, covariances = theta
         d, floor = means.shape[1], float(self.reg_covar)
-        if self.covariance_type == "spherical":
-            second = weights * (d * (covariances - floor) + np.sum(means**2, axis=1))
-        elif self.covariance_type == "diag":
-            second = weights[:, None] * (covariances - floor + means**2)
+        if self.covariance_type in ("full", "tied"):
+            roots = np.linalg.cholesky(covariances)
+            back = np.linalg.inv(roots)
+            second = np.eye(d) - floor * back @ np.swapaxes(back, -1, -2)
+            second = second * (weights.sum() if self.covariance_type == "tied" else weights[:, None, None])
+            roots = roots.reshape(-1, d, d)
         else:
-            index = np.triu_indices(d)
-            outer = means[:, :, None] * means[:, None, :] + covariances - floor * np.eye(d)
-            second = weights[:, None] * outer[:, index[0], index[1]]
-            second = second.sum(0) if self.covariance_type == "tied" else second
-        return Moments(weights, weights[:, None] * means, second)
+            roots = np.sqrt(covariances.reshape(len(weights), -1))
+            second = weights[:, None] * (1 - floor / roots**2)
+            second = d * second[:, 0] if self.covariance_type == "spherical" else second
+        return Moments(weights, np.zeros_like(means), second, Frame(means, roots))
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()

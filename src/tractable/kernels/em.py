@@ -128,7 +128,8 @@ def online_em(
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) once ``patience`` batches are seen
 
-    s̄_t is the batch's sum. The first batch is taken whole (γ_0 = 1): there is nothing to forget. With γ = 1 and all
+    s̄_t is the batch's sum. Statistics told in a frame that moves with θ have a method ``told_as(others)``: it brings S
+    to the newest's. The first batch is taken whole (γ_0 = 1): there is nothing to forget. With γ = 1 and all
     rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
 
     Args:
@@ -160,8 +161,8 @@ def online_em(
         found = e_step(state.position, batch)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
-            lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(old.dtype),
-            state.statistics,
+            lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),
+            _alike(state.statistics, found.statistics),
             found.statistics,
         )
         position = _like(m_step(statistics), state.position)
@@ -342,6 +343,13 @@ def _dtype(position: PyTree) -> Any:
 def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyTree) -> jax.Array:
     value = log_likelihood if log_prior is None else log_likelihood + log_prior(theta)
     return jnp.asarray(value, _dtype(theta))
+
+
+def _alike(old: PyTree, new: PyTree) -> PyTree:
+    """Statistics, those of them that have a frame in the frame of the new ones."""
+    return jax.tree.map(
+        lambda a, b: a.told_as(b) if hasattr(a, "told_as") else a, old, new, is_leaf=lambda a: hasattr(a, "told_as")
+    )
 
 
 def _like(new: PyTree, old: PyTree) -> PyTree:

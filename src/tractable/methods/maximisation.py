@@ -124,7 +124,7 @@ class EM(Method):
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
         """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
-        model = self.needed(session.model)
+        model = self.needed(session.model).climbed
         data, offset = about_the_mean(model, session.data)
         session = session._replace(data=data)
         began = time.perf_counter()

@@ -75,7 +75,7 @@ class OnlineEM(Method):
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def learn(self, session: Session) -> Outcome:
-        model, data = latent(session.model, self), session.data
+        model, data = latent(session.model, self).climbed, session.data
         _halves(model, None)
         if data.total == 0:
             raise DataError("EM looks at rows: these data hold none.")
@@ -163,7 +163,7 @@ class Following:
 
 
 def _offset(model: LatentModel, data: Data) -> jax.Array | None:
-    """The rows' mean, for a model that moves with them: in single precision squares far from 0 lose their digits.
+    """The rows' mean, for a model that moves with them: far from 0 single precision loses digits.
 
     Itself rounded to single precision, so that it does not depend on the order of the rows.
     """

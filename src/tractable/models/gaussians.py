@@ -1,12 +1,13 @@
 """The closed forms of a mixture of normals, of whole rows and of rows with gaps."""
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
@@ -15,11 +16,11 @@ from tractable.kernels.em import Expected, observed
 from tractable.models import linear_mixture
 from tractable.models.columns import about, check_sizes, origin_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real
-from tractable.models.latent import LatentModel
-from tractable.models.linear_mixture import Linear, Moments
-from tractable.models.normal_wishart import half_log_det, is_matrix
+from tractable.models.latent import Climbed, LatentModel
+from tractable.models.linear_mixture import Family, Frame, Moments, between, times
+from tractable.models.normal_wishart import is_matrix
 from tractable.tools.errors import ModelError
-from tractable.tools.small import cholesky, inverse_root
+from tractable.tools.small import cholesky, inverse, inverse_root
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
@@ -33,33 +34,49 @@ class Gaussians(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Which mixture of normals it is, and its closed forms."""
+    """Which mixture of normals it is, and its closed forms.
+
+    Squares of x about one origin hold a variance as the difference of two numbers that are (distance/sd)² times as
+    large, and a matrix holds its small eigenvalues to a share of its large ones. So rows are looked at in the frame of
+    each component, statistics are told there, and the next root is the last one times a factor near 1: in single
+    precision a distance of a thousand sds, and sds that differ by as much, cost three digits of seven and not six.
+    """
 
     components: int  # K
     features: int  # d
     covariance: str  # one of COVARIANCES
     floor: float  # of variances
     origin: tuple[float, ...]  # (d,) in single precision: the same number in both
+    rooted: bool = False  # whether θ holds a covariance, where it is a matrix, as its root
 
     @property
     def centre(self) -> np.ndarray:
         return np.array([self.origin], np.float32)  # (1, d)
 
-    @property
-    def family(self) -> Linear:
-        """As densities that are linear in 1, x and x's squares."""
-        return Linear(partial(about, self.centre), partial(expand, self.covariance), self.coefficients, self.moments)
+    def family(self, constant: Callable[[Any], jax.Array]) -> Family:
+        """Of logits ``constant(theta)``, (K,), less log |L| and ½ |y|²."""
+
+        def logits(theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            frame = self.frame(theta)
+            y, diagonal = self.within(frame, x), frame.roots
+            if is_matrix(self.covariance):
+                diagonal = jnp.diagonal(diagonal, axis1=1, axis2=2)
+            log_det = jnp.sum(jnp.log(jnp.broadcast_to(diagonal, frame.means.shape)), axis=1)
+            return (constant(theta) - log_det)[:, None] - 0.5 * jnp.sum(y**2, axis=1), y
+
+        return Family(partial(about, self.centre), logits, self.summed)
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture(self) -> LatentModel:
         """The same one for equal settings."""
         position, support = self.example()
         tied = self.covariance == "tied"
-        return self.family.model(
+        made = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
             self.m_step, position, support=support, sample=self.sample, begin=self.begin,
             examine=self.examine, shift=lambda theta, offset: theta._replace(means=theta.means + offset),
             canonical=partial(linear_mixture.by_weight, tied=tied), permute=partial(linear_mixture.permuted, tied=tied),
         )  # fmt: skip
+        return made.with_steps(climbed=self.climbed(Setting.mixture))
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture_of_gaps(self) -> LatentModel:
@@ -67,50 +84,132 @@ class Setting(NamedTuple):
         return self.mixture().with_steps(
             e_step=self.e_step_of_gaps,
             log_prob=lambda theta, x: self.shares(theta, x)[1],
-            responsibilities=lambda theta, x: self.shares(theta, x)[0],
+            responsibilities=lambda theta, x: self.shares(theta, x)[0].T,
+            climbed=self.climbed(Setting.mixture_of_gaps),
+        )  # fmt: skip
+
+    def climbed(self, make: Callable[["Setting"], LatentModel]) -> Climbed | None:
+        """The same mixture with roots for matrices, which has the same unconstrained numbers.
+
+        It begins and is examined as this one: ``LatentModel.climbed`` sees to that.
+        """
+        if self.rooted or not is_matrix(self.covariance):
+            return None
+
+        def into(theta: Gaussians) -> Gaussians:
+            given = np.asarray(theta.covariances, np.float64)
+            try:
+                return theta._replace(covariances=np.linalg.cholesky(given))
+            except np.linalg.LinAlgError:  # of which no climb comes to an end, which is told there
+                return theta._replace(covariances=np.full_like(given, np.nan))
+
+        def back(theta: Gaussians) -> Gaussians:
+            roots = np.asarray(theta.covariances, np.float64)
+            return theta._replace(covariances=roots @ np.swapaxes(roots, -1, -2))
+
+        return Climbed(make(self._replace(rooted=True)), into, back)
+
+    def frame(self, theta: Any) -> Frame:
+        """That of θ, or of a λ, whose covariances are E[Λ]⁻¹."""
+        features, means, given = self.features, jnp.asarray(theta.means), jnp.asarray(theta.covariances)
+        if is_matrix(self.covariance):
+            given = given.reshape(-1, features, features)
+            roots = given if self.rooted else cholesky(given)
+        else:
+            roots = jnp.sqrt(given.reshape(self.components, -1))
+        return Frame(means - self.centre.astype(means.dtype), roots)
+
+    def within(self, frame: Frame, x: jax.Array) -> jax.Array:
+        """y of rows (n, d) about the centre, (K, d, n)."""
+        if not is_matrix(self.covariance):
+            return (x.T[None] - frame.means[:, :, None]) / frame.roots[:, :, None]
+        back = inverse(frame.roots)
+        rows = jnp.matmul(back.reshape(-1, self.features), x.T, precision="highest")
+        return rows.reshape(*back.shape[:2], -1) - times(back, frame.means)[:, :, None]
+
+    def summed(self, theta: Any, share: jax.Array, y: jax.Array) -> Moments:
+        """Statistics of responsibilities (K, n)."""
+        return self._told(self.frame(theta), share, y)
+
+    def statistics(self, batch: Batch, responsibilities: ArrayLike) -> Moments:
+        """Those of a guess, (n, K), of which row belongs to which component."""
+        share = jnp.asarray(responsibilities, jnp.result_type(float))
+        weights = jnp.asarray(batch.mask, share.dtype)
+        x = jnp.where(weights[:, None] > 0, about(self.centre, observed(batch), share.dtype), 0)
+        share = (weights[:, None] * share).T
+        count = jnp.sum(share, axis=1)[:, None]
+        means = jnp.matmul(share, x, precision="highest") / jnp.where(count > 0, count, 1)
+        frame = Frame(means, self.units(share.dtype))
+        return self._told(frame, share, self.within(frame, x))
+
+    def _told(self, frame: Frame, share: jax.Array, y: jax.Array) -> Moments:
+        count = jnp.sum(share, axis=1)
+        first = jnp.einsum("kin,kn->ki", y, share, precision="highest")
+        if is_matrix(self.covariance):  # one component at a time is twice as fast as all of them
+            second = jax.lax.map(lambda of: jnp.matmul(of[0] * of[1][None], of[0].T, precision="highest"), (y, share))
+        else:
+            second = jnp.einsum("kin,kn->ki", y**2, share, precision="highest")
+        frame = jax.tree.map(lambda leaf: jnp.sum(count) * leaf, frame)
+        return Moments(count, first, self.pooled(second), frame)
+
+    def pooled(self, second: jax.Array) -> jax.Array:
+        """What of second moments, a leading axis of components, is one number or matrix."""
+        over = {"tied": 0, "spherical": 1}.get(self.covariance)
+        return second if over is None else jnp.sum(second, axis=over)
+
+    def units(self, dtype: DTypeLike) -> jax.Array:
+        """Roots that are all 1."""
+        components, features, covariance, *_ = self
+        if not is_matrix(covariance):
+            return jnp.ones((components, features if covariance == "diagonal" else 1), dtype)
+        return jnp.broadcast_to(
+            jnp.eye(features, dtype=dtype), (components if covariance == "full" else 1, features, features)
         )
 
-    def coefficients(self, theta: Gaussians) -> jax.Array:
-        """Those of log π_k N(x; μ_k, Σ_k), linear in the features: (K, m)."""
-        components, features, covariance, *_ = self
-        means = theta.means - self.centre.astype(theta.means.dtype)
-        if is_matrix(covariance):
-            root = inverse_root(jnp.broadcast_to(theta.covariances, (components, features, features)))
-            linear, second = of_matrices(root, means)
-            log_det = half_log_det(root)
-        else:
-            precision = 1 / theta.covariances.reshape(components, -1)  # (K, d) or (K, 1)
-            linear, second = precision * means, -0.5 * precision
-            log_det = 0.5 * jnp.sum(jnp.log(jnp.broadcast_to(precision, means.shape)), axis=1)
-        constant = jnp.log(theta.weights) + log_det - 0.5 * jnp.sum(linear * means, axis=1) - 0.5 * features * LOG_2PI
-        return jnp.concatenate([constant[:, None], linear, second], axis=1)
+    def spreads(self, statistics: Moments) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Means about the centre (K, d), covariances (1 or K, ...) in units of the frame and about them, and its roots.
 
-    def moments(self, sums: jax.Array) -> Moments:
-        """Statistics from Σ r times the features, (K, m)."""
-        second = sums[:, 1 + self.features :]
-        if self.covariance == "tied":
-            second = jnp.sum(second, axis=0)
-        elif self.covariance == "spherical":
-            second = second[:, 0]
-        return Moments(sums[:, 0], sums[:, 1 : 1 + self.features], second)
+        Of an empty component they are finite.
+        """
+        count, first, second, told = jax.tree.map(jnp.asarray, statistics)
+        total = jnp.sum(count)
+        frame = Frame(*(leaf / jnp.where(total > 0, total, 1) for leaf in told))
+        frame = frame._replace(roots=jnp.where(total > 0, frame.roots, self.units(frame.roots.dtype)))
+        count = count + 10 * jnp.finfo(count.dtype).eps
+        shift = first / count[:, None]
+        if is_matrix(self.covariance):
+            outer = count[:, None, None] * shift[:, :, None] * shift[:, None, :]
+            step = times(frame.roots, shift)
+        else:
+            outer, step = count[:, None] * shift**2, frame.roots * shift
+        size = jnp.sum(count) if self.covariance == "tied" else count
+        left = second - self.pooled(outer)
+        return frame.means + step, left / size.reshape(size.shape + (1,) * (left.ndim - size.ndim)), frame.roots
 
     def m_step(self, statistics: Moments) -> Gaussians:
-        _, features, covariance, floor, _ = self
-        count, first, second = jax.tree.map(jnp.asarray, statistics)
-        count = count + 10 * jnp.finfo(count.dtype).eps  # an empty component stays finite
-        means = first / count[:, None]
-        if covariance == "full":
-            spread = unfolded(second / count[:, None], features) - means[:, :, None] * means[:, None, :]
-        elif covariance == "tied":
-            between = jnp.einsum("k,ki,kj->ij", count, means, means, precision="highest")
-            spread = (unfolded(second, features) - between) / jnp.sum(count)
+        _, features, covariance, floor, *_ = self
+        means, spread, roots = self.spreads(statistics)
+        if covariance == "spherical":
+            spread = roots[:, 0] ** 2 * spread / features + floor
         elif covariance == "diagonal":
-            spread = second / count[:, None] - means**2
+            spread = roots**2 * spread + floor
         else:
-            spread = (second / count - jnp.sum(means**2, axis=1)) / features
-        lift = np.broadcast_to(floor * np.eye(features) if is_matrix(covariance) else floor, spread.shape)
-        means = means + self.centre.astype(means.dtype)
-        return Gaussians(count / jnp.sum(count), means, spread + lift.astype(spread.dtype))
+            spread = self._matrices(spread.reshape(-1, features, features), roots).reshape(spread.shape)
+        count = jnp.asarray(statistics.count)
+        count = count + 10 * jnp.finfo(count.dtype).eps  # an empty component stays finite
+        return Gaussians(count / jnp.sum(count), means + self.centre.astype(means.dtype), spread)
+
+    def _matrices(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
+        """L V Lᵀ + floor I of matrices V, or a root of it, by a root of V + floor L⁻¹L⁻ᵀ."""
+        unit = jnp.eye(self.features, dtype=spread.dtype)[None]
+        if not self.rooted:
+            return between(roots, spread) + self.floor * unit
+        back = inverse(roots)
+        spread = spread + self.floor * jnp.matmul(back, jnp.swapaxes(back, 1, 2), precision="highest")
+        # A component that falls onto few rows has directions in which only rounding is left.
+        largest = jnp.max(jnp.diagonal(spread, axis1=1, axis2=2), axis=1)[:, None, None]
+        spread = spread + 4 * self.features * jnp.finfo(spread.dtype).eps * largest * unit
+        return jnp.matmul(roots, cholesky(spread), precision="highest")
 
     def sample(self, key: jax.Array, theta: Gaussians, n: int) -> tuple[jax.Array, jax.Array]:
         """Rows (n, d) and their components (n,)."""
@@ -118,14 +217,15 @@ class Setting(NamedTuple):
         key_component, key_noise = jax.random.split(key)
         k = linear_mixture.drawn_components(key_component, theta.weights, n)
         noise = jax.random.normal(key_noise, (n, features), theta.means.dtype)
+        roots = self.frame(theta).roots
         if is_matrix(covariance):
-            roots = cholesky(jnp.broadcast_to(theta.covariances, (components, features, features)))
+            roots = jnp.broadcast_to(roots, (components, features, features))
             return theta.means[k] + jnp.einsum("nij,nj->ni", roots[k], noise, precision="highest"), k
-        return theta.means[k] + jnp.sqrt(theta.covariances.reshape(components, -1))[k] * noise, k
+        return theta.means[k] + roots[k] * noise, k
 
     def begin(self, key: jax.Array, rows: ArrayLike) -> Gaussians:
         """θ of clusters of rows."""
-        components, features, covariance, floor, _ = self
+        components, features, covariance, floor, *_ = self
         x, shares = linear_mixture.clustered(key, rows, components)
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
@@ -146,6 +246,7 @@ class Setting(NamedTuple):
         each = unit if covariance == "tied" else np.broadcast_to(unit, (components, *unit.shape))
         position = Gaussians(np.full(components, 1 / components), np.zeros((components, features)), each)
         positive = constraints.positive_definite if matrix else constraints.positive
+        positive = constraints.lower_cholesky if self.rooted else positive
         return position, Gaussians(constraints.simplex, constraints.real, positive)
 
     def examine(self, theta: Gaussians, size: int) -> list[Check]:
@@ -160,48 +261,52 @@ class Setting(NamedTuple):
             least = np.broadcast_to(np.linalg.eigvalsh(given)[..., 0], count.shape)
         else:
             least = given.reshape(len(count), -1).min(1)
-        at = least <= 4 * floor
+        # Without a floor a component that falls onto equal rows is left with the rounding of its mean.
+        rounding = float(jnp.finfo(jnp.result_type(float)).eps * np.ptp(np.asarray(theta.means), axis=0).max()) ** 2
+        at = least <= max(4 * floor, rounding)
         if not at.any():
             return []
         if np.any(count[at] < 2 * (self.features + 1)):
             verdict, what = "reject", "collapsed onto few rows, where the likelihood knows no bound"
+        elif floor == 0:
+            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood knows no bound"
         else:
             verdict, what = "caution", "the floor holds them up"
         return [Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
 
     def conditionals(self, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """log π_k N(x_o; μ_k, Σ_k) (n, K), E[x | x_o, k] (n, K, d), E[xxᵀ | x_o, k] (n, K, d, d), about the centre."""
+        """log π_k N(x_o; μ_k, Σ_k) (K, n), and of z = x − μ_k E[z | x_o, k] (K, n, d), E[zzᵀ | x_o, k] (K, n, d, d)."""
         components, features, covariance, *_ = self
-        x = about(self.centre, x, theta.means.dtype)
-        means, given = theta.means - self.centre.astype(theta.means.dtype), theta.covariances
+        x, frame = about(self.centre, x, theta.means.dtype), self.frame(theta)
         if is_matrix(covariance):
-            matrices = jnp.broadcast_to(given, (components, features, features))
+            roots = jnp.broadcast_to(frame.roots, (components, features, features))
+            matrices = jnp.matmul(roots, jnp.swapaxes(roots, 1, 2), precision="highest")
         else:
-            matrices = given.reshape(components, -1, 1) * jnp.eye(features, dtype=given.dtype)[None]
-        every = jax.vmap(jax.vmap(conditional, (None, 0, 0)), (0, None, None))
-        log_probs, filled, second = every(x, means, matrices)
-        return log_probs + jnp.log(theta.weights)[None, :], filled, second
+            matrices = (frame.roots**2)[:, :, None] * jnp.eye(features, dtype=x.dtype)[None]
+        every = jax.vmap(jax.vmap(conditional, (0, None, None)), (None, 0, 0))
+        log_probs, filled, second = every(x, frame.means, matrices)
+        return log_probs + jnp.log(theta.weights)[:, None], filled, second
 
     def shares(self, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Responsibilities (n, K) and log densities (n,) of rows with gaps."""
+        """Responsibilities (K, n) and log densities (n,) of rows with gaps."""
         return linear_mixture.normalised(self.conditionals(theta, jnp.asarray(x))[0])
 
     def e_step_of_gaps(self, theta: Gaussians, batch: Batch) -> Expected:
         """Sums over rows in which NaN marks what is missing."""
         logits, filled, second = self.conditionals(theta, jnp.asarray(observed(batch)))
         share, log_probs = linear_mixture.normalised(logits)
-        weights = batch.mask.astype(logits.dtype)
-        share = share * weights[:, None]
-        first = jnp.einsum("nk,nki->ki", share, filled, precision="highest")
-        sums = jnp.einsum("nk,nkij->kij", share, second, precision="highest")
+        weights, frame = batch.mask.astype(logits.dtype), self.frame(theta)
+        share = share * weights[None]
+        count = jnp.sum(share, axis=1)
+        first = jnp.einsum("kn,kni->ki", share, filled, precision="highest")
+        sums = jnp.einsum("kn,knij->kij", share, second, precision="highest")
         if is_matrix(self.covariance):
-            rows, columns = np.triu_indices(self.features)
-            sums = sums[:, rows, columns]
-            sums = jnp.sum(sums, axis=0) if self.covariance == "tied" else sums
+            back = inverse(frame.roots)
+            first, sums = times(back, first), between(back, sums)
         else:
-            sums = jnp.diagonal(sums, axis1=1, axis2=2)
-            sums = jnp.sum(sums, axis=1) if self.covariance == "spherical" else sums
-        return Expected(Moments(jnp.sum(share, axis=0), first, sums), jnp.sum(weights * log_probs))
+            first, sums = first / frame.roots, jnp.diagonal(sums, axis1=1, axis2=2) / frame.roots**2
+        frame = jax.tree.map(lambda leaf: jnp.sum(count) * leaf, frame)
+        return Expected(Moments(count, first, self.pooled(sums), frame), jnp.sum(weights * log_probs))
 
 
 def checked(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
@@ -214,34 +319,8 @@ def checked(components: int, features: int, covariance: str, floor: Real, centre
     return Setting(components, features, covariance, float(floor), origin_of(centre, features))
 
 
-def expand(covariance: str, x: jax.Array) -> jax.Array:
-    """1, x and what of its squares there is, (n, m)."""
-    if is_matrix(covariance):
-        second = [x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
-    else:
-        second = [x**2 if covariance == "diagonal" else jnp.sum(x**2, axis=1, keepdims=True)]
-    return jnp.concatenate([jnp.ones((x.shape[0], 1), x.dtype), x, *second], axis=1)
-
-
-def of_matrices(root: jax.Array, means: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """Coefficients of x, (K, d), and of xxᵀ's upper triangle in −½ (x − m)ᵀ Rᵀ R (x − m), of roots R (K, d, d)."""
-    rows, columns = np.triu_indices(means.shape[1])
-    twice = np.where(rows == columns, 1.0, 2.0)  # x_i x_j stands for x_j x_i as well
-    precision = jnp.einsum("kij,kil->kjl", root, root, precision="highest")
-    linear = jnp.einsum("kij,kj->ki", precision, means, precision="highest")
-    return linear, -0.5 * precision[:, rows, columns] * twice[None, :].astype(means.dtype)
-
-
-def unfolded(triangle: jax.Array, features: int) -> jax.Array:
-    """Symmetric matrices (..., d, d) from their upper triangles."""
-    rows, columns = np.triu_indices(features)
-    place = np.zeros((features, features), int)
-    place[rows, columns] = place[columns, rows] = np.arange(rows.size)
-    return triangle[..., place]
-
-
 def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """log N(x_o), E[x | x_o] and E[xxᵀ | x_o] of one row (d,) and component."""
+    """log N(x_o), E[z | x_o] and E[zzᵀ | x_o] of one row (d,) and component, z = x less the mean."""
     present = ~jnp.isnan(x)
     inner = jnp.where(present[:, None] & present[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
     root = inverse_root(inner)
@@ -249,6 +328,6 @@ def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.A
     white = jnp.matmul(root, off, precision="highest")
     cross = jnp.matmul(root, jnp.where(present[:, None], matrix, 0), precision="highest")
     log_prob = -0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(root))) - 0.5 * jnp.sum(present) * LOG_2PI
-    filled = jnp.where(present, x, mean + white @ cross)
+    filled = jnp.where(present, off, white @ cross)
     left = jnp.where(present[:, None] | present[None, :], 0, matrix - cross.T @ cross)
     return log_prob, filled, filled[:, None] * filled[None, :] + left

@@ -1,5 +1,6 @@
 """A model whose every datum has a cause of its own that is not seen."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -23,6 +24,20 @@ Self = TypeVar("Self", bound="LatentModel")
 _UNSEEN = {"begin", "examine", "first"}  # of a model's steps, by the compiler
 
 
+class Climbed(NamedTuple):
+    """A model whose unconstrained numbers are another's, in a θ that loses less in single precision.
+
+    Attributes:
+        model: a ``LatentModel``.
+        into, back: ``theta -> theta``, the other model's θ to this one's and back, on the host in float64; of any
+            leading axes.
+    """
+
+    model: Any
+    into: Callable[[PyTree], PyTree]
+    back: Callable[[PyTree], PyTree]
+
+
 class Steps(NamedTuple):
     """How EM moves and is judged where the model knows better than a gradient; each None where it does not.
 
@@ -31,12 +46,14 @@ class Steps(NamedTuple):
         statistics: ``(datum, z) -> T``, what the M-step needs summed; datum is y, or (y, x).
         begin: ``(key, rows) -> params`` where climbs begin.
         examine: ``(params, size) -> [Check, ...]`` of a maximum.
+        climbed: ``Climbed``, what EM climbs in this model's place.
     """
 
     m_step: MStep | None = None
     statistics: Callable[[PyTree, PyTree], PyTree] | None = None
     begin: Callable[[jax.Array, PyTree], PyTree] | None = None
     examine: Callable[[PyTree, int], list[Check]] | None = None
+    climbed: Climbed | None = None
 
 
 class Symmetry(NamedTuple):
@@ -165,6 +182,8 @@ class LatentModel(Model):
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
+        if set(changed) & {*Sums._fields, "m_step"}:  # what was said of other steps
+            of_steps = {"climbed": None} | of_steps
         made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
             setattr(made, name, changed[name])
@@ -193,6 +212,17 @@ class LatentModel(Model):
     def halves(self) -> tuple[EStep, MStep] | None:
         """The E-step and the M-step, where both are known in closed form."""
         return None if self.e_step is None or self.m_step is None else (self.e_step, self.m_step)
+
+    @property
+    def climbed(self) -> "LatentModel":
+        """The model that EM climbs in this one's place, where there is one; it begins and is judged like this one."""
+        if self.steps.climbed is None:
+            return self
+        (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
+        return _in_place(made, self.symmetry.shift is None, self.symmetry.canonical is None).with_steps(
+            begin=begin and (lambda key, rows: into(begin(key, rows))),
+            examine=examine and (lambda params, size: examine(back(params), size)),
+        )
 
     @property
     def parameters(self) -> int:
@@ -345,6 +375,12 @@ class Marginal(Distribution):
     def variance(self) -> jax.Array:
         shares, means, variances = self._mixed()
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
+
+
+@functools.lru_cache(maxsize=128)  # so that a second climb finds its compilation
+def _in_place(made: LatentModel, stays: bool, in_any_order: bool) -> LatentModel:
+    """The model, without what another does without that it stands for."""
+    return made.with_steps(**{"shift": None} if stays else {}, **{"canonical": None} if in_any_order else {})
 
 
 def flat(params: PyTree) -> jax.Array:

@@ -15,7 +15,7 @@ from tractable.models.columns import check_sizes, rows_of
 from tractable.models.conjugate import Numbers, Real
 from tractable.models.gaussians import COVARIANCES, Gaussians
 from tractable.models.latent import LatentModel
-from tractable.models.linear_mixture import Linear, Moments
+from tractable.models.linear_mixture import Family, Moments
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
@@ -43,15 +43,17 @@ def gaussian_mixture(
     The likelihood is unbounded, Σ_k → 0 on a point: the floor keeps it finite. It is scikit-learn's ``reg_covar``,
     added at every M-step and not a maximum of anything, so with it a step may go down by a little.
 
-    Squares are expanded, so rounding grows with (distance/sd)², a component's distance from the origin in its own sds.
-    Give the data's mean as ``centre`` and single precision keeps four digits wherever the data as a whole lie.
+    Rows are looked at in units of each component's sds, about its mean, and statistics are told there, so that single
+    precision loses what it takes to say how many sds a component is from the centre, and no more: three digits of
+    seven at a thousand. A full or tied covariance holds a small eigenvalue to a share of its largest; where sds differ
+    by a thousand or more, climb ``.climbed``, the same mixture of roots, as ``EM`` and ``OnlineEM`` do.
 
     Args:
         components: K ≥ 1.
         features: d ≥ 1, columns of x.
         covariance: "full", "tied" (one for all), "diagonal" or "spherical".
         floor: ≥ 0, added to every variance; in the units of x².
-        centre: (d,), taken off x before anything is multiplied; 0 by default. Rounded to single precision, so that it
+        centre: (d,), such as the data's mean, taken off x first; 0 by default. Rounded to single precision, so that it
             is the same number in both precisions. Means stay in the user's coordinates.
 
     Returns:
@@ -109,13 +111,13 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
     def clean(x: ArrayLike, dtype: DTypeLike) -> jax.Array:
         return rows_of(x, features).astype(dtype)
 
-    def expand(x: jax.Array) -> jax.Array:
-        return jnp.concatenate([jnp.ones((x.shape[0], 1), x.dtype), x], axis=1)
-
-    def coefficients(theta: Bernoullis) -> jax.Array:  # (K, 1 + d)
+    def logits(theta: Bernoullis, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.log1p(-theta.means)
         constant = jnp.log(theta.weights) + jnp.sum(zero, axis=1)
-        return jnp.concatenate([constant[:, None], jnp.log(theta.means) - zero], axis=1)
+        return jnp.matmul(jnp.log(theta.means) - zero, x.T, precision="highest") + constant[:, None], x
+
+    def summed(theta: Bernoullis, share: jax.Array, x: jax.Array) -> Moments:
+        return Moments(jnp.sum(share, axis=1), jnp.matmul(share, x, precision="highest"))
 
     def m_step(statistics: Moments) -> Bernoullis:
         count, first = jnp.asarray(statistics.count), jnp.asarray(statistics.first)
@@ -133,19 +135,16 @@ def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) 
         normaliser = math.lgamma(2 + 2 * prior_counts) - 2 * math.lgamma(1 + prior_counts)
         return jnp.sum(prior_counts * (jnp.log(theta.means) + jnp.log1p(-theta.means)) + normaliser)
 
-    def moments(sums: jax.Array) -> Moments:
-        return Moments(sums[:, 0], sums[:, 1:], ())
-
     position = Bernoullis(np.full(components, 1 / components), np.full((components, features), 0.5))
     support = Bernoullis(constraints.simplex, constraints.unit_interval)
 
     def begin(key: jax.Array, rows: ArrayLike) -> Bernoullis:
         x, shares = linear_mixture.clustered(key, rows, components)
         dtype = jnp.result_type(float)
-        sums = Moments(shares.sum(0), shares.T @ x, np.zeros(0))
+        sums = Moments(shares.sum(0), shares.T @ x)
         return m_step(jax.tree.map(lambda a: jnp.asarray(a, dtype), sums))
 
-    return Linear(clean, expand, coefficients, moments).model(
+    return Family(clean, logits, summed).model(
         m_step, position,
         support=support, prior=log_prior, sample=sample, begin=begin,
         examine=functools.partial(linear_mixture.counts_check, least=1), canonical=linear_mixture.by_weight,

@@ -17,8 +17,8 @@ from tractable.models.columns import finite, origin_of, rows_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
 from tractable.models.conjugate_variational import Conjugate, ConjugateModel, dirichlet_divergence
 from tractable.models.gaussians import Gaussians, Setting
-from tractable.models.linear_mixture import Moments, clustered
-from tractable.models.normal_wishart import NormalWishart, half_log_det, inverse_root, is_matrix, log_det_lost, second
+from tractable.models.linear_mixture import Moments, between, clustered
+from tractable.models.normal_wishart import NormalWishart, is_matrix, log_det_lost, second
 from tractable.tools import small
 from tractable.tools.errors import ModelError
 
@@ -62,10 +62,10 @@ class Beliefs(NamedTuple):
     def model(self) -> ConjugateModel:
         """The same one for equal beliefs."""
         setting, prior = self.setting, self.prior()
-        family = setting.family._replace(coefficients=self.coefficients)
+        family = setting.family(self.constant)
         made = Conjugate(
             family.e_step, self.m_step, self.divergence, self.sample, self.mean, self.predictive_log_prob, prior,
-            family.responsibilities, family.statistics,
+            family.responsibilities, setting.statistics,
         )  # fmt: skip
         plain = gaussians.checked(
             setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
@@ -74,7 +74,7 @@ class Beliefs(NamedTuple):
         def begin(key: jax.Array, rows: np.ndarray | jax.Array) -> MixturePosterior:
             x, shares = clustered(key, rows, setting.components)
             dtype = jnp.result_type(float)
-            sums = family.statistics(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))
+            sums = setting.statistics(whole(jnp.asarray(x, dtype)), jnp.asarray(shares, dtype))
             return self.m_step(jax.tree.map(lambda s: s * (len(rows) / len(x)), sums))
 
         return ConjugateModel.of(
@@ -96,34 +96,20 @@ class Beliefs(NamedTuple):
             guess if self.tied else np.tile(guess, (components, *[1] * guess.ndim)),
         )
 
-    def coefficients(self, q: MixturePosterior) -> jax.Array:
-        """E of log π_k N(x; μ_k, Λ_k⁻¹), linear in features of x: (K, m)."""
-        q, (components, features, covariance, *_) = on_device(q), self.setting
-        means, root = q.means - self.setting.centre.astype(q.means.dtype), inverse_root(normals(q), covariance)
-        if is_matrix(covariance):
-            root = jnp.broadcast_to(root, (components, features, features))
-            linear, square = gaussians.of_matrices(root, means)
-        else:
-            linear = root**2 * means
-            square = -0.5 * root[:, : features if covariance == "diagonal" else 1] ** 2
-        constant = (
-            self.expected_log_weights(q.concentration)
-            + half_log_det(root)
-            + log_det_lost(q.degrees_of_freedom, covariance, features)
-            - 0.5 * (features / q.mean_precision + features * LOG_2PI + jnp.sum(linear * means, axis=1))
-        )
-        return jnp.concatenate([constant[:, None], linear, square], axis=1)
+    def constant(self, q: MixturePosterior) -> jax.Array:
+        """What of E log π_k N(x; μ_k, Λ_k⁻¹) is not in its frame, (K,)."""
+        q, (_, features, covariance, *_) = on_device(q), self.setting
+        lost = log_det_lost(q.degrees_of_freedom, covariance, features)
+        return self.expected_log_weights(q.concentration) + lost - 0.5 * features * (1 / q.mean_precision + LOG_2PI)
 
     def m_step(self, statistics: Moments) -> MixturePosterior:
         setting, beta = self.setting, self.beta
-        count, first, squares = map(jnp.asarray, statistics)
-        dtype, off = first.dtype, self.m0 - setting.centre  # the prior's mean, about the centre
+        count, (found, _, _) = jnp.asarray(statistics.count), setting.spreads(statistics)
         total = beta + count  # (K,)
-        means = jnp.divide(beta * off.astype(dtype) + first, total[:, None])
-        return MixturePosterior(
-            self.counted(count), means + setting.centre.astype(dtype), total,
-            *self.precisions(count, squares, means, off),
-        )  # fmt: skip
+        m0 = (self.m0 - setting.centre).astype(found.dtype)  # the prior's mean, about the centre
+        off = found - m0
+        means = m0 + (count / total)[:, None] * off + setting.centre.astype(found.dtype)
+        return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, off))
 
     def counted(self, count: jax.Array) -> jax.Array:
         """The prior's concentration with N_k rows of each component added."""
@@ -145,24 +131,27 @@ class Beliefs(NamedTuple):
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
         return broken(shares[:1], shares[1:])[0] if self.process else shares
 
-    def precisions(
-        self, count: jax.Array, squares: jax.Array, means: jax.Array, off: np.ndarray
-    ) -> tuple[jax.Array, jax.Array]:
-        """ν and C/ν of an M-step; its means and the prior's, ``off``, are about the centre."""
-        (components, features, covariance, floor, _), c0, tied = self.setting, self.c0, self.tied
-        dtype, beta = means.dtype, self.beta
-        back = second(means, covariance)  # (K, ...)
-        back = (beta + count).reshape(-1, *[1] * (back.ndim - 1)) * back
+    def precisions(self, statistics: Moments, off: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """ν and C/ν of an M-step; ``off``, (K, d), is where the rows' means are, from the prior's.
+
+        C = C₀ + Σ r (x − x̄)(x − x̄)ᵀ + β₀ N/(β₀ + N) (x̄ − m₀)(x̄ − m₀)ᵀ
+        """
+        (_, features, covariance, floor, *_), count = self.setting, jnp.asarray(statistics.count)
+        _, spread, roots = self.setting.spreads(statistics)
+        pull = second(off, covariance)  # (K, ...)
+        pull = (self.beta * count / (self.beta + count)).reshape(-1, *[1] * (pull.ndim - 1)) * pull
+        size = jnp.sum(count) if self.tied else count
         if is_matrix(covariance):
-            squares = gaussians.unfolded(squares, features)
-        elif covariance == "spherical":
-            squares = squares / features
-        here = (c0 + beta * (components if tied else 1) * second(off, covariance)[0]).astype(dtype)
-        size = jnp.sum(count) if tied else count
-        like, ones = jnp.shape(size) + (1,) * c0.ndim, (1,) * jnp.ndim(size)
-        lift = floor * np.broadcast_to(np.eye(features) if is_matrix(covariance) else 1.0, c0.shape)
-        scale = here.reshape(ones + c0.shape) + squares - (jnp.sum(back, axis=0) if tied else back)
-        scale = scale + size.reshape(like) * lift.astype(dtype).reshape(ones + c0.shape)
+            spread = between(roots, spread.reshape(-1, features, features))
+        else:
+            spread = roots[:, 0] ** 2 * spread / features if covariance == "spherical" else roots**2 * spread
+        c0 = jnp.asarray(self.c0, off.dtype)
+        lift = floor * (jnp.eye(features, dtype=c0.dtype) if is_matrix(covariance) else jnp.ones_like(c0))
+        like = jnp.shape(size) + (1,) * c0.ndim
+        spread = spread.reshape(jnp.shape(size) + c0.shape) + lift[(None,) * jnp.ndim(size)]
+        scale = (
+            c0[(None,) * jnp.ndim(size)] + size.reshape(like) * spread + (jnp.sum(pull, axis=0) if self.tied else pull)
+        )
         nu = self.freedom + size
         return nu, scale / nu.reshape(like)
 
