@@ -178,6 +178,8 @@ def test_comparison(tmp_path):
 
 def test_predictive_checks_are_of_rows():
     """Leave-one-out where there are draws enough, the rows' own predictions where not; nothing without rows."""
+    import pandas as pd
+
     drawn = np.random.default_rng(2).normal([0.5, -1.0, np.log(0.3), 0.0], 0.02, (2, 100, 4))
     model = generalised_linear(2, "normal")
     order = [model.names.index(name) for name in ("weights[0]", "weights[1]", "noise", "intercept")]
@@ -187,6 +189,10 @@ def test_predictive_checks_are_of_rows():
     assert list(facts) == ["elpd_loo", "p_loo", "largest k-hat", "moved by the prior"]
     assert facts["elpd_loo"].value == whole.loo().elpd and "all other rows" in figures.note
     assert [figure.title[:12] for figure in figures.parts] == ["Distribution", "Histogram of"]
+    mass = tables.fit_encoder(pd.DataFrame({"width": X[:, 0], "mass": 100 * NUMBERS.y}), "mass")
+    told = predictive.leave_one_out(whole.loo(), 90 * np.log(mass.target.sd))  # in the table's units
+    facts = predictive.exhibits(whole, mass)[0].parts[0]
+    assert facts["elpd_loo"].value == told["elpd_loo"].value == whole.loo().elpd - 90 * np.log(mass.target.sd)
     few = dataclasses.replace(whole, belief=dataclasses.replace(draws, positions=drawn[:, :40, np.argsort(order)]))
     (figures,) = predictive.exhibits(few)[0].parts
     assert "took part in" in figures.note

@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import arviz_stats
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -18,7 +17,7 @@ from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.models import conjugate
 from tractable.results import pointwise
 from tractable.results import predict as prediction
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 
 RNG = np.random.default_rng(5)
 NOISE, MEAN, SD, N, CHAINS, COUNT = 0.8, 0.5, 1.5, 40, 4, 1000
@@ -83,6 +82,9 @@ def test_what_would_not_fit_is_refused_before_anything_runs(posterior, monkeypat
         posterior.log_likelihood()
     with pytest.raises(DataError, match="at most 3,276 draws"):
         posterior.posterior_predictive()
+    with pytest.warns(TractableWarning, match="leaves log_likelihood out"):
+        tree = posterior.to_arviz(groups=["posterior", "log_likelihood"])
+    assert set(tree.children) == {"posterior"} and "at most 3,276" in tree.attrs["left_out"]
 
 
 # Rows left out.
@@ -268,6 +270,12 @@ def test_weighted_draws_are_drawn_again_by_weight(posterior):
     np.testing.assert_allclose(weighed.loo().elpd, posterior.loo().elpd, atol=0.05)
 
 
+def test_a_flat_prior_moves_nothing():
+    flat = tr.Model({"mu": dist.Uniform(-9.0, 9.0)}, MODEL.likelihood)
+    table = tr.Posterior(flat, tr.Data(Y), tr.NUTS(), 0, learnt(told=(0.0, 0.02)).belief).sensitivity()
+    assert table.loc["mu", "prior"] == 0 and table.loc["mu", "likelihood"] > 0.05
+
+
 # ArviZ.
 
 
@@ -311,6 +319,10 @@ def test_what_does_not_apply_has_a_sentence(posterior):
     assert "prior: This model's prior cannot be drawn from" in tree.attrs["left_out"]
     with pytest.raises(DataError, match="learnt from none"):
         alone.loo()
+    begun = tr.Posterior(MODEL, posterior.data, tr.NUTS(), 0, Draws(positions=np.zeros((2, 0, 1))))
+    for ask in (begun.loo, begun.log_likelihood, begun.posterior_predictive, begun.sensitivity):
+        with pytest.raises(RunError, match="before its first draw"):
+            ask()
     point = tr.Posterior(MODEL, posterior.data, tr.MAP(), 0, Point(position=np.array([1.0])))
     assert point.log_likelihood().shape == (1, 1, N) and point.posterior_predictive().shape == (1, 1, N)
     with pytest.raises(RunError, match="A point is one value"):
@@ -338,6 +350,3 @@ def test_a_latent_model_leaves_out_what_cannot_be_summed_out():
     drawn = hidden.posterior_predictive(draws=500)
     assert abs(drawn.var() / (1 + NOISE**2 + exact().sd ** 2) - 1) < 0.1
     assert "log_likelihood" not in hidden.to_arviz(groups=["log_likelihood", "observed_data"]).children
-
-
-assert jax.config.read("jax_enable_x64")

@@ -1,5 +1,6 @@
 """Whether data replicated from the posterior look like those it learnt from, and how rows left out are predicted."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 from tractable.data.encoder import Encoder
 from tractable.pages.exhibit import Cell, Exhibit
-from tractable.pages.held_out import pit
+from tractable.pages.held_out import pit, unit_of
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
@@ -39,7 +40,8 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
     loo = looked_at(posterior)
-    facts = {} if loo is None else leave_one_out(loo)
+    # A density in other units is another number: p(y) = p(standardised y) / sd.
+    facts = {} if loo is None else leave_one_out(loo, posterior.rows * math.log(unit_of(encoder)))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
     drawn = figures(posterior, encoder)
@@ -54,7 +56,8 @@ def looked_at(posterior: Posterior) -> Loo | None:
         return None
 
 
-def leave_one_out(loo: Loo) -> dict[str, Any]:
+def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
+    """Facts, with so many nats taken off."""
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         told = (
@@ -62,8 +65,8 @@ def leave_one_out(loo: Loo) -> dict[str, Any]:
         )
         return {"elpd_loo": Cell("not known", aside=told), "largest k-hat": worst}
     return {
-        "elpd_loo": Cell(loo.elpd, ".1f", f"± {loo.se:.1f} nats; log density of each row, predicted from all others"),
-        "p_loo": Cell(loo.p, ".1f", "effective number of parameters"),
+        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, rows left out"),
+        "p_loo": Cell(loo.p, ".1f", "effective parameters"),
         "largest k-hat": worst,
     }
 
@@ -78,8 +81,7 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
     order = np.argsort(-distances, kind="stable")
     order = order[distances[order] >= SENSITIVE]
     first = ", ".join(f"{names[i]} {distances[i]:.2f}" for i in order[:NAMED]) + " …" * (len(order) > NAMED)
-    aside = f"distance by power scaling at least {SENSITIVE:g}"
-    return Cell(first or "none", aside=aside)
+    return Cell(first or "none", aside=f"power scaling, from {SENSITIVE:g}")
 
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:

@@ -12,6 +12,7 @@ from tractable.results import pointwise
 from tractable.results.scaling import log_priors
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.words import tell
 
 PyTree = Any
 GROUPS = (
@@ -39,7 +40,11 @@ def to_tree(
         try:
             made[name] = makers[name]()
         except (DataError, ModelError, RunError) as error:
+            if name == "posterior":  # without which there is nothing to hand over
+                raise
             left_out[name] = str(error)
+            if isinstance(error, DataError) and posterior.data is not None:  # it would not fit
+                tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
     # A parameter and a column of the data may share a name, not their axes.
     of_rows = {name: ["row", *(dims or {}).get(name, [])] for group in OF_ROWS for name in made.get(group, {})}

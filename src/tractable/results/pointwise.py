@@ -259,7 +259,7 @@ def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
         fewer = LIMIT // (rows * numbers * itemsize)
         raise DataError(
             f"{what} of {counted(rows, 'row')} and {counted(draws, 'draw')} takes {size / 2**30:.1f} GiB, more than "
-            f"{LIMIT >> 30}: ask for "
+            f"{LIMIT / 2**30:g} GiB: ask for "
             + (
                 f"at most {fewer:,} draws in all (draws=), or for fewer rows."
                 if fewer

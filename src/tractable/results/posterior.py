@@ -245,17 +245,23 @@ class Posterior(Learnt):
 
         See ``scaling.power_scaled``, which says what the columns are. A pandas DataFrame, a row a number.
         """
-        params, weights = self.spread(draws)
+        params, weights = self._drawn().spread(draws)
         return power_scaled(self.model, params, weights, self.names, self.data)
 
     def _each(self, draws: int | None) -> tuple[np.ndarray, PyTree]:
         """At most so many draws a chain, evenly: their values (chain, draw, k), and parameters (chain · draw, ...)."""
         if draws is not None:
             expect("draws", draws, Count)
-        values = self.values
+        values = self._drawn().values
         if draws is not None and draws < values.shape[1]:
             values = values[:, np.linspace(0, values.shape[1] - 1, draws).astype(int)]
         return values, self.shaped(values.reshape(-1, values.shape[-1]))
+
+    def _drawn(self) -> "Posterior":
+        """Itself, or a sentence where the run was stopped before its first draw."""
+        if not self.is_point and not self.count and self.unconstrained is not None:
+            raise RunError("The run was stopped before its first draw, so there are no parameters to speak of.")
+        return self
 
     def _rows_or(self, data: Data | PyTree = None) -> Data:
         if self.phi is not None:
@@ -276,7 +282,7 @@ class Posterior(Learnt):
         data = self._rows_or()
         if self.is_point:
             raise RunError("A point is one value of the parameters: rows are left out by reweighing draws of them.")
-        fitted = self.fitted
+        fitted = self._drawn().fitted
         if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
             kept = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
             params = self.shaped(kept.values(self.model)[0])

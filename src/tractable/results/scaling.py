@@ -1,6 +1,7 @@
 """How much a posterior moves with its prior, and with its likelihood: power scaling (Kallioinen et al. 2024)."""
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,10 +80,14 @@ def log_priors(model: Model, params: PyTree) -> np.ndarray:
 
 def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
     """Distance, and slopes of mean and sd in sds, of numbers (k, s) whose draws are reweighed by a component (s,)."""
+    if np.ptp(component) <= 1e-9 * max(1.0, float(np.abs(component).max())):  # flat: no power of it moves anything
+        return np.zeros((len(values), 3))
     from arviz_stats.base.array import array_stats  # a second of imports
 
     stats: Any = array_stats  # its types say less than it takes
-    logs = [stats.power_scale_lw(component, alpha=alpha) for alpha in POWERS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few draws in the tail
+        logs = [stats.power_scale_lw(component, alpha=alpha) for alpha in POWERS]
     lower, upper = (np.exp(each - each.max()) / np.exp(each - each.max()).sum() for each in logs)
     middle, sd = values.mean(1), values.std(1)
     ends = []
