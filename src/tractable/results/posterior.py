@@ -197,7 +197,7 @@ class Posterior(Learnt):
 
         Args:
             draws: at most, evenly over chains and time; at least 100.
-            rows: drawn alike and looked at, where all would take long: 10,000 rows take about three seconds.
+            rows: drawn alike and looked at, where all would take long: 10,000 rows and 1000 draws take some seconds.
         """
         return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
 
