@@ -93,6 +93,22 @@ def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
+def test_leave_one_out_is_the_exact_one_or_there_is_none(against_exact, coin):
+    """Flips left out of Beta(a, b): heads by (a − 1)/(a + b − 1); a point leaves nothing out."""
+    _, data, _ = coin
+    heads = int(np.sum(data.y))
+    a, b = 5 + heads, 5 + len(data.y) - heads
+    exact = heads * np.log((a - 1) / (a + b - 1)) + (b - 5) * np.log((b - 1) / (a + b - 1))
+    table = against_exact.table[["elpd_loo", "se_loo", "p_loo", "k-hat"]].astype(float)
+    assert table.loc["map"].isna().all() and table.loc["sgld-2"].isna().all()
+    for label in ("random-walk", "mala", "nuts", "sgld"):
+        # The p_loo of a coin is about 1, whose error is that of a variance by so many draws.
+        ess = float(against_exact.table.loc[label, "ess"])
+        assert abs(table.loc[label, "elpd_loo"] - exact) < 5.33 * np.sqrt(2 / ess) * table.loc[label, "p_loo"]
+        assert table.loc[label, "k-hat"] < 0.7
+    assert "elpd_loo" in str(against_exact)
+
+
 def test_a_method_that_fails_has_its_sentence_and_the_others_go_on(against_exact):
     assert against_exact.table.loc["sgld-2", "verdict"] == "failed"
     assert "more than the 100 rows" in against_exact.failures["sgld-2"]

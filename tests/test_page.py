@@ -25,7 +25,7 @@ from tractable.infer import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
-from tractable.pages import held_out, networks, parameters, verdict
+from tractable.pages import held_out, networks, parameters, predictive, verdict
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
@@ -84,7 +84,7 @@ def numbers():
 
 def test_draws_with_numbers_held_out(tmp_path, numbers):
     text = page(tmp_path, numbers, held_out=NUMBERS)
-    for word in ("Trace", "Ranks", "Pairs", "RMSE", "Coverage", "mean log predictive density"):
+    for word in ("Trace", "Ranks", "Pairs", "RMSE", "Coverage", "mean log predictive density", "Predictive checks"):
         assert word in text
     assert "Predicted bias" not in text
 
@@ -174,6 +174,35 @@ def test_comparison(tmp_path):
     for label in found.table.index:
         assert label in text
     assert "1000" in text  # the failure's sentence
+
+
+def test_predictive_checks_are_of_rows():
+    """Leave-one-out where there are draws enough, the rows' own predictions where not; nothing without rows."""
+    import pandas as pd
+
+    drawn = np.random.default_rng(2).normal([0.5, -1.0, np.log(0.3), 0.0], 0.02, (2, 100, 4))
+    model = generalised_linear(2, "normal")
+    order = [model.names.index(name) for name in ("weights[0]", "weights[1]", "noise", "intercept")]
+    draws = Draws(positions=drawn[..., np.argsort(order)])
+    whole = Posterior(model, NUMBERS, NUTS(), 0, draws)
+    facts, figures = predictive.exhibits(whole)[0].parts
+    assert list(facts) == ["elpd_loo", "p_loo", "largest k-hat", "moved by the prior"]
+    assert facts["elpd_loo"].value == whole.loo().elpd and "all other rows" in figures.note
+    assert [figure.title[:12] for figure in figures.parts] == ["Distribution", "Histogram of"]
+    mass = tables.fit_encoder(pd.DataFrame({"width": X[:, 0], "mass": 100 * NUMBERS.y}), "mass")
+    told = predictive.leave_one_out(whole.loo(), 90 * np.log(mass.target.sd))  # in the table's units
+    facts = predictive.exhibits(whole, mass)[0].parts[0]
+    assert facts["elpd_loo"].value == told["elpd_loo"].value == whole.loo().elpd - 90 * np.log(mass.target.sd)
+    few = dataclasses.replace(whole, belief=dataclasses.replace(draws, positions=drawn[:, :40, np.argsort(order)]))
+    (figures,) = predictive.exhibits(few)[0].parts
+    assert "took part in" in figures.note
+    outlying = Data(np.r_[NUMBERS.y[:-1], 9.0], X)
+    facts = predictive.exhibits(Posterior(model, outlying, NUTS(), 0, draws))[0].parts[0]
+    assert facts["elpd_loo"].value == "not known" and "1 row of 90" in facts["elpd_loo"].aside
+    flips = Posterior(coin(), Data([1, 0, 1, 1]), NUTS(), 0, Draws(positions=drawn[..., 3:]))
+    (shares,) = predictive.exhibits(flips)[0].parts[1].parts
+    assert shares.title.startswith("Shares of classes") and "<svg" in body_of([Exhibit("", [shares])])
+    assert predictive.exhibits(dataclasses.replace(flips, data=None)) == []
 
 
 def test_how_numbers_look():
@@ -366,11 +395,11 @@ def test_scores_of_a_known_prediction():
     held = Data(y, x)
     found = held_out.held_out_scores(posterior, held)
     value = {score.name: score.value for score in found.scores}
-    predictive = stats.norm(1.0, np.sqrt(1.25))
-    np.testing.assert_allclose(value["log predictive"], predictive.logpdf(y).mean(), atol=1e-3)
+    of_y = stats.norm(1.0, np.sqrt(1.25))
+    np.testing.assert_allclose(value["log predictive"], of_y.logpdf(y).mean(), atol=1e-3)
     np.testing.assert_allclose(value["RMSE"], np.sqrt(np.mean((y - 1) ** 2)), rtol=1e-6)
     # A share of 500 draws errs by at most 1/√2000; of a mean of 300 rows a seventeenth.
-    below = predictive.cdf(y)
+    below = of_y.cdf(y)
     np.testing.assert_allclose(found.below, below, atol=5.33 * np.sqrt(0.25 / held_out.DRAWN))
     exact = crps_normal(y, 1.0, np.sqrt(1.25)).mean()
     assert abs(value["CRPS"] - exact) < 5.33 * np.sqrt(1.25 / held_out.DRAWN / 300)

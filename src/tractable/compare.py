@@ -14,6 +14,7 @@ import numpy as np
 from tractable.core import Data, Model, as_data
 from tractable.infer import infer, looked_at
 from tractable.methods import NUTS, Method
+from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 
 PyTree = Any
 COLUMNS = (
-    "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "verdict",
+    "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "elpd_loo", "se_loo",
+    "p_loo", "k-hat", "verdict",
 )  # fmt: skip
 # Okabe & Ito's, which differ for every eye.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#8C6D31")
 FORMS = {
     "seconds": ".2f", "compiling": ".2f", "gradients": ",.0f", "densities": ",.0f", "ess": ",.0f", "mean error": ".3f",
-    "sd ratio": ".3f", "held-out": ".4f",
+    "sd ratio": ".3f", "held-out": ".4f", "elpd_loo": ",.1f", "se_loo": ",.1f", "p_loo": ".1f", "k-hat": ".2f",
 }  # fmt: skip
 PANELS = 4
+LEFT_OUT = 1000  # rows
 SMOOTHED = 4000  # draws of a density estimate, at most
 
 
@@ -137,6 +140,11 @@ def compare(
             mean error   largest |mean − reference mean| / reference sd;
             sd ratio     sd / reference sd where it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
+            elpd_loo     nats of all rows, each predicted from the others (``posterior.loo``), where there are draws and
+                         rows and it takes little time; NaN where a row's k-hat is above its limit of 0.7;
+            se_loo       its standard error;
+            p_loo        effective number of parameters;
+            k-hat        the largest of the rows left out;
             verdict      ``posterior.report().verdict``, or "failed".
 
     Raises:
@@ -186,7 +194,19 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
         row["ess"] = float(np.min(posterior.diagnosed.bulk))
     if held_out is not None:
         row["held-out"] = float(np.mean(posterior.log_predictive(held_out), dtype=np.float64))
-    return row | {"verdict": posterior.report().verdict}
+    return row | left_out(posterior) | {"verdict": posterior.report().verdict}
+
+
+def left_out(posterior: Posterior) -> dict[str, float]:
+    """What leave-one-out says, where it applies and costs little beside the run."""
+    draws = affordable(posterior.model, posterior.data)
+    if draws < FEWEST:
+        return {}
+    try:
+        found = posterior.loo(draws=draws, rows=LEFT_OUT)
+    except TractableError:
+        return {}
+    return {"elpd_loo": found.elpd, "se_loo": found.se, "p_loo": found.p, "k-hat": found.khat}
 
 
 def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,8 @@ from tractable.pages.verdict import checks, settings
 
 NOTE = (
     "Distances are from the reference: the largest error of a mean in its standard deviations, and the ratio of "
-    "standard deviations furthest from 1. Held-out is the mean log predictive density of a datum, in nats."
+    "standard deviations furthest from 1. Held-out is the mean log predictive density of a datum, in nats; elpd_loo is "
+    "that of all rows, each predicted from the others, and not known where k-hat is above 0.7."
 )
 
 

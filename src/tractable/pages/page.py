@@ -9,7 +9,7 @@ from tractable.core import Data, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
-from tractable.pages import ladders, networks, parameters, ranks, verdict
+from tractable.pages import ladders, networks, parameters, predictive, ranks, verdict
 from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
 from tractable.results.posterior import Posterior
@@ -85,4 +85,5 @@ def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.
     return [
         *parameters.effects_exhibits(posterior, encoder), first, *networks.members(posterior),
         *parameters.bound_on_evidence(posterior), *networks.layers(posterior), *parameters.exhibits(posterior, labels),
+        *predictive.exhibits(posterior, encoder),
     ]  # fmt: skip

@@ -3,8 +3,7 @@
 import functools
 import pathlib
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.beliefs.check import Check
 from tractable.checks.evidence import EvidenceOf
+from tractable.checks.importance import khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
 from tractable.checks.predictions import can_be_compared, held_out_checks
@@ -28,11 +28,12 @@ from tractable.methods.session import sitting
 from tractable.models.latent import latent_model
 from tractable.models.relabelling import matched
 from tractable.results import encoding as coding
-from tractable.results import imputing
+from tractable.results import imputing, pointwise
 from tractable.results import predict as prediction
+from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import model_fingerprint, write
-from tractable.tools import tree
-from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
+from tractable.results.scaling import power_scaled
+from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.settings import Count, expect
 
 PyTree = Any
@@ -173,6 +174,124 @@ class Posterior(Learnt):
             return coding.log_evidence(self, data, samples=draws).log_evidence
         return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
 
+    def log_likelihood(self, data: Data | PyTree = None, *, draws: int | None = None) -> np.ndarray:
+        """w_n log p(y_n | x_n, θ_s) of every draw and row, (chain, draw, n), in nats.
+
+        Args:
+            data: by default the rows learnt from.
+            draws: of a chain, at most, evenly over time; by default all.
+
+        Raises:
+            RunError: no draws were kept. ModelError: the likelihood cannot be evaluated row by row.
+            DataError: there are no rows; or it would take more than 2 GiB.
+        """
+        values, params = self._each(draws)
+        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data))
+        return found.reshape(*values.shape[:2], -1)
+
+    def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:
+        """Each row predicted from all others, by Pareto-smoothed importance sampling: ``pointwise.Loo``.
+
+        Draws of a q whose density was held against the posterior's are corrected by it. ``elpd`` is NaN where a k-hat
+        says that it cannot be relied on.
+
+        Args:
+            draws: at most, evenly over chains and time; at least 100.
+            rows: drawn alike and looked at, where all would take long: 10,000 rows and 1000 draws take some seconds.
+        """
+        return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
+
+    def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
+        """Pr(y* < y_n | y without n), leave-one-out probability integral transforms of rows of one number, (n,).
+
+        Uniform on (0, 1) where predictions are right (Gelfand et al. 1992); ties of discrete data are broken at random.
+        NaN of a row that weighs too much in the posterior to be left out by reweighing draws, as ``loo()`` says.
+
+        Args:
+            draws: at most, each with one datum a row; at least 100.
+            rows: evenly over the rows; by default all.
+            seed: of the data drawn.
+        """
+        params, log_weights, data, efficiency = self._leaving(draws)
+        if rows is not None and rows < data.size:
+            data = data.take(np.linspace(0, data.size - 1, rows).astype(int))
+        y = np.asarray(jax.tree.leaves(data.y)[0])
+        if len(jax.tree.leaves(data.y)) > 1 or y.ndim > 1:
+            raise DataError("pit() is of rows of one number each; these hold several.")
+        drawn = pointwise.replicated(self.predictive, params, data.given, data.size, seed)
+        parts = list(pointwise.left_out(self.predictive, params, log_weights, data, efficiency))
+        left = pointwise.joined(parts)
+        trusted = left.khat <= khat_limit(pointwise.length(params))
+        return np.where(trusted, pointwise.transforms(left, drawn, y, seed), np.nan)
+
+    def posterior_predictive(self, x: PyTree = None, *, draws: int | None = None, seed: int = 0) -> PyTree:
+        """Data replicated from every draw, (chain, draw, n, ...), each part of a datum: y*_n ~ p(y | x_n, θ_s).
+
+        Args:
+            x: rows of inputs; by default those learnt from. Of a model without inputs, as many rows as it learnt from.
+            draws: of a chain, at most, evenly over time; by default all.
+        """
+        values, params = self._each(draws)
+        drawn = pointwise.replicated(self.predictive, params, *self._inputs_or(x), seed)
+        return jax.tree.map(lambda a: a.reshape(*values.shape[:2], *a.shape[1:]), drawn)
+
+    def prior_predictive(self, x: PyTree = None, *, draws: int = 500, seed: int = 0) -> PyTree:
+        """Data as they were expected before any was seen, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s)."""
+        params = pointwise.prior_draws(self.model, draws, seed)
+        return pointwise.replicated(self.model, params, *self._inputs_or(x), seed)
+
+    def sensitivity(self, *, draws: int = 4000) -> Any:
+        """How much the posterior moves where its prior, or its likelihood, is raised to a power near 1.
+
+        See ``scaling.power_scaled``, which says what the columns are. A pandas DataFrame, a row a number.
+        """
+        params, weights = self._drawn().spread(draws)
+        return power_scaled(self.model, params, weights, self.names, self.data)
+
+    def _each(self, draws: int | None) -> tuple[np.ndarray, PyTree]:
+        """At most so many draws a chain, evenly: their values (chain, draw, k), and parameters (chain · draw, ...)."""
+        if draws is not None:
+            expect("draws", draws, Count)
+        values = self._drawn().values
+        if draws is not None and draws < values.shape[1]:
+            values = values[:, np.linspace(0, values.shape[1] - 1, draws).astype(int)]
+        return values, self.shaped(values.reshape(-1, values.shape[-1]))
+
+    def _drawn(self) -> "Posterior":
+        """Itself, or a sentence where the run was stopped before its first draw."""
+        if not self.is_point and not self.count and self.unconstrained is not None:
+            raise RunError("The run was stopped before its first draw, so there are no parameters to speak of.")
+        return self
+
+    def _rows_or(self, data: Data | PyTree = None) -> Data:
+        if self.phi is not None:
+            raise ModelError("A ladder's rows have no density at θ in closed form: posterior.log_evidence bounds it.")
+        data = self.data if data is None else as_data(data)
+        if data is None or not data.size:
+            raise DataError("There are no rows: this posterior learnt from none. Give them: data=Data(y, given=x).")
+        return data
+
+    def _inputs_or(self, x: PyTree) -> tuple[PyTree, int]:
+        if x is not None:
+            return prediction.rows_of(x)
+        data = self._rows_or()
+        return data.given, data.size
+
+    def _leaving(self, draws: int) -> tuple[PyTree, np.ndarray, Data, float]:
+        """Draws to leave rows out of, log of what they weigh, the rows, and effective draws a draw."""
+        data = self._rows_or()
+        if self.is_point:
+            raise RunError("A point is one value of the parameters: rows are left out by reweighing draws of them.")
+        fitted = self._drawn().fitted
+        if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
+            kept = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
+            params = self.shaped(kept.values(self.model)[0])
+            return params, pointwise.corrected(self.model, data, kept), data, 1.0
+        params, weights = self.spread(draws)
+        known = np.nanmean(self.diagnosed.bulk) if self.count > 8 and not self.method.independent else np.nan
+        efficiency = 1.0 if fitted is not None or not known > 0 else min(1.0, float(known) / len(weights))
+        return params, np.log(weights), data, efficiency
+
     @property
     def log_evidence(self) -> EvidenceOf:
         """log p(y) as this posterior estimates it: ``posterior.log_evidence()`` gives an ``Evidence``, and
@@ -257,18 +376,30 @@ class Posterior(Learnt):
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
         return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify)
 
-    def to_arviz(self) -> Any:
-        """An ArviZ DataTree with groups posterior and sample_stats."""
-        import arviz_base
+    def to_arviz(
+        self,
+        *,
+        groups: Sequence[str] = GROUPS,
+        draws: int | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """An ArviZ DataTree: posterior, sample_stats, log_likelihood, log_prior, posterior_predictive, prior,
+        prior_predictive, observed_data, constant_data.
 
-        leaves, _ = jax.tree_util.tree_flatten_with_path(self.draws)
-        draws = {tree.path_name(path) or "parameters": leaf for path, leaf in leaves}
-        groups = {"posterior": draws}
-        if self.info and not self.is_point:
-            groups["sample_stats"] = dict(self.info)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
-            return arviz_base.from_dict(groups)
+        Groups that the model or what was learnt cannot give are left out; ``attrs["left_out"]`` says why. Rows have the
+        dimension "row". Row weights multiply ``log_likelihood`` and stand in ``constant_data``: ``arviz_stats.loo``
+        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it.
+
+        Args:
+            groups: those wanted.
+            draws: of a chain, at most, evenly over time, in every group; by default all. Of the prior 500.
+            dims, coords: names of the axes of parameters and data by their names, ``{"w": ["feature"]}``, and the
+                labels along them, ``{"feature": ["age", "height"]}``.
+            seed: of data and parameters that are drawn.
+        """
+        return to_tree(self, groups, draws, dims, coords, seed)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""

@@ -83,7 +83,7 @@ def predict(
     needed_likelihood(model)
     if not 0 < level < 1:
         raise SettingsError(f"predict(level=...) expects a number in (0, 1); got {level}.")
-    rows, count = _rows(x)
+    rows, count = rows_of(x)
     params, weights = _counted(params, weights)
     kind = _kind(model, params, rows)
     if calibrate is not None and kind != "number":
@@ -235,7 +235,7 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
 
 def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float) -> np.ndarray:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
-    told, y = _told(model, "number", 0, params, weights, *_rows(held.given), level, 0), held.y
+    told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0), held.y
     if not isinstance(y, np.ndarray) or y.shape[1:] != told.mean.shape[1:]:
         raise DataError(
             f"predict(calibrate=...) expects y with rows of shape {told.mean.shape[1:]}; got "
@@ -257,11 +257,11 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     """log Σ_s w_s p(y_n|θ_s) of every row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
     params, weights = _counted(params, weights)
-    rows, count = _rows(data.rows)
-    activations, _ = _per_row(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows)
+    rows, count = rows_of(data.rows)
+    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count)
     blocks = _blocks(params, np.log(weights))
     done = []
-    for chunk, index, real in chunks(rows, count, _width(count, activations)):
+    for chunk, index, real in chunks(rows, count, width):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
             total = _log_predictive(model, total, thetas, block, chunk)
@@ -281,7 +281,7 @@ def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, 
 # What fits: rows by chunks, draws by blocks.
 
 
-def _rows(x: PyTree) -> tuple[PyTree, int]:
+def rows_of(x: PyTree) -> tuple[PyTree, int]:
     """Arrays of one number of rows, where they lie (in a file, too), and that number; None is one row."""
     if x is None:
         return None, 1
@@ -332,6 +332,13 @@ def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.nd
 def _width(count: int, bytes_a_row: int) -> int:
     """Rows of a chunk that fits ``BYTES``, all chunks of about one size."""
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
+
+
+def fitting(function: Callable, params: PyTree, rows: PyTree, count: int, *, abreast: int = 1, kept: int = 1) -> int:
+    """Rows of a chunk: ``function(theta, rows, index)`` of draws abreast fits, and so do its answers of those kept."""
+    activations, out = _per_row(function, params, rows)
+    answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
+    return _width(count, max(abreast * activations, kept * answer))
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:

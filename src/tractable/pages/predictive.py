@@ -1,0 +1,176 @@
+"""Whether data replicated from the posterior look like those it learnt from, and how rows left out are predicted."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from tractable.data.encoder import Encoder
+from tractable.pages.exhibit import Cell, Exhibit
+from tractable.pages.held_out import pit, unit_of
+from tractable.pages.parameters import listed
+from tractable.pages.plots import drawing, tidy
+from tractable.pages.style import COLOURS, INK
+from tractable.results.pointwise import FEWEST, Loo, affordable, replicated
+from tractable.results.posterior import Posterior
+from tractable.results.scaling import SENSITIVE, prior_moves
+from tractable.tools.errors import TractableError
+from tractable.tools.words import counted
+
+ROWS, DRAWN = 500, 500  # that are looked at
+CLASSES = 12  # of a figure
+NAMED = 6  # numbers that the prior moves
+BAND = (0.05, 0.95)
+
+
+class Seen(NamedTuple):
+    """Rows of one number each beside data replicated for them."""
+
+    y: np.ndarray  # (n,)
+    drawn: np.ndarray  # (s, n)
+    classes: bool  # whether the numbers are codes of classes
+
+
+def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhibit]:
+    """Facts of leave-one-out, and for rows of one number a figure of them; nothing where there are no rows."""
+    if posterior.data is None or posterior.phi is not None or not (posterior.is_point or posterior.count):
+        return []
+    if affordable(posterior.model, posterior.data) < FEWEST:
+        return []
+    loo = looked_at(posterior)
+    # A density in other units is another number: p(y) = p(standardised y) / sd.
+    facts = {} if loo is None else leave_one_out(loo, posterior.rows * math.log(unit_of(encoder)))
+    if (moved := moved_by_prior(posterior)) is not None:
+        facts["moved by the prior"] = moved
+    drawn = figures(posterior, encoder)
+    return [Exhibit("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
+
+
+def looked_at(posterior: Posterior) -> Loo | None:
+    """Leave-one-out at the price of a page; None where it does not apply."""
+    try:
+        return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
+    except TractableError:
+        return None
+
+
+def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
+    """Facts, with so many nats taken off."""
+    worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
+    if len(loo.failed):
+        told = (
+            f"{counted(len(loo.failed), 'row')} of {len(loo.index):,} decide too much of the posterior to be left out"
+        )
+        return {"elpd_loo": Cell("not known", aside=told), "largest k-hat": worst}
+    return {
+        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, rows left out"),
+        "p_loo": Cell(loo.p, ".1f", "effective parameters"),
+        "largest k-hat": worst,
+    }
+
+
+def moved_by_prior(posterior: Posterior) -> Cell | None:
+    """Numbers whose marginal moves as the prior is raised to a power; None where that cannot be told."""
+    kept = listed(posterior.model)
+    if posterior.is_point or posterior.chains * posterior.count < FEWEST or not kept.any():
+        return None
+    names = np.array(posterior.names)[kept]
+    distances = prior_moves(posterior.model, *posterior.spread(2 * DRAWN))[kept]
+    order = np.argsort(-distances, kind="stable")
+    order = order[distances[order] >= SENSITIVE]
+    first = ", ".join(f"{names[i]} {distances[i]:.2f}" for i in order[:NAMED]) + " …" * (len(order) > NAMED)
+    return Cell(first or "none", aside=f"power scaling, from {SENSITIVE:g}")
+
+
+def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
+    """What was seen against what is replicated; and of numbers the integral transforms."""
+    try:
+        seen = seen_beside(posterior)
+    except TractableError:
+        return []
+    if seen is None:
+        return []
+    if seen.classes:
+        labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
+        note = "Share of each class: dots of the rows, bars 90 % of data sets replicated from the posterior."
+        return [Exhibit("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
+    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
+    below = left_out_transforms(posterior)
+    if below is None:
+        below = np.mean(seen.drawn < seen.y, 0) + np.random.default_rng(0).random(len(seen.y)) * np.mean(
+            seen.drawn == seen.y, 0
+        )
+        note += "Right: where in its prediction each row fell, which it took part in, so the ends are a little empty; "
+    else:
+        known = below[np.isfinite(below)]
+        lost = (
+            f" ({len(below) - len(known)} rows that cannot be left out are not shown)"
+            if len(known) < len(below)
+            else ""
+        )
+        below, note = known, note + f"Right: where in its prediction from all other rows each fell{lost}; "
+    mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
+    drawn = cumulative(mean + sd * seen.y, mean + sd * seen.drawn, "" if encoder is None else encoder.target.name)
+    return [Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")]
+
+
+def seen_beside(posterior: Posterior) -> Seen | None:
+    data: Any = posterior.data
+    parts = jax.tree.leaves(data.y)
+    if len(parts) > 1 or parts[0].ndim > 1:
+        return None
+    if data.size > ROWS or data.weights is not None:
+        data = data.alike(ROWS)  # rows that count unlike are replicated by how they count
+    if data.size > ROWS:
+        data = data.take(np.linspace(0, data.size - 1, ROWS).astype(int))
+    equal = not posterior.is_point and posterior.weights is None
+    params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
+    drawn = replicated(posterior.predictive, params, data.given, data.size, 0)
+    y, names = np.asarray(jax.tree.leaves(data.y)[0]), datum_name(posterior, data.given)
+    return Seen(y, np.asarray(drawn), "Categorical" in names or "Bernoulli" in names)
+
+
+def datum_name(posterior: Posterior, given: Any) -> str:
+    theta = jax.eval_shape(posterior.model.example, jax.random.key(0))
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
+    return type(jax.eval_shape(posterior.model.datum, theta, row)).__name__
+
+
+def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
+    try:
+        found = posterior.pit(draws=DRAWN, rows=ROWS)
+    except TractableError:
+        return None
+    return found if np.isfinite(found).any() else None
+
+
+@drawing("Distribution of the rows beside that of replicated ones", (3.7, 2.6))
+def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
+    """The share of rows (n,) up to each value, and a band of the same of data sets (s, n)."""
+    axes = canvas.subplots()
+    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (y, drawn)])  # a lone row shrinks all others
+    grid = np.linspace(ends[:, 0].min(), ends[:, 1].max(), 161)
+    reached = np.stack([np.searchsorted(np.sort(one), grid, side="right") for one in drawn]) / len(y)
+    axes.fill_between(grid, *np.quantile(reached, BAND, axis=0), color=COLOURS[0], alpha=0.3, linewidth=0)
+    axes.plot(grid, np.searchsorted(np.sort(y), grid, side="right") / len(y), color=INK, linewidth=1.1)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel(name or "y")
+    axes.set_ylabel("share of rows up to it")
+    tidy(axes)
+
+
+@drawing("Shares of classes beside those of replicated rows", (3.7, 2.6))
+def shares(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, labels: list[str] | None) -> None:
+    axes = canvas.subplots()
+    count = int(max(y.max(), drawn.max())) + 1 if labels is None else len(labels)
+    each = np.arange(min(count, CLASSES))
+    low, high = np.quantile((drawn[:, :, None] == each).mean(1), BAND, axis=0)
+    axes.vlines(each, low, high, color=COLOURS[0], alpha=0.45, linewidth=9)
+    axes.plot(each, (y[:, None] == each).mean(0), "o", color=INK, markersize=4)
+    axes.set_xlim(-0.6, len(each) - 0.4)
+    axes.set_ylim(0, None)
+    tidy(axes)
+    axes.set_xticks(each, [str(i) for i in each] if labels is None else [label[:9] for label in labels[:CLASSES]])
+    axes.set_ylabel("share of rows")

@@ -1,0 +1,115 @@
+"""What was learnt, as an ArviZ DataTree."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tractable.checks.learnt import Learnt
+from tractable.results import pointwise
+from tractable.results.scaling import log_priors
+from tractable.tools import tree
+from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.words import tell
+
+PyTree = Any
+GROUPS = (
+    "posterior", "sample_stats", "log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive",
+    "observed_data", "constant_data",
+)  # fmt: skip
+OF_PRIOR = 500  # draws
+STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated": "reached_max_treedepth"}  # to ArviZ
+OF_ROWS = ("log_likelihood", "posterior_predictive", "prior_predictive", "observed_data", "constant_data")
+Names = Mapping[str, Sequence[str]]
+
+
+def to_tree(
+    posterior: Learnt, groups: Sequence[str], draws: int | None, dims: Names | None, coords: Mapping[str, Any] | None,
+    seed: int,
+) -> Any:  # fmt: skip
+    """See ``Posterior.to_arviz``."""
+    import arviz_base
+
+    strangers = sorted(set(groups) - set(GROUPS))
+    if strangers:
+        raise SettingsError(f"to_arviz(groups=...) expects some of {', '.join(GROUPS)}; got {strangers[0]!r}.")
+    makers, left_out, made = _makers(posterior, draws, seed), {}, {}
+    for name in groups:
+        try:
+            made[name] = makers[name]()
+        except (DataError, ModelError, RunError) as error:
+            if name == "posterior":  # without which there is nothing to hand over
+                raise
+            left_out[name] = str(error)
+            if isinstance(error, DataError) and posterior.data is not None:  # it would not fit
+                tell(f"to_arviz leaves {name} out. {error}")
+    made = {name: variables for name, variables in made.items() if variables}
+    # A parameter and a column of the data may share a name, not their axes.
+    of_rows = {name: ["row", *(dims or {}).get(name, [])] for group in OF_ROWS for name in made.get(group, {})}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
+        out = arviz_base.from_dict({k: v for k, v in made.items() if k not in OF_ROWS}, dims=dims, coords=coords)
+        rest = arviz_base.from_dict({k: v for k, v in made.items() if k in OF_ROWS}, dims=of_rows, coords=coords)
+    for name in made:
+        if name in OF_ROWS:
+            out[name] = rest[name]
+    if left_out:  # as text, which netCDF takes
+        out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
+    return out
+
+
+def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
+    """What makes each group's variables, by name."""
+    data = posterior.data
+
+    def thinned(trace: np.ndarray) -> np.ndarray:
+        count = trace.shape[1]
+        return trace if draws is None or draws >= count else trace[:, np.linspace(0, count - 1, draws).astype(int)]
+
+    def stats() -> dict[str, np.ndarray]:
+        weights = {} if posterior.weights is None else {"weight": posterior.weights}
+        traces = {} if posterior.is_point else posterior.info | weights
+        traces = {STATS.get(name) or name: trace for name, trace in traces.items()}
+        traces |= {name: traces[name] > 0 for name in ("diverging", "reached_max_treedepth") if name in traces}
+        shape = (posterior.chains, posterior.count)  # of a q there are traces of its climb
+        return {name: thinned(trace) if trace.shape[:2] == shape else trace for name, trace in traces.items()}
+
+    def prior_of() -> PyTree:
+        return pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed)
+
+    def columns(part: int, name: str) -> dict[str, np.ndarray]:
+        return {} if data is None else named(data.rows[part], name)
+
+    def constant() -> dict[str, np.ndarray]:
+        weights = {} if data is None or data.weights is None else {"weights": data.weights}
+        return columns(1, "x") | weights
+
+    def one_chain(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: a[None] for name, a in variables.items()}
+
+    return {
+        "posterior": lambda: named(jax.tree.map(thinned, posterior.draws), "parameters"),
+        "sample_stats": stats,
+        "log_likelihood": lambda: {_of_y(data): posterior.log_likelihood(draws=draws)},
+        "log_prior": lambda: {"log_prior": thinned(log_priors(posterior.model, posterior.draws))},
+        "posterior_predictive": lambda: named(posterior.posterior_predictive(draws=draws, seed=seed), "y"),
+        "prior": lambda: one_chain(named(prior_of(), "parameters")),
+        "prior_predictive": lambda: one_chain(
+            named(posterior.prior_predictive(draws=draws or OF_PRIOR, seed=seed), "y")
+        ),
+        "observed_data": lambda: columns(0, "y"),
+        "constant_data": constant,
+    }
+
+
+def named(arrays: PyTree, alone: str) -> dict[str, np.ndarray]:
+    """Leaves by the names of their paths; ``alone`` is that of an array that is no part of anything."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(arrays)
+    return {tree.path_name(path) if path else alone: np.asarray(leaf) for path, leaf in leaves}
+
+
+def _of_y(data: Any) -> str:
+    names = {} if data is None else named(data.y, "y")
+    return next(iter(names)) if len(names) == 1 else "y"
