@@ -147,6 +147,22 @@ def test_interrupted_comparison_stops(coin, monkeypatch):
     assert found.interrupted and len(seen) == 1 and list(found.table.index) == ["map"]
 
 
+def test_what_was_asked_for_comes_before_its_reference(coin, monkeypatch):
+    """Stopped in the reference, what was asked for is there, and is held against nothing."""
+    model, data, _ = coin
+
+    def stopped(model, data, method, **options):
+        posterior = infer(model, data, method if method.point else NUTS(chains=1, draws=8, warmup=8), **options)
+        posterior.interrupted = not method.point
+        return posterior
+
+    monkeypatch.setattr(sys.modules["tractable.compare"], "infer", stopped)
+    found = compare(model, data, [MAP(), MLE()])
+    assert found.interrupted and found.reference is None and found.failures == {}
+    assert list(found.table.index) == ["reference", "map", "mle"]
+    assert list(found.posteriors) == ["map", "mle", "reference"]
+
+
 def test_references():
     model = Model({"w": dist.Normal(np.zeros(2), 1.0), "a": dist.Normal(0.0, 1.0)})
     by_shape = as_reference(model, {"w": ([1.0, 2.0], [0.1, 0.2]), "a": (3.0, 0.3, np.sin)})

@@ -33,7 +33,9 @@ from tractable.results import predict as prediction
 from tractable.results.folder import model_fingerprint, write
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
-from tractable.tools.settings import Count, expect
+from tractable.tools.settings import Count, Seed, Share, expect
+from tractable.tools.stopping import ending
+from tractable.tools.words import spelt
 
 PyTree = Any
 AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
@@ -66,6 +68,7 @@ class Posterior(Learnt):
         """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
         import pandas as pd
 
+        expect("summary(level)", level, Share)
         mean, sd = self.flat_moments
         if self.unconstrained is None or not self.count:
             return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
@@ -84,7 +87,10 @@ class Posterior(Learnt):
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
-        key = jax.random.key(key) if isinstance(key, int) else key
+        expect("sample(n)", n, Count)
+        if not isinstance(key, jax.Array):
+            expect("sample(key)", key, Seed)
+            key = jax.random.key(key)
         return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
@@ -139,6 +145,7 @@ class Posterior(Learnt):
         """The model that predictions go through: the one given, but for Laplace on a network its linearisation."""
         return self.method.predictive(self.model, self.belief)
 
+    @spelt
     def predict(
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Data | PyTree = None
     ) -> prediction.Prediction:
@@ -162,6 +169,9 @@ class Posterior(Learnt):
             calibrate = as_data(calibrate)
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
+        expect("predict(draws)", draws, Count)
+        if self.data is not None:
+            prediction.alike(self.data.given, x, "predict(x)")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
     def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
@@ -171,7 +181,10 @@ class Posterior(Learnt):
         """
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
-        return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
+        data = as_data(data)
+        if self.data is not None:
+            prediction.alike(self.data.given, data.given, "log_predictive(data)")
+        return prediction.log_predictive(self.predictive, *self.spread(draws), data)
 
     @property
     def log_evidence(self) -> EvidenceOf:
@@ -243,6 +256,7 @@ class Posterior(Learnt):
             outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
         return Posterior(self.model, self.data, method, self.seed, *outcome)
 
+    @ending()
     def extend(
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"
     ) -> "Posterior":
