@@ -18,12 +18,13 @@ from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
 from tractable.tools.settings import Seed, expect
+from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import FigureBase
+    from matplotlib.figure import Figure, FigureBase
 
 PyTree = Any
 COLUMNS = (
@@ -87,12 +88,16 @@ class Comparison:
         return "\n".join(lines)
 
     __repr__ = __str__
+    _repr_html_ = as_html
 
-    def plot(self, path: str | Path) -> None:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """Marginals of up to four parameters, those on which methods differ most, one over the other.
 
         Args:
-            path: of the image; its suffix says of which kind.
+            path: of an image, whose suffix says of which kind; None writes nothing.
+
+        Returns:
+            A matplotlib Figure, which a notebook shows.
         """
         from matplotlib.figure import Figure
 
@@ -105,7 +110,9 @@ class Comparison:
         for panel, index in zip(canvas.subfigures(rows, columns, squeeze=False).ravel(), chosen, strict=False):
             panel.suptitle(next(iter(self.posteriors.values())).names[index])
             overlay(panel, self, index)
-        canvas.savefig(path, dpi=150)
+        if path is not None:
+            canvas.savefig(path, dpi=150)
+        return canvas
 
 
 @spelt

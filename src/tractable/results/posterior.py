@@ -2,6 +2,8 @@
 
 import functools
 import pathlib
+import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -34,6 +36,8 @@ from tractable.results.folder import model_fingerprint, write
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
 from tractable.tools.settings import Count, Seed, Share, expect
+from tractable.tools.shared import recipe
+from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
 
@@ -64,20 +68,24 @@ class Posterior(Learnt):
         by = type(self.method).__name__
         return f"Posterior({self.belief.describe()} by {by}, {len(self.names)} numbers{stopped})"
 
+    _repr_html_ = as_html
+
     def summary(self, level: float = 0.9) -> Any:
         """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
         import pandas as pd
 
+        from tractable.results.summary import Summary
+
         expect("summary(level)", level, Share)
         mean, sd = self.flat_moments
         if self.unconstrained is None or not self.count:
-            return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
+            return Summary({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
         low, high = (1 - level) / 2, (1 + level) / 2
         flat = self.values.reshape(-1, len(self.names))
         weights = None if self.weights is None else self.weights.ravel()
         bounds = weighted_quantiles(flat, [low, high], weights)
         seen = self.diagnosed
-        return pd.DataFrame(
+        return Summary(
             {
                 "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
                 "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
@@ -284,12 +292,24 @@ class Posterior(Learnt):
             warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
             return arviz_base.from_dict(groups)
 
-    def save(self, path: str | pathlib.Path) -> None:
-        """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
+    def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
+        """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles.
+
+        Args:
+            overwrite: put it in place of a posterior that is there, once it is written.
+        """
         folder = pathlib.Path(path)
-        if any((folder / name).exists() for name in ("draws.zarr", "belief", "fitted")):
-            raise CheckpointError(f"{folder} already holds draws; choose another folder.")
-        self.write(folder)
+        there = [folder / name for name in ("draws.zarr", "belief", "fitted") if (folder / name).exists()]
+        if not there:
+            return self.write(folder)
+        if not overwrite:
+            raise CheckpointError(f"{folder} already holds draws; choose another folder, or give overwrite=True.")
+        with tempfile.TemporaryDirectory(dir=folder) as fresh:
+            self.write(pathlib.Path(fresh))
+            for old in there:
+                shutil.rmtree(old)
+            for new in pathlib.Path(fresh).iterdir():
+                new.replace(folder / new.name)
 
     def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:
         """Write what was learnt into a run's folder; ``streamed`` where its draws are there already."""
@@ -308,5 +328,6 @@ class Posterior(Learnt):
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
             "model": model_fingerprint(self.model, self.data),
+            "made": recipe(self.model),
         }
         write(folder, self.belief, self.model, self.settings, self.summary(), about, streamed=streamed)

@@ -17,6 +17,7 @@ from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Seed, Share, expect
+from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
 
@@ -44,6 +45,7 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray | None = None  # (n, classes)
     entropy: np.ndarray | None = None  # of classes, (n,): of the averaged probabilities, in nats
     mutual_information: np.ndarray | None = None  # of classes, (n,): its epistemic part, in nats; at most the entropy
+    _repr_html_ = as_html
 
 
 class _Sums(NamedTuple):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import jax
 
@@ -80,7 +81,7 @@ def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
     """
     _Process.left = result
     began, asked = time.monotonic(), None
-    while not result.is_ready():
+    while not result.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
         now = time.monotonic()
         if asked is None and stop():
             asked = now
@@ -93,7 +94,8 @@ def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
 @atexit.register
 def _leave() -> None:
     """JAX would wait for what is still computed."""
-    if _Process.code is not None and _Process.left is not None and not _Process.left.is_ready():
+    left: Any = _Process.left
+    if _Process.code is not None and left is not None and not left.is_ready():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_Process.code)
