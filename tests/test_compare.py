@@ -1,5 +1,6 @@
 """Methods side by side: against an exact answer, against NUTS, and with one which fails."""
 
+import inspect
 import sys
 
 import jax
@@ -163,6 +164,24 @@ def test_interrupted_comparison_stops(coin, monkeypatch):
     assert found.interrupted and len(seen) == 1 and list(found.table.index) == ["map"]
 
 
+def test_what_was_asked_for_comes_before_its_reference(coin, monkeypatch):
+    """Stopped in the reference, what was asked for is there, and is held against nothing."""
+    model, data, _ = coin
+    short = RandomWalk(chains=2, draws=20, warmup=0, preconditioner=None)
+
+    def stopped(model, data, method, **options):
+        posterior = infer(model, data, method if method.point else short, **options)
+        posterior.interrupted = not method.point
+        return posterior
+
+    monkeypatch.setattr(sys.modules["tractable.compare"], "infer", stopped)
+    monkeypatch.setattr(sys.modules["tractable.compare"], "looked_at", lambda posterior, how: posterior)
+    found = compare(model, data, [MAP(), MLE()])
+    assert found.interrupted and found.reference is None and found.failures == {}
+    assert list(found.table.index) == ["reference", "map", "mle"]
+    assert list(found.posteriors) == ["map", "mle", "reference"]
+
+
 def test_references():
     model = Model({"w": dist.Normal(np.zeros(2), 1.0), "a": dist.Normal(0.0, 1.0)})
     by_shape = as_reference(model, {"w": ([1.0, 2.0], [0.1, 0.2]), "a": (3.0, 0.3, np.sin)})
@@ -183,7 +202,7 @@ def test_faults(coin):
     with pytest.raises(SettingsError, match=r"expects a list of methods .* got none"):
         compare(model, data, [])
     with pytest.raises(SettingsError, match="got 'nuts'"):
-        compare.__wrapped__(model, data, ["nuts"])  # as without the test bed's type checks
+        inspect.unwrap(compare)(model, data, ["nuts"])  # as without the test bed's type checks
 
 
 def test_labels_and_stopwatch():

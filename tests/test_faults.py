@@ -11,6 +11,7 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -21,6 +22,7 @@ from numpyro.distributions import constraints
 
 import tractable as tr
 from tractable import core
+from tractable.tools import stopping
 from tractable.tools.errors import (
     CheckpointError,
     DataError,
@@ -430,17 +432,73 @@ def children(tmp_path_factory):
 @pytest.mark.parametrize("name, number", [("int", signal.SIGINT), ("term", signal.SIGTERM)])
 @quiet
 def test_interrupted(children, name, number):
-    """Ctrl-C and SIGTERM return what there is, marked, and what is on disk can be gone on with."""
+    """Ctrl-C returns what there is, marked; SIGTERM saves it, to be gone on with, and ends the process."""
     process, folder = children[name]
     assert process.stdout.readline() == "drawing\n", process.stderr.read()[-2000:]
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err[-2000:]
-    shown = json.loads(out.splitlines()[-1])
-    assert shown["interrupted"] and 0 < shown["count"] < ENDLESS.draws and shown["finite"]
-    assert shown["verdict"] != "trust"
-    if folder:
-        assert tr.load(folder, MODEL, Y).interrupted
+    if name == "int":
+        assert process.returncode == 0, err[-2000:]
+        shown = json.loads(out.splitlines()[-1])
+        assert shown["interrupted"] and 0 < shown["count"] < ENDLESS.draws and shown["finite"]
+        assert shown["verdict"] != "trust"
+    else:
+        assert process.returncode == 128 + number and "{" not in out, err[-2000:]
+        saved = tr.load(folder, MODEL, Y)
+        assert saved.interrupted and 0 < saved.count < ENDLESS.draws
+
+
+@quiet
+@pytest.mark.parametrize("draws", [None, "moments"])
+def test_a_segment_left_alone_is_left_out(draws, monkeypatch, tmp_path):
+    """A stop that does not wait for the device gives what there was before, and the same run goes on from there."""
+    run, visits = tr.run, []
+
+    def leave(reached, stop):
+        visits.append(reached)
+        return len(visits) < 4
+
+    unbroken = tr.infer(MODEL, Y, LONG, draws=draws)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "waited", leave)
+        patch.setattr(run, "SEGMENT_SECONDS", 0.0)  # a group at a time
+        stopped = tr.infer(MODEL, Y, LONG, draws=draws, checkpoint=tmp_path)
+    assert stopped.interrupted
+    assert draws or 0 < stopped.count < LONG.draws
+    gone_on = tr.infer(MODEL, Y, LONG, draws=draws, checkpoint=tmp_path)
+    for mine, whole in zip(gone_on.flat_moments, unbroken.flat_moments, strict=True):
+        np.testing.assert_array_equal(mine, whole)
+
+
+def test_waiting_ends_where_a_stop_was_asked_for(monkeypatch):
+    monkeypatch.setattr(stopping, "PATIENCE", 0.0)
+
+    def spin(x, n):
+        return jax.lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, jnp.sin(c[1] @ c[1])), (0, x))
+
+    spin = jax.jit(spin)
+    square = jnp.ones((32, 32))
+    assert stopping.waited(spin(square, 1)[0], lambda: False)
+    long = spin(square, 30_000)[0]
+    assert not stopping.waited(long, lambda: True)
+    assert stopping.waited(long, lambda: False) and long.is_ready()
+
+
+def test_the_outermost_saver_ends_the_process():
+    """A program that saves what it has, such as a command, is ended by SIGTERM only after that."""
+    saved = []
+    with pytest.raises(SystemExit) as left, stopping.ending():
+        with stopping.ending(), stopping.interruptible() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop()
+        saved.append("page")
+    assert left.value.code == 143 and saved == ["page"]
+    with pytest.raises(SystemExit) as left, stopping.interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert left.value.code == 143
+    with stopping.ending():  # what was heard before is over
+        pass
 
 
 def test_killed(children):

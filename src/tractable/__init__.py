@@ -46,7 +46,7 @@ from tractable.results.predict import Prediction
 from tractable.sbc.calibrate import calibrate
 from tractable.sbc.calibration import Calibration
 from tractable.select import Selection, select
-from tractable.tools import schedules
+from tractable.tools import schedules, shown
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
@@ -57,6 +57,16 @@ __all__ = [
     "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives",
     "schedules", "select",
 ]  # fmt: skip
+
+
+def _html(result: object) -> str:
+    """What a notebook shows; pages, with what they draw by, are imported by those who look."""
+    from tractable.pages.notebook import html
+
+    return html(result)
+
+
+shown.makers[:] = [_html]
 
 
 def __getattr__(name: str) -> object:

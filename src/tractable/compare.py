@@ -18,10 +18,14 @@ from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
+from tractable.tools.settings import Seed, expect
+from tractable.tools.shown import as_html
+from tractable.tools.stopping import ending
+from tractable.tools.words import nearest, spelt
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import FigureBase
+    from matplotlib.figure import Figure, FigureBase
 
 PyTree = Any
 COLUMNS = (
@@ -87,12 +91,16 @@ class Comparison:
         return "\n".join(lines)
 
     __repr__ = __str__
+    _repr_html_ = as_html
 
-    def plot(self, path: str | Path) -> None:
+    def plot(self, path: str | Path | None = None) -> "Figure":
         """Marginals of up to four parameters, those on which methods differ most, one over the other.
 
         Args:
-            path: of the image; its suffix says of which kind.
+            path: of an image, whose suffix says of which kind; None writes nothing.
+
+        Returns:
+            A matplotlib Figure, which a notebook shows.
         """
         from matplotlib.figure import Figure
 
@@ -105,9 +113,13 @@ class Comparison:
         for panel, index in zip(canvas.subfigures(rows, columns, squeeze=False).ravel(), chosen, strict=False):
             panel.suptitle(next(iter(self.posteriors.values())).names[index])
             overlay(panel, self, index)
-        canvas.savefig(path, dpi=150)
+        if path is not None:
+            canvas.savefig(path, dpi=150)
+        return canvas
 
 
+@spelt
+@ending()
 def compare(
     model: Model,
     data: Data | PyTree,
@@ -126,7 +138,7 @@ def compare(
         held_out: data that no method sees, for the log predictive density.
         reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers,
             each with a third element where it is known: the marginal density, a function of one value, or a
-            list of them, one a number. Or a Posterior. None makes a run of NUTS, shown as "reference".
+            list of them, one a number. Or a Posterior. None makes a run of NUTS after the others, shown as "reference".
 
     Returns:
         A Comparison, whose table has the columns
@@ -152,6 +164,7 @@ def compare(
     """
     import pandas as pd
 
+    expect("compare(seed)", seed, Seed)
     methods = list(methods)
     strangers = [each for each in methods if not isinstance(each, Method)]
     if not methods or strangers:
@@ -161,27 +174,31 @@ def compare(
     known = None if reference is None else as_reference(model, reference)
     jobs = [(label, method, seed) for label, method in zip(labels(methods), methods, strict=True)]
     if known is None:
-        # Another seed: a NUTS among the methods is to be compared, not copied.
-        jobs.insert(0, ("reference", NUTS(), seed + 1))
-    posteriors, failures, rows = {}, {}, {}
+        # Last, as it was not asked for. Another seed: a NUTS among the methods is to be compared, not copied.
+        jobs.append(("reference", NUTS(), (seed + 1) % 2**32))
+    posteriors, failures, rows, posterior = {}, {}, {}, None
     for label, method, its_seed in jobs:
         try:
             with stopwatch() as clock:
                 learnt = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label), verify=None)
             posterior = looked_at(learnt, "auto")
+            if posterior.interrupted and not (posterior.is_point or posterior.count):
+                rows[label] = {"verdict": posterior.report().verdict}
+                break
             posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
         except TractableError as error:
             failures[label], rows[label] = str(error), {"verdict": "failed"}
             continue
-        if label == "reference":
-            known = as_reference(model, posterior)
         if posterior.interrupted:
             break
+        if label == "reference":
+            known = as_reference(model, posterior)
     if known is not None:
         for label, posterior in posteriors.items():
             if posterior is not known.posterior:
                 rows[label] |= distances(posterior, known)
-    interrupted = any(posterior.interrupted for posterior in posteriors.values())
+    interrupted = posterior is not None and posterior.interrupted
+    rows = {"reference": rows.pop("reference"), **rows} if "reference" in rows else rows
     table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
     return Comparison(table, posteriors, failures, known, interrupted)
 
@@ -243,9 +260,10 @@ def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Refe
         for each, *values in zip(tree.names({name: mean}), mean.ravel(), sd.ravel(), densities, strict=True):
             found[each] = tuple(values)
     if set(found) != set(model.names):
+        strange = next((name for name in found if name not in model.names), "")
         raise SettingsError(
             f"The reference expects {', '.join(model.names[:6])}{' …' * (len(model.names) > 6)}; "
-            f"got {', '.join(list(found)[:6])}{' …' * (len(found) > 6)}."
+            f"got {', '.join(list(found)[:6])}{' …' * (len(found) > 6)}.{nearest(strange, model.names)}"
         )
     mean, sd, densities = zip(*(found[name] for name in model.names), strict=True)
     return Reference(model.names, np.array(mean), np.array(sd), densities)

@@ -15,6 +15,7 @@ from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.priors import check_prior, is_distribution
+from tractable.tools.words import Spelt
 
 __all__ = [
     "Batch",
@@ -109,7 +110,7 @@ class Through:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Spelt):
     """What is believed before and about each datum.
 
     Args:

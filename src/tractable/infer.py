@@ -13,18 +13,21 @@ from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
 from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.abilities import needs
-from tractable.methods.method import Method
+from tractable.methods.method import ALIASES, METHODS, Method
 from tractable.methods.session import sitting
 from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import expect
-from tractable.tools.words import tell
+from tractable.tools.settings import Seed, expect
+from tractable.tools.stopping import ending
+from tractable.tools.words import nearest, spelt, tell
 
 PyTree = Any
 
 
+@spelt
+@ending()
 def infer(
     model: Model,
     data: Data | PyTree,
@@ -60,8 +63,9 @@ def infer(
             no better, and return what predicted them best; the report of every method says how they are predicted.
 
     Returns:
-        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C and SIGTERM stop the run at a block's edge
-        and return what there is, marked ``interrupted``.
+        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run at a block's edge, or a
+        second later; what there is comes back, marked ``interrupted``. A second one raises KeyboardInterrupt. SIGTERM
+        ends the process with exit code 143, once what there is has been saved.
 
     Raises:
         ModelError, DataError, SettingsError: before anything runs.
@@ -69,13 +73,15 @@ def infer(
         CheckpointError: a checkpoint that is damaged or belongs to another run.
     """
     if not isinstance(method, Method):
-        raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.")
+        raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_meant(method)}")
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
     expect("infer(verify)", verify, Verify)
+    expect("infer(seed)", seed, Seed)
     data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
     preflight.check(model, data)
     _check_held_out(model, data, held_out)
+    method.needed(model)
     method.plan(data)  # batches that cannot be, before anything runs
     moments, folder = draws == "moments", checkpoint if checkpoint is not None or draws == "moments" else draws
     if moments:
@@ -120,6 +126,15 @@ def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = 
     again = again.verify(verify, held_out=held_out)
     sentence = "the first climb ended lower, or at a mode of less mass; this one began where a look found better"
     return dataclasses.replace(again, looked=(Check("begun again", 1.0, "trust", sentence), *again.looked))
+
+
+def _meant(method: object) -> str:
+    """The method that was meant by its name, or by its class."""
+    name = str(getattr(method, "__name__", method))
+    names = {label: kind.__name__ for label, kind in METHODS.items()}
+    names |= {alias: names[label] for alias, label in ALIASES.items()} | {one.lower(): one for one in names.values()}
+    found = names.get(name.lower())
+    return nearest(name, names.values()) if found is None else f" Give {found}()."
 
 
 def _over(method: Method, devices: int | None) -> Callable:

@@ -13,6 +13,7 @@ from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan, place, window, windowed
 from tractable.tools import tree
 from tractable.tools.errors import RunError
+from tractable.tools.stopping import waited
 
 PyTree = Any
 BLOCK = 50  # steps whose noise is drawn at once, for small states
@@ -238,7 +239,8 @@ def run(
         keep: collect draws; otherwise only ``on_segment`` sees them.
         trace: collect the steps' info likewise.
         on_segment: ``(draws, info, states, groups done, moments)`` at every visit of the host.
-        stop: asked at every visit; true ends the run, marked as interrupted.
+        stop: asked at every visit; true ends the run, marked as interrupted. A segment that is not done a second
+            after it was asked for is left out.
         every: visit only after a multiple of so many groups.
 
     Raises:
@@ -263,10 +265,14 @@ def run(
         if program.streams:
             rows = _read(data, plan, loop, keys, g, last, loop.capacity)
         before, traced = time.perf_counter(), traces
-        states, buffer, moments, reached, fine = advance(
-            program, loop, plan, tuned, rows, keys, states, buffer, moments, jnp.array(g), jnp.array(last)
+        given = jax.tree.map(jnp.copy, moments)  # which the device takes for good, and may not give back
+        then, buffer, after, reached, fine = advance(
+            program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
-        reached = int(reached)
+        if not waited(reached, stop):
+            interrupted = True
+            break
+        states, moments, reached = then, after, int(reached)
         took = time.perf_counter() - before
         if traces > traced:
             compile_seconds += took

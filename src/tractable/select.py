@@ -17,12 +17,12 @@ from tractable.infer import infer
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import point
 from tractable.methods.search import standard_errors
-from tractable.methods.signal import interruptible
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
 from tractable.tools.progress import Say, progress_of
 from tractable.tools.settings import is_whole
+from tractable.tools.stopping import ending, interruptible
 from tractable.tools.words import counted
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Selection:
     __repr__ = __str__
 
 
+@ending()
 def select(
     model_of: Callable[[int], LatentModel],
     data: PyTree,

@@ -305,7 +305,7 @@ FAULTS = {
     "scalar": (lambda p: Data(3.0), "same number of rows; got y: a scalar"),
     "strings": (lambda p: Data(np.array(["a", "b"])), r"y has dtype <U1; expected numbers"),
     "objects": (lambda p: Data(Point(np.array([1, None]))), r"y\.x has dtype object; expected numbers"),
-    "dates": (lambda p: Data(np.array(["2020-01-01"], "M8[D]")), "datetime64.*Encode text and dates"),
+    "dates": (lambda p: Data(np.array(["2020-01-01"], "M8[D]")), "datetime64.*fit_encoder and encode"),
     "complex": (lambda p: Data(np.array([1j])), "complex128; expected numbers"),
     "strings in a frame": (lambda p: Data(pd.DataFrame({"a": ["x"]})), r"y\['a'\] .*expected numbers"),
     "missing file": (lambda p: Data(p / "no.npy"), r"no file .*no\.npy"),

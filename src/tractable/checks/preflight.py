@@ -1,7 +1,9 @@
 """What is checked before anything runs, in sentences."""
 
+import contextlib
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from tractable.core import Model, counted_log_likelihoods, is_distribution, log_
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
+from tractable.tools.words import listing, nearest
 
 PyTree = Any
 SHOWN = 12  # numbers of a row in a sentence
@@ -53,9 +56,28 @@ def _check_shapes(
         precision: of a real number, on which types depend too.
     """
     params = jax.eval_shape(model.example, jax.random.key(0))
-    _check_scalar(jax.eval_shape(model.log_prior, params), "The prior" if seen else "The log density")
+    with naming("The prior" if seen else "The log density", params):
+        prior = jax.eval_shape(model.log_prior, params)
+    _check_scalar(prior, "The prior" if seen else "The log density")
     if leaves:
         _check_likelihood(model, params, jax.tree.unflatten(structure, leaves))
+
+
+@contextlib.contextmanager
+def naming(subject: str, params: PyTree, x: PyTree = None) -> Iterator[None]:
+    """A sentence for a ``KeyError`` of a function of parameters, and of inputs by name, where it asks for neither."""
+    try:
+        yield
+    except KeyError as error:
+        name, known = error.args[0], [tree.keys(each) for each in (params, x)]
+        if not isinstance(name, str) or name in known[0] + known[1]:
+            raise
+        has = " and ".join(
+            f"the {what} {listing(each)}" for what, each in zip(("parameters", "inputs"), known, strict=True) if each
+        )
+        raise ModelError(
+            f"{subject} asks for {name!r}; there are {has or 'no names'}.{nearest(name, known[0] + known[1])}"
+        ) from error
 
 
 def _check_scalar(result: PyTree, subject: str) -> None:
@@ -77,7 +99,8 @@ def _check_scalar(result: PyTree, subject: str) -> None:
 def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) -> None:
     y, x = row
     try:
-        distributions = jax.eval_shape(model.described, params, x)
+        with naming("The likelihood", params, x):
+            distributions = jax.eval_shape(model.described, params, x)
     except TypeError as error:
         given = "likelihood(params, x)" if x is not None else "likelihood(params)"
         raise ModelError(

@@ -8,6 +8,7 @@ import numpy as np
 from tractable.beliefs.belief import Moments
 from tractable.beliefs.check import Check
 from tractable.checks.learnt import Learnt
+from tractable.tools.shown import as_html
 
 ORDER = ("trust", "caution", "reject")
 
@@ -28,6 +29,7 @@ class Report(NamedTuple):
         return "\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)])
 
     __repr__ = __str__
+    _repr_html_ = as_html
 
 
 def judge(posterior: Learnt) -> Report:

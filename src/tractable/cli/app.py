@@ -25,9 +25,10 @@ def command(function: Callable) -> Callable:
     @functools.wraps(function)
     def spoken(*args: Any, **kwargs: Any) -> None:
         from tractable.tools.errors import TractableError
+        from tractable.tools.stopping import ending
 
         try:
-            with notes():
+            with notes(), ending():
                 function(*args, **kwargs)
         except TractableError as error:
             say(typed(str(error)), "red")

@@ -6,6 +6,7 @@ from tractable.cli import explained, ladders, mixtures
 from tractable.cli.readers import Arguments
 from tractable.cli.task import Kind
 from tractable.tools.errors import CheckpointError, SettingsError
+from tractable.tools.words import nearest
 
 KINDS = {kind.name: kind for kind in (explained.GLM, explained.MLP, mixtures.MIXTURE, ladders.VAE, ladders.BELIEF)}
 DEFAULT = explained.GLM.name
@@ -23,6 +24,7 @@ def unknown(name: str) -> SettingsError:
     *others, last = [kind.name for kind in KINDS.values() if kind.side_by_side is None]
     return SettingsError(
         f"--model is {' or '.join(compared)}; got {name!r}. tractable fit takes {', '.join(others)} and {last} too."
+        f"{nearest(name, KINDS)}"
     )
 
 

@@ -9,6 +9,7 @@ from tractable import methods
 from tractable.methods import Method
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import fields_of
+from tractable.tools.words import nearest
 
 
 def method_of(
@@ -46,6 +47,7 @@ def methods_of(names: str, assignments: Sequence[str]) -> list[Method]:
             raise SettingsError(
                 f"--set {name}=… is for none of the methods {', '.join(k.label for k in kinds)}: "
                 f"{'none of them is that method' if owner else 'none of them has that field'}."
+                f"{'' if owner else nearest(field, (each for kind in kinds for each in fields_of(kind)))}"
             )
         for settings in takers:
             settings[field] = value

@@ -55,8 +55,8 @@ def say(text: str, style: str = "") -> None:
 def end(interrupted: bool, verdict: str) -> None:
     """Leave with the exit code of a run: that of its signal where it was stopped, 3 where it is rejected."""
     if interrupted:
-        from tractable.methods.signal import interruptible
+        from tractable.tools.stopping import exit_code
 
-        raise typer.Exit(128 + int(getattr(interruptible, "signal", 2)))
+        raise typer.Exit(exit_code())
     if verdict == "reject":
         raise typer.Exit(REJECTED)

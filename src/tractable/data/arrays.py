@@ -33,7 +33,8 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
         if leaf.dtype.kind not in "fiub":
             raise DataError(
                 f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. "
-                "Encode text and dates first (tractable fit does it for tables)."
+                "fit_encoder and encode of tractable.data.encoder turn tables with other columns into numbers, as the "
+                "command tractable fit does."
             )
     return out
 

@@ -22,7 +22,7 @@ from tractable.data.targets import COUNTS, Target, decode_target, encode_target,
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
-from tractable.tools.words import listing
+from tractable.tools.words import listing, nearest
 
 MISSING = ("raise", "drop", "impute")
 PyTree = Any
@@ -179,7 +179,10 @@ def fit_encoder(
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     frame = _named(frame)
     if target not in frame:
-        raise DataError(f"The target {target!r} is not a column of the table; got {listing(frame.columns)}.")
+        raise DataError(
+            f"The target {target!r} is not a column of the table; got {listing(frame.columns)}."
+            f"{nearest(target, frame.columns)}"
+        )
     for named in (*exclude, *filter(None, (weights, exposure))):
         if named not in frame or named == target:
             raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
@@ -287,6 +290,7 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
     if absent:
         raise DataError(
             f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
+            f"{nearest(absent[0], frame.columns)}"
         )
     return wanted + [encoder.target.name] * (encoder.target.name in frame)
 

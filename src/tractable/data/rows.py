@@ -10,6 +10,7 @@ import numpy as np
 
 from tractable.data.arrays import arrays_of, weights_of
 from tractable.tools.errors import DataError
+from tractable.tools.words import Spelt
 
 PyTree = Any
 CHUNK = 1 << 16  # rows read at a time from a file
@@ -136,7 +137,7 @@ def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
     return jax.lax.while_loop(lambda x: x >= count, rounds, rounds(jnp.asarray(index, jnp.int32)))
 
 
-class Data:
+class Data(Spelt):
     """The rows that a model explains, ``y``, and what it may look at while doing so, ``given``.
 
     Args:

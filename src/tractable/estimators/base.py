@@ -25,6 +25,7 @@ from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Range, is_number, is_whole, range_of
+from tractable.tools.words import Spelt
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
 UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
@@ -37,7 +38,7 @@ HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_
 RandomState = int | np.random.RandomState | None
 
 
-class Bayesian(BaseEstimator):
+class Bayesian(Spelt, BaseEstimator):
     """The base of the estimators: dataclasses whose fields are the settings. Subclasses say the model."""
 
     __no_type_check__ = True  # a type checker at run time would refuse settings before their sentences could

@@ -23,17 +23,18 @@ from tractable.evidence.weights import WIDER, Mode, StudentT, Watch, around, lap
 from tractable.infer import infer
 from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound
 from tractable.methods.hamiltonian import NUTS
-from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.priors import is_improper
 from tractable.tools.progress import progress_of
+from tractable.tools.stopping import ending, interruptible
 
 __all__ = ["Evidence", "log_evidence"]
 
 PyTree = Any
 
 
+@ending()
 def log_evidence(
     model: Model,
     data: Data | PyTree = None,

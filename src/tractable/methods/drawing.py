@@ -89,6 +89,9 @@ class Drawing(Method):
         start_key, warm_key, run_key = jax.random.split(session.key, 3)
         positions = self.starts(session, start_key)
         positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
+        if session.stop():  # half a warm-up is none: a run that goes on begins it anew
+            nothing = self.belief({}, session.model, thin)
+            return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
         shape = self.shape(session, program, thin)
         keys = session.shard(chain_keys(run_key, self.chains))
         rows = None if data is None or plan is not None else data.arrays()

@@ -16,6 +16,7 @@ from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
+from tractable.tools.stopping import waited
 
 PyTree = Any
 
@@ -52,7 +53,9 @@ class NUTS(Drawing):
             return WarmUp(positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin)
         rows = None if session.data is None else session.data.arrays()
         session.say("warm-up", 0, self.warmup)
-        positions, steps, masses = _warm_up(session.model, self, rows, keys, positions)
+        warmed, steps, masses = _warm_up(session.model, self, rows, keys, positions)
+        if not waited(steps, session.stop):
+            return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
         tuned = {"step_size": jnp.median(steps), "inverse_mass": jnp.mean(masses, 0)}
         if not (np.isfinite(tuned["step_size"]) and tuned["step_size"] > 0):
@@ -60,7 +63,7 @@ class NUTS(Drawing):
                 f"Warm-up ended at a step size of {float(tuned['step_size'])}: the log density or its gradient is "
                 "not finite where the chains went. Look for parameters whose prior is far wider than the data allow."
             )
-        return WarmUp(positions, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
+        return WarmUp(warmed, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info

@@ -17,6 +17,7 @@ from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Settings
+from tractable.tools.words import nearest
 
 __all__ = ["Check", "Method", "Outcome", "Program", "Session", "plan_batches"]
 
@@ -108,6 +109,10 @@ class Method(Settings):
         """Whether a step looks at a batch of rows."""
         return getattr(self, "batch_size", None) is not None
 
+    def needed(self, model: Model) -> Any:
+        """The model as this method takes it, or a sentence where it cannot learn it."""
+        return model
+
     def plan(self, data: Data | None) -> Plan | None:
         """How the data are visited; None where every step sees them all."""
         size = getattr(self, "batch_size", None)
@@ -191,7 +196,8 @@ def named(name: str) -> type[Method]:
     """The method of a name such as "nuts" or "metropolis"."""
     label = ALIASES.get(name.lower(), name.lower())
     if label not in METHODS:
-        raise SettingsError(f"There is no method {name!r}; there are {', '.join(METHODS)}.")
+        near = nearest(name, (*METHODS, *ALIASES))
+        raise SettingsError(f"There is no method {name!r}; there are {', '.join(METHODS)}.{near}")
     return METHODS[label]
 
 
@@ -199,10 +205,6 @@ def from_settings(settings: dict[str, Any]) -> Method:
     """The method that ``settings`` describe; fields that a file cannot hold (functions) are refused."""
     settings = dict(settings)
     kind = named(settings.pop("method", ""))
-    fields = {field.name for field in dataclasses.fields(kind)}
-    unknown = sorted(set(settings) - fields)
-    if unknown:
-        raise SettingsError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}.")
     settings = {
         name: None if value == "none" else tuple(value) if isinstance(value, list) else value
         for name, value in settings.items()

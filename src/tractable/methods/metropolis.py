@@ -73,6 +73,8 @@ class Metropolis(Drawing):
                 program, shape, session.data, None, tuned, keys, states, groups=round_ + 1, done=round_,
                 stop=session.stop,
             )  # fmt: skip
+            if session.stop():
+                break
             states = result.states
             seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
@@ -93,8 +95,6 @@ class Metropolis(Drawing):
             last = round_ == rounds - 1
             tuned = {"step_size": jnp.asarray(averaging.average if last else step, dtype), "scale": scale}
             session.say("warm-up", (round_ + 1) * shape.group, rounds * shape.group)
-            if session.stop():
-                break
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
         return WarmUp(states.position, tuned, found, self.thin)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 
 from tractable.checks.learnt import Learnt
-from tractable.core import whole
+from tractable.core import Model, whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
 from tractable.methods import points
@@ -133,9 +133,13 @@ class MonteCarloEM(Method):
         prior = self.log_prior(model)
         return drawn.drawn_m_step(model.log_joint, prior, model.params, model.position_of, self.inner)
 
+    def needed(self, model: Model) -> LatentModel:
+        found = latent(model, self)
+        self.sampler(found)
+        return found
+
     def learn(self, session: Session) -> Outcome:
-        model, data = latent(session.model, self), session.data
-        self.sampler(model)
+        model, data = self.needed(session.model), session.data
         if data.size == 0:
             raise DataError("EM looks at rows: these data hold none.")
         if data.weights is not None:

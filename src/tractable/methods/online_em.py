@@ -13,7 +13,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
-from tractable.core import Kernel
+from tractable.core import Kernel, Model
 from tractable.data.rows import Batch, Data, Plan
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
@@ -74,9 +74,13 @@ class OnlineEM(Method):
         """γ_t."""
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
+    def needed(self, model: Model) -> LatentModel:
+        found = latent(model, self)
+        _halves(found, None)
+        return found
+
     def learn(self, session: Session) -> Outcome:
-        model, data = latent(session.model, self).climbed, session.data
-        _halves(model, None)
+        model, data = self.needed(session.model).climbed, session.data
         if data.total == 0:
             raise DataError("EM looks at rows: these data hold none.")
         began = time.perf_counter()

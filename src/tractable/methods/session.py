@@ -10,8 +10,8 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.data.rows import Data
-from tractable.methods.signal import interruptible
 from tractable.tools.progress import progress_of
+from tractable.tools.stopping import interruptible
 
 PyTree = Any
 PARTS = 64  # in which a run of known length is saved

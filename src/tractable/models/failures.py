@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 
 from tractable.core import Data, Model, log_density
 from tractable.tools.errors import DataError
+from tractable.tools.words import nearest
 
 Window = tuple[tuple[float, float], tuple[float, float]]
 FINE = 401  # places along each side of the grid
@@ -71,7 +72,9 @@ def failure(name: str) -> Failure:
     'A scale, and a number on that scale'
     """
     if name not in FAILURES:
-        raise DataError(f"There is no failure {name!r}; expected one of {', '.join(FAILURES)}.")
+        raise DataError(
+            f"There is no failure {name!r}; expected one of {', '.join(FAILURES)}.{nearest(name, FAILURES)}"
+        )
     return FAILURES[name]
 
 

@@ -16,6 +16,7 @@ from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import log_prob_of, sample_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
+from tractable.tools.words import nearest
 
 PyTree = Any
 Self = TypeVar("Self", bound="LatentModel")
@@ -173,9 +174,9 @@ class LatentModel(Model):
         """The same model with another member of ``sums``, ``steps`` or ``symmetry``, by name."""
         groups = Sums, Steps, Symmetry
         known = [*(name for group in groups for name in group._fields), *self.own]
-        unknown = sorted(set(changed) - set(known))
-        if unknown:
-            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.")
+        if unknown := sorted(set(changed) - set(known)):
+            near = nearest(unknown[0], known)
+            raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
         made = type(self).__new__(type(self))
         vars(made).update(vars(self))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tractable.checks.report import number
+from tractable.tools.shown import as_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +58,7 @@ class Figure(NamedTuple):
     title: str  # what is seen, for readers who cannot see it
     margin: int = 0  # on the left in points, so that axes in a column line up; by default it fits the labels
     caption: str = ""  # stands above
+    _repr_html_ = as_html
 
 
 class Picture(NamedTuple):

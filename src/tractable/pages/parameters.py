@@ -120,7 +120,20 @@ def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
     columns = ["parameter", *(heads.get(str(c), str(c)) for c in table.columns)]
-    return Exhibit("Parameters", [Table(columns, rows, layout="" if posterior.is_point else "wide"), *beside])
+    shown = Table(columns, rows, layout="" if posterior.is_point else "wide")
+    return Exhibit("Parameters", [shown, *beside], "" if encoder is None else units(encoder))
+
+
+def units(encoder: Encoder) -> str:
+    """In which units the parameters of a model of a table are, where these are not the table's."""
+    inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
+    target = (encoder.target.mean, encoder.target.sd) != (0.0, 1.0)
+    if not inputs and not target:
+        return ""
+    what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"
+    change = "in sds of the target" * target + " for one sd of the input" * inputs
+    what = f"{what} have" if inputs else "the target has"
+    return f"Coefficients are standardised: {what} mean 0 and sd 1, so each is {change.strip()}."
 
 
 def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:

@@ -1,6 +1,8 @@
 """Figures, small so that a page can lay them side by side or, on a phone, under one another."""
 
 import functools
+import re
+import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -146,10 +148,17 @@ def triangle(
             axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.tick_params(labelleft=column == 0 < row)
         if row == count - 1:
-            axes.set_xlabel(labels[column], color=INK)
+            axes.set_xlabel(folded(labels[column], 20), color=INK)
         if column == 0 < row:
-            axes.set_ylabel(labels[row], color=INK)
+            axes.set_ylabel(folded(labels[row], 17), color=INK)
     canvas.align_labels()
+
+
+def folded(label: str, width: int) -> str:
+    """A label in up to three lines of so many letters; of a parameter with a column, that one's."""
+    name = label.split(" · ")[-1]
+    lines = textwrap.fill(re.sub("([_=])", r"\1 ", name), width, max_lines=3, placeholder="…")
+    return re.sub("([_=]) ", r"\1", lines)
 
 
 @drawing("The bound over the climb", (WIDE, 2.4))

@@ -34,9 +34,13 @@ def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], b
     return path
 
 
-def html(title: str, exhibits: Sequence[Exhibit], by: str) -> str:
+def html(title: str, exhibits: Sequence[Exhibit], by: str, whole: bool = True) -> str:
+    """A page, or, where it is not the ``whole``, the exhibits alone with a style that holds within."""
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    if not whole:
+        style = "@scope (.tractable) {\n" + re.sub(r"(?m)^( *)(:root|body) \{", r"\1:scope {", style) + "}\n"
     return _template().render(
-        title=title, by=by, exhibits=exhibits, style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        title=title, by=by, exhibits=exhibits, whole=whole, style=Markup(style),
         version=importlib.metadata.version("tractable"), today=datetime.date.today().isoformat(),
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 import json
 import pathlib
 import tomllib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,20 +16,21 @@ from tractable.methods.method import Method
 from tractable.results.folder import model_fingerprint, read
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError
+from tractable.tools.shared import made_again
 
 PyTree = Any
 
 
 def load(
-    path: str | pathlib.Path, model: Model, data: Data | PyTree = None, *, method: Method | None = None
+    path: str | pathlib.Path, model: Model | None = None, data: Data | PyTree = None, *, method: Method | None = None
 ) -> Posterior:
     """A posterior that was saved, with the model it was of.
 
-    Functions are not written to disk, so the model is given again; a model whose log density differs is an error.
+    Functions are not written to disk, so a model of one's own is given again; another log density is an error.
 
     Args:
         path: a folder from ``posterior.save``, or of ``infer(..., checkpoint=)`` or ``draws=``.
-        model: the model the posterior is of.
+        model: the model the posterior is of. One of ``tractable.models``, from numbers and words, need not be given.
         data: its data, for the checks that look at them.
         method: the method, where one of its fields is a function (a schedule, an optimiser).
     """
@@ -40,6 +41,10 @@ def load(
         )
     data = None if data is None else as_data(data)
     about = json.loads((folder / "posterior.json").read_text())
+    if model is None:
+        if about.get("made") is None:
+            raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
+        model = cast(Model, made_again(about["made"]))
     if data is not None and model_fingerprint(model, data) != about["model"]:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if model.names != about["names"]:

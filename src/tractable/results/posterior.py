@@ -2,6 +2,8 @@
 
 import functools
 import pathlib
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +36,11 @@ from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import model_fingerprint, write
 from tractable.results.scaling import power_scaled
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
-from tractable.tools.settings import Count, expect
+from tractable.tools.settings import Count, Seed, Share, expect
+from tractable.tools.shared import recipe
+from tractable.tools.shown import as_html
+from tractable.tools.stopping import ending
+from tractable.tools.words import spelt
 
 PyTree = Any
 AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
@@ -63,19 +69,24 @@ class Posterior(Learnt):
         by = type(self.method).__name__
         return f"Posterior({self.belief.describe()} by {by}, {len(self.names)} numbers{stopped})"
 
+    _repr_html_ = as_html
+
     def summary(self, level: float = 0.9) -> Any:
         """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
         import pandas as pd
 
+        from tractable.results.summary import Summary
+
+        expect("summary(level)", level, Share)
         mean, sd = self.flat_moments
         if self.unconstrained is None or not self.count:
-            return pd.DataFrame({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
+            return Summary({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
         low, high = (1 - level) / 2, (1 + level) / 2
         flat = self.values.reshape(-1, len(self.names))
         weights = None if self.weights is None else self.weights.ravel()
         bounds = weighted_quantiles(flat, [low, high], weights)
         seen = self.diagnosed
-        return pd.DataFrame(
+        return Summary(
             {
                 "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
                 "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
@@ -85,7 +96,10 @@ class Posterior(Learnt):
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
-        key = jax.random.key(key) if isinstance(key, int) else key
+        expect("sample(n)", n, Count)
+        if not isinstance(key, jax.Array):
+            expect("sample(key)", key, Seed)
+            key = jax.random.key(key)
         return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
@@ -140,6 +154,7 @@ class Posterior(Learnt):
         """The model that predictions go through: the one given, but for Laplace on a network its linearisation."""
         return self.method.predictive(self.model, self.belief)
 
+    @spelt
     def predict(
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Data | PyTree = None
     ) -> prediction.Prediction:
@@ -163,6 +178,9 @@ class Posterior(Learnt):
             calibrate = as_data(calibrate)
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
+        expect("predict(draws)", draws, Count)
+        if self.data is not None:
+            prediction.alike(self.data.given, x, "predict(x)")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
     def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
@@ -172,7 +190,10 @@ class Posterior(Learnt):
         """
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
-        return prediction.log_predictive(self.predictive, *self.spread(draws), as_data(data))
+        data = as_data(data)
+        if self.data is not None:
+            prediction.alike(self.data.given, data.given, "log_predictive(data)")
+        return prediction.log_predictive(self.predictive, *self.spread(draws), data)
 
     def log_likelihood(self, data: Data | PyTree = None, *, draws: int | None = None) -> np.ndarray:
         """w_n log p(y_n | x_n, θ_s) of every draw and row, (chain, draw, n), in nats.
@@ -362,6 +383,7 @@ class Posterior(Learnt):
             outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
         return Posterior(self.model, self.data, method, self.seed, *outcome)
 
+    @ending()
     def extend(
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"
     ) -> "Posterior":
@@ -401,12 +423,24 @@ class Posterior(Learnt):
         """
         return to_tree(self, groups, draws, dims, coords, seed)
 
-    def save(self, path: str | pathlib.Path) -> None:
-        """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles."""
+    def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
+        """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles.
+
+        Args:
+            overwrite: put it in place of a posterior that is there, once it is written.
+        """
         folder = pathlib.Path(path)
-        if any((folder / name).exists() for name in ("draws.zarr", "belief", "fitted")):
-            raise CheckpointError(f"{folder} already holds draws; choose another folder.")
-        self.write(folder)
+        there = [folder / name for name in ("draws.zarr", "belief", "fitted") if (folder / name).exists()]
+        if not there:
+            return self.write(folder)
+        if not overwrite:
+            raise CheckpointError(f"{folder} already holds draws; choose another folder, or give overwrite=True.")
+        with tempfile.TemporaryDirectory(dir=folder) as fresh:
+            self.write(pathlib.Path(fresh))
+            for old in there:
+                shutil.rmtree(old)
+            for new in pathlib.Path(fresh).iterdir():
+                new.replace(folder / new.name)
 
     def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:
         """Write what was learnt into a run's folder; ``streamed`` where its draws are there already."""
@@ -425,5 +459,6 @@ class Posterior(Learnt):
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
             "model": model_fingerprint(self.model, self.data),
+            "made": recipe(self.model),
         }
         write(folder, self.belief, self.model, self.settings, self.summary(), about, streamed=streamed)

@@ -13,8 +13,11 @@ from jax.scipy.special import xlogy
 from numpyro.distributions import Distribution
 
 from tractable.checks.calibration import entropy, split_conformal
+from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
-from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
+from tractable.tools.settings import Seed, Share, expect
+from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
 
@@ -42,6 +45,7 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray | None = None  # (n, classes)
     entropy: np.ndarray | None = None  # of classes, (n,): of the averaged probabilities, in nats
     mutual_information: np.ndarray | None = None  # of classes, (n,): its epistemic part, in nats; at most the entropy
+    _repr_html_ = as_html
 
 
 class _Sums(NamedTuple):
@@ -81,8 +85,8 @@ def predict(
         ModelError: a likelihood without a mean or a variance in closed form.
     """
     needed_likelihood(model)
-    if not 0 < level < 1:
-        raise SettingsError(f"predict(level=...) expects a number in (0, 1); got {level}.")
+    expect("predict(level=...)", level, Share)
+    expect("predict(seed)", seed, Seed)
     rows, count = rows_of(x)
     params, weights = _counted(params, weights)
     kind = _kind(model, params, rows)
@@ -138,7 +142,7 @@ def _told(model, kind, each, params, weights, rows, count, level, seed) -> Predi
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     """What a datum is ("number", "classes", "binary"), or a sentence where it cannot be predicted."""
     shapes = _shapes(params), _shapes(rows)
-    example = jax.eval_shape(model.datum, *shapes)
+    example = _described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict handles a likelihood of one distribution; this one returns several.")
     name = type(example).__name__
@@ -151,6 +155,42 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
             f"predict needs the mean and the variance of a datum, and {name} does not know them in closed form."
         ) from error
     return "number"
+
+
+def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
+    """The distribution of a datum, by shapes alone; a sentence where the likelihood does not take such a row."""
+    try:
+        with naming("The likelihood", params, x):
+            return jax.eval_shape(model.datum, params, x)
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        if isinstance(error, TractableError):
+            raise
+        raise DataError(
+            f"The likelihood does not take {'no inputs' if x is None else f'a row of shape {_said(x)}'}: {error} "
+            "Expected rows like those that the model was learnt from, and x left out where it looks at none."
+        ) from error
+
+
+def _said(x: PyTree) -> str:
+    """The shape of a row, or those of its parts by name."""
+    return ", ".join(
+        f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf.shape}".strip()
+        for path, leaf in jax.tree_util.tree_flatten_with_path(x)[0]
+    )
+
+
+def alike(learnt: PyTree, x: PyTree, what: str) -> None:
+    """Raise a sentence where rows x (n, ...) are not like those a model learnt from; None is no inputs."""
+    if x is None and learnt is not None:
+        raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(_shapes(learnt))}.")
+    if learnt is None or x is None:
+        if x is not None:
+            raise DataError(f"{what} expects no inputs, as the model learnt from none: leave them out.")
+        return
+    x = rows_of(x)[0]
+    expected, got = (_said(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
+    if expected != got:
+        raise DataError(f"{what} expects rows like those learnt from, of shape {expected}; got {got}.")
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -288,6 +328,9 @@ def rows_of(x: PyTree) -> tuple[PyTree, int]:
     if isinstance(x, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
         x = np.asarray(x)
     x = jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), x)
+    for leaf in jax.tree.leaves(x):
+        if np.dtype(getattr(leaf.dtype, "type", leaf.dtype)).kind in "OSUmM":
+            raise DataError(f"Rows to predict are numbers, as those learnt from are; got {leaf.dtype}.")
     lengths = {a.shape[:1] for a in jax.tree.leaves(x)}
     if len(lengths) != 1 or lengths & {(), (0,)}:
         raise DataError(

@@ -18,10 +18,10 @@ from tractable.checks.ranks import evenly, rank, rescaled
 from tractable.core import Data, Model, counted_log_likelihoods
 from tractable.infer import infer
 from tractable.methods import Method
-from tractable.methods.signal import interruptible
 from tractable.results.posterior import Posterior
 from tractable.sbc.simulate import pair
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.tools.stopping import ending, interruptible
 
 PyTree = Any
 LIKELIHOOD = "log likelihood"
@@ -196,5 +196,5 @@ def _unpacked(packed: bytes) -> Sent:
 
 def _away(sent: Sent, index: int) -> tuple[int, Record | None]:
     """A run in another process; Ctrl-C, which all processes of a terminal hear, ends it."""
-    with interruptible() as stop:
+    with ending(leave=False), interruptible() as stop:
         return index, None if stop() else run(sent.problem, index)

@@ -17,6 +17,10 @@ class SettingsError(TractableError, ValueError):
     """A method's field is out of range, or the method does not fit the model."""
 
 
+class ArgumentError(SettingsError, TypeError):
+    """An argument that a function or a method does not have."""
+
+
 class RunError(TractableError, RuntimeError):
     """A run could not go on; what it had reached travels in ``partial`` where there is something."""
 

@@ -9,11 +9,12 @@ Say = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def progress_of(choice: bool | Say | None) -> Iterator[Say]:
-    """What hears of progress: a bar where ``choice`` is True, or None on a terminal; a function; nobody."""
+    """What hears of progress: a bar where ``choice`` is True, or None on a terminal or notebook; a function; nobody."""
     if callable(choice):
         yield choice
         return
-    if choice is False or (choice is None and not sys.stderr.isatty()):
+    notebook = "ipykernel" in sys.modules
+    if choice is False or (choice is None and not (notebook or sys.stderr.isatty())):
         yield lambda phase, done, of: None
         return
     from rich.console import Console
@@ -22,7 +23,7 @@ def progress_of(choice: bool | Say | None) -> Iterator[Say]:
 
     columns = TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn()
-    with Bar(*columns, *times, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, *times, console=Console(stderr=not notebook), transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def say(phase: str, done: int, of: int) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_arg
 import numpy as np
 
 from tractable.tools.errors import SettingsError, TractableError
+from tractable.tools.words import Spelt
 
 
 class Range(NamedTuple):
@@ -44,10 +45,13 @@ Count = Annotated[int, at_least(1)]
 Positive = Annotated[float | int, Range("a positive finite number", lambda value: is_number(value, 0))]
 NotNegative = Annotated[float | int, Range("a finite number ≥ 0", lambda value: is_number(value) and value >= 0)]
 Share = Annotated[float | int, between(0, 1)]
+# Of JAX's keys, which single precision cuts to 32 bits: larger seeds would be equal to smaller ones.
+SEEDS = Range(f"a whole number from 0 to {2**32 - 1}", lambda value: is_whole(value, 0) and value < 2**32)
+Seed = Annotated[int, SEEDS]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Spelt):
     """Base of dataclasses that check their fields against the ranges on the fields' lines.
 
         class Sampler(Settings):

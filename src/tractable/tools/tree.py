@@ -82,6 +82,13 @@ def names(tree: PyTree) -> list[str]:
     return out
 
 
+def keys(tree: PyTree) -> list[str]:
+    """The keys of all dictionaries in a pytree, each once."""
+    paths = (path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
+    found = (key.key for path in paths for key in path if isinstance(key, jax.tree_util.DictKey))
+    return list(dict.fromkeys(map(str, found)))
+
+
 def path_name(path: tuple) -> str:
     """The name of a leaf: ``weights.layer0.bias``."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"

@@ -1,9 +1,16 @@
 """Words that sentences are made of."""
 
+import difflib
+import functools
+import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
-from tractable.tools.errors import TractableWarning
+from tractable.tools.errors import ArgumentError, TractableWarning
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def counted(count: int, noun: str) -> str:
@@ -19,6 +26,53 @@ def listing(names: Iterable[object]) -> str:
     """Names in quotes, the first twelve."""
     quoted = [repr(str(name)) for name in names]
     return ", ".join(quoted if len(quoted) <= 12 else [*quoted[:11], f"and {len(quoted) - 11} more"])
+
+
+def nearest(name: object, names: Iterable[object]) -> str:
+    """What ends the sentence of a name that is none of ``names``: the one that may have been meant, if one is near.
+
+    >>> nearest("drws", ["draws", "thin"]), nearest("x", ["draws", "thin"])
+    (" Did you mean 'draws'?", '')
+    """
+    known = {str(each).lower(): str(each) for each in names}
+    found = difflib.get_close_matches(str(name).lower(), known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
+
+
+def _check_spelling(name: str, given: Iterable[str], signature: inspect.Signature) -> None:
+    known = signature.parameters
+    strange = next((each for each in given if each not in known), None)
+    if strange is not None and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(known)}.{nearest(strange, known)}")
+
+
+def spelt(function: Callable[P, T]) -> Callable[P, T]:
+    """``function``, with an ``ArgumentError`` for a misspelt argument that says what may have been meant."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        _check_spelling(f"{function.__name__}()", kwargs, signature)
+        return function(*args, **kwargs)
+
+    return called
+
+
+class _OfInit:
+    def __get__(self, instance: object, kind: type) -> inspect.Signature:
+        signature = inspect.signature(kind.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class Spelt:
+    """Base of classes that say which argument may have been meant, as ``spelt`` does for functions."""
+
+    __signature__ = _OfInit()  # or inspect would show that of __new__
+
+    def __new__(cls: type[T], *args: object, **named: object) -> T:
+        if named:
+            _check_spelling(cls.__name__, named, inspect.signature(cls))
+        return object.__new__(cls)
 
 
 def tell(sentence: str) -> None:

@@ -1,0 +1,67 @@
+"""What a notebook shows of a result: the exhibits of its page that fit between two cells."""
+
+import functools
+
+import numpy as np
+
+from tractable.checks.report import Report
+from tractable.compare import Comparison
+from tractable.pages import parameters, render, verdict
+from tractable.pages.comparison import results_table
+from tractable.pages.exhibit import Exhibit, Figure, Part, Table
+from tractable.pages.page import usual_facts
+from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
+
+ROWS = 10  # of a prediction
+
+
+def html(result: object) -> str:
+    """A result as a piece of HTML, with a style that ends where it does."""
+    return render.html("", parts_of(result), "", whole=False)
+
+
+@functools.singledispatch
+def parts_of(result: object) -> list[Exhibit]:
+    return [Exhibit("", [str(result)])]
+
+
+@parts_of.register
+def _(posterior: Posterior) -> list[Exhibit]:
+    return [verdict.overview(posterior, usual_facts(posterior)), parameters.numbers(posterior, None)]
+
+
+@parts_of.register(Report)
+def _(report: Report) -> list[Exhibit]:
+    return [Exhibit(report.title, [verdict.checks(report.checks)])]
+
+
+@parts_of.register
+def _(comparison: Comparison) -> list[Exhibit]:
+    failed = [f"{label} failed: {sentence}" for label, sentence in comparison.failures.items()]
+    return [results_table(comparison.table), *([Exhibit("", failed)] if failed else [])]
+
+
+@parts_of.register(Prediction)
+def _(prediction: Prediction) -> list[Exhibit]:
+    columns = {name: np.asarray(value) for name, value in prediction._asdict().items() if value is not None}
+    count = len(prediction.mean)
+    plain = {name: values for name, values in columns.items() if values.shape == (count,)}
+    for index in range(columns["probabilities"].shape[1] if "probabilities" in columns else 0):
+        plain[f"p({index})"] = columns["probabilities"][:, index]
+    wide = sorted(columns.keys() - plain.keys() - {"probabilities"}, key=list(columns).index)
+    rows = [[str(row), *(values[row] for values in plain.values())] for row in range(min(count, ROWS))]
+    more = [f"{count - ROWS:,} rows more."] * (count > ROWS)
+    more += [f"{name} has shape {columns[name].shape}." for name in wide]
+    return [Exhibit("", [*([Table(["row", *plain], rows)] if plain else []), *more])]
+
+
+@parts_of.register(Figure)
+@parts_of.register(Table)
+def _(part: Part) -> list[Exhibit]:
+    return [Exhibit("", [part])]
+
+
+@parts_of.register(Exhibit)
+def _(exhibit: Exhibit) -> list[Exhibit]:
+    return [exhibit]

@@ -1,0 +1,102 @@
+"""What a notebook shows of results, and folders that are written over and read without their model."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+import tractable as tr
+from tractable.data.encoder import fit_encoder
+from tractable.models import linear
+from tractable.pages import parameters, plots
+from tractable.tools.errors import CheckpointError
+from tractable.tools.progress import progress_of
+from tractable.tools.shared import recipe
+
+X = np.random.default_rng(2).normal(size=(30, 2))
+DATA = tr.Data(X @ np.array([1.0, 2.0]) + 0.3 * np.cos(np.arange(30)), given=X)
+
+
+@pytest.fixture(scope="module")
+def posterior() -> tr.Posterior:
+    return tr.infer(linear.bayesian_linear(2, 0.3, 1.0), DATA, tr.MAP(), verify=None)
+
+
+def test_results_are_shown(posterior):
+    """Numbers that are there, within a style that ends with the result, and no page around it."""
+    compared = tr.compare(posterior.model, DATA, [tr.MAP()], reference={"weights": (np.zeros(2), np.ones(2))})
+    prediction = posterior.predict(X)
+    shown = {"1]": posterior, "mean error": compared, "epistemic": prediction, "20 rows more": prediction}
+    for words, result in shown.items():
+        html = result._repr_html_()
+        assert words in html and html.startswith('<div class="tractable">'), words
+        assert "@scope (.tractable)" in html and "<html" not in html and not re.search(r"(?m)^ *body \{", html)
+    report = posterior.report()
+    assert all(check.sentence.split(",")[0].replace("'", "&#39;") in report._repr_html_() for check in report.checks)
+    assert len(compared.plot().axes) > 0
+
+
+def test_a_summary_prints_every_column(monkeypatch):
+    model = tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["a"], 1.0))
+    walk = tr.RandomWalk(chains=2, draws=100, warmup=0, preconditioner=None)
+    table = tr.infer(model, np.arange(5.0), walk, verify=None).summary()
+    monkeypatch.setenv("COLUMNS", "50")
+    assert all(str(column) in repr(table) for column in table.columns)
+    assert len(table.columns) == 8 and "..." not in repr(table)
+
+
+def test_a_folder_is_written_over_only_where_asked(posterior, tmp_path):
+    posterior.save(tmp_path)
+    other = tr.infer(linear.bayesian_linear(2, 0.3, 1.0), DATA, tr.Laplace(draws=20), verify=None)
+    with pytest.raises(CheckpointError, match="overwrite=True"):
+        other.save(tmp_path)
+    other.save(tmp_path, overwrite=True)
+    loaded = tr.load(tmp_path, other.model)
+    assert loaded.method == other.method
+    np.testing.assert_array_equal(loaded.values, other.values)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("tmp")]
+
+
+def test_a_built_in_model_is_made_again(posterior, tmp_path):
+    """From what the folder says of it, which another process reads as well."""
+    posterior.save(tmp_path / "own")
+    made = json.loads((tmp_path / "own" / "posterior.json").read_text())["made"]
+    assert (made["module"], made["name"]) == ("tractable.models.linear", "bayesian_linear")
+    assert list(made["arguments"].values())[:3] == [2, 0.3, 1.0]
+    assert tr.load(tmp_path / "own", data=DATA).model is posterior.model
+    mine = tr.Model(posterior.model.prior, posterior.model.likelihood)
+    assert recipe(mine) is None
+    tr.infer(mine, DATA, tr.MAP(), verify=None).save(tmp_path / "mine")
+    with pytest.raises(CheckpointError, match="model of one's own"):
+        tr.load(tmp_path / "mine")
+
+
+def test_a_notebook_has_a_bar(monkeypatch, capsys):
+    """Where there is no terminal progress is silent, but in a notebook it goes where cells show what is printed."""
+    for kernel in (False, True):
+        if kernel:
+            monkeypatch.setitem(sys.modules, "ipykernel", sys)
+        with progress_of(None) as say:
+            say("drawing", 1, 2)
+        seen = capsys.readouterr()
+        assert bool(seen.out) == kernel and not seen.err
+
+
+def test_a_table_is_told_in_its_units_and_names():
+    """Standardised coefficients are said to be; names of columns fit beside the panels of pairs."""
+    frame = pd.DataFrame({"size": [1.0, 2.0, 4.0], "kind": ["a", "b", "a"], "price": [1.5, 2.0, 9.0]})
+    for columns, sentence in (
+        (["size", "price"], "inputs that are numbers, and the target, have mean 0 and sd 1, so each is in sds of the"),
+        (["kind", "price"], "the target has mean 0 and sd 1, so each is in sds of the target."),
+        (["size", "kind"], "inputs that are numbers have mean 0 and sd 1, so each is for one sd of the input."),
+    ):
+        assert sentence in parameters.units(fit_encoder(frame[columns], columns[-1]))
+    plain = fit_encoder(frame[["kind"]].assign(ripe=["x", "y", "y"]), "ripe")
+    assert parameters.units(plain) == ""
+    folded = plots.folded("weights[3] · neighbourhood=Zurich-Oerlikon-am-See", 17)
+    assert folded.replace("\n", "") == "neighbourhood=Zurich-Oerlikon-am-See"
+    assert all(len(line) <= 17 for line in folded.splitlines()) and 1 < len(folded.splitlines()) <= 3
