@@ -26,7 +26,7 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
     from arviz_stats.base.array import array_stats  # a second of imports, which a point does not need
 
     draws = np.asarray(draws, np.float64)
-    constant = np.ptp(draws, axis=1) == 0 if draws.shape[1] else np.ones(draws[:, 0].shape, bool)  # (chain, k)
+    constant = np.ptp(draws, axis=1) == 0 if draws.shape[1] else np.ones(draws.shape[::2], bool)  # (chain, k)
     if draws.shape[1] < 8:
         nothing = np.full(draws.shape[2], np.nan)
         return Diagnosed(nothing, np.zeros_like(nothing), np.zeros_like(nothing), nothing, nothing, 0)
