@@ -45,7 +45,7 @@ class Target:
             mean (lognormal) or the mean (gamma); of others 0 and 1.
         classes: labels in the order of their codes; empty for numbers.
         level: of counts, the mean in training, which every row's rate is a multiple of.
-        reason: why this family was chosen; empty where it was given.
+        reason: why this family was chosen; empty where it was given, and of plain numbers.
     """
 
     name: str
@@ -127,7 +127,7 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
         return "beta", f"shares between {low:.3g} and {high:.3g}"
     if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
         return "lognormal", "positive numbers with a long tail to the right"
-    return "normal", "numbers"
+    return "normal", ""  # nothing to tell
 
 
 def _check(name: str, family: str, numbers: np.ndarray) -> None:
