@@ -139,7 +139,7 @@ def test_what_it_cannot_learn_is_said() -> None:
         (coin, tr.Data(np.array([0, 1]))),
         (logistic_laplace(3), tr.Data((ETA > 0).astype(int), given=X)),
     ):
-        with pytest.raises(ModelError, match="INLA expects a likelihood that goes Through one linear predictor"):
+        with pytest.raises(ModelError, match="INLA expects a likelihood that goes Through a linear predictor"):
             tr.infer(model, data, tr.INLA())
 
 
@@ -163,10 +163,64 @@ def test_more_columns_than_rows() -> None:
     assert np.all(np.isfinite(found.coef_)) and np.all(found.coef_std_ > 0)
 
 
-def test_two_classes_are_nested_laplace_and_more_are_not() -> None:
-    two, three = (
-        BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))
-        for cuts in ([0.0], [-0.5, 0.5])
+THREE = np.array([0, 2, 1, 0, 0, 2, 1, 2, 0, 1, 2, 2])
+
+
+def test_ordered_grades_are_climbed_together() -> None:
+    """Against a grid over both cutpoints and the weight of twelve rows, whose posterior is no normal one."""
+    model = generalised_linear(1, "ordered", 3)
+    x = X[:, :1]
+    posterior = tr.infer(model, tr.Data(THREE, given=x), tr.INLA(), verify=None)
+    first, step, w = np.meshgrid(
+        np.linspace(-8, 6, 120), np.linspace(-6, 3.5, 120), np.linspace(-9, 9, 120), indexing="ij"
     )
-    assert isinstance(two.posterior_.method, tr.INLA)
-    assert isinstance(three.posterior_.method, tr.FullRank)
+    cuts = [first, first + np.exp(step)]
+    # A normal before the ordering: its log-determinant is the step, log(c₂ − c₁).
+    log_p = stats.norm(-np.log(2), 2.5).logpdf(first) + stats.norm(0, 1).logpdf(step) + stats.norm(0, 2.5).logpdf(w)
+    for k in range(3):
+        above, below = (1 / (1 + np.exp(w[..., None] * x[k == THREE, 0] - c[..., None])) for c in cuts)
+        shares = (above, below - above, 1 - below)[k]
+        log_p = log_p + np.log(np.maximum(shares, 1e-300)).sum(-1)
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    values = np.stack([cuts[0], cuts[1], w])
+    right = np.sum(p * values, (1, 2, 3))
+    width = np.sqrt(np.sum(p * values**2, (1, 2, 3)) - right**2)
+    mean, sd = posterior.flat_moments
+    assert posterior.names == ["cutpoints[0]", "cutpoints[1]", "weights[0]"]
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.1)
+    np.testing.assert_allclose(sd / width, 1, atol=0.1)
+    told = posterior.predict(x)
+    np.testing.assert_allclose(told.probabilities.sum(1), 1, rtol=1e-5)
+    assert told.probabilities.shape == (12, 3) and np.all(np.isfinite(told.epistemic))
+
+
+def test_several_classes_are_climbed_together() -> None:
+    """Against draws of a wide t about the maximum, weighed by the density written out."""
+    model, rows = generalised_linear(1, "categorical", 3), 40
+    x, y = np.tile(X[:, :1], (4, 1))[:rows], np.tile(THREE, 4)[:rows]
+    posterior = tr.infer(model, tr.Data(y, given=x), tr.INLA(), verify=None)
+    rng = np.random.default_rng(0)
+    middle = rng.standard_t(4, (200_000, 4)) * [0.8, 0.8, 0.9, 0.9]
+    proposed = stats.t(4).logpdf(middle / [0.8, 0.8, 0.9, 0.9]).sum(1)
+    # Three numbers of sum 0: coordinates in an orthonormal basis of their plane are independent normals.
+    basis = np.linalg.qr(np.array([[1.0, 1, 1], [1, -1, 0], [1, 1, -2]]).T)[0][:, 1:]
+    a, w = middle[:, :2] @ basis.T, middle[:, 2:] @ basis.T
+    eta = a[:, None] + w[:, None] * x[None]
+    log_p = np.take_along_axis(eta, y[None, :, None], 2)[..., 0].sum(1) - np.logaddexp.reduce(eta, 2).sum(1)
+    log_p += stats.norm(0, 5).logpdf(middle[:, :2]).sum(1) + stats.norm(0, 2.5).logpdf(middle[:, 2:]).sum(1)
+    p = np.exp(log_p - proposed - (log_p - proposed).max())
+    p /= p.sum()
+    assert 1 / np.sum(p**2) > 3_000
+    values = np.concatenate([a, w], 1)
+    right = p @ values
+    width = np.sqrt(p @ values**2 - right**2)
+    mean, sd = posterior.flat_moments
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.1)
+    np.testing.assert_allclose(sd / width, 1, atol=0.07)
+
+
+@pytest.mark.parametrize("cuts", [[0.0], [-0.5, 0.5]], ids=["two", "three"])
+def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
+    found = BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))
+    assert isinstance(found.posterior_.method, tr.INLA)

@@ -19,10 +19,10 @@ from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, 
 from tractable.data.files import read_table
 from tractable.data.targets import COUNTS
 from tractable.methods import Method
+from tractable.methods.inla import suited
 from tractable.models import gallery, linear, network
 from tractable.models.families import CLASSES, with_offset
 from tractable.models.network import PRIORS
-from tractable.objectives.quadrature import structure
 from tractable.pages import parameters
 from tractable.pages.exhibit import Exhibit
 from tractable.pages.held_out import held_out_scores, score_table
@@ -206,7 +206,7 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
 
 def usual(task: Task) -> str | None:
     """Nested Laplace for a table whose weights it can integrate: exact where y is normal, and corrected elsewhere."""
-    return "inla" if task.encoder is not None and structure(task.model, task.data) is not None else None
+    return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else None
 
 
 GLM = Kind(

@@ -1,6 +1,7 @@
 """What the estimators have in common: from a table to a posterior and back to the user's units."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
@@ -8,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from tractable.checks.calibration import split_conformal
-from tractable.checks.report import Report
+from tractable.checks.report import Report, number
 from tractable.checks.verify import Verify
 from tractable.core import Data, Model
 from tractable.estimators import rows as tables
@@ -23,11 +25,14 @@ from tractable.infer import infer
 from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import DataError, SettingsError, TractableWarning
 from tractable.tools.settings import Range, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
+# Checks that say the run should have gone on.
+UNFINISHED = ("R-hat", "R-hat of means", "bulk ESS", "tail ESS", "effective draws", "trend", "gain to come", "gradient",
+              "left to climb", "ended early", "steps", "further", "L-BFGS adds")  # fmt: skip
 UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
 
 # What settings may be, in the words of the errors.
@@ -135,6 +140,10 @@ class Explaining(Bayesian):
 
         Raises:
             ValueError: NaN, shapes that do not fit, a y of one value, settings out of range; in a sentence.
+
+        Warns:
+            ConvergenceWarning: the run should have gone on. TractableWarning: its posterior is not to be used for
+                another reason. The sentence says why.
         """
         return self._fit(X, y, sample_weight, None)
 
@@ -183,6 +192,7 @@ class Explaining(Bayesian):
         fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
         # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
+        warn_of(self.report_)
 
     def _chosen(self) -> Method:
         """The method, of a name with its default settings."""
@@ -343,6 +353,20 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         """The likeliest class, (n,); of equally likely ones the first."""
         likeliest = self.predict_proba(X).argmax(1)  # first, as it says where nothing was fitted
         return self.classes_[likeliest]
+
+
+def warn_of(report: Report) -> None:
+    """Say once, as scikit-learn does, that a fit is not to be trusted, and why."""
+    if report.verdict != "reject":
+        return
+    poor = [check for check in report.checks if check.verdict == "reject"]
+    unfinished = any(check.name in UNFINISHED for check in poor)
+    told = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
+    warnings.warn(
+        f"The posterior is not to be used as one: {told}. report_ has every check.",
+        ConvergenceWarning if unfinished else TractableWarning,
+        stacklevel=5,
+    )
 
 
 def lowered(method: Method, count: int) -> Method:

@@ -9,11 +9,11 @@ from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.methods import INLA, FullRank, Method
 from tractable.models.linear import generalised_linear
-from tractable.objectives.quadrature import MOST
+from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 
-AUTO = "auto"  # nested Laplace where η is one number, which is exact where y is normal; else a full-rank q
+AUTO = "auto"  # nested Laplace, which is exact where y is normal
 
 
 @dataclass(eq=False, repr=False)
@@ -80,7 +80,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     Args:
         weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
-        method: "auto" is ``INLA`` of two classes and ``FullRank`` of more.
+        method: "auto" is ``INLA``, or ``FullRank`` of more numbers than that takes.
 
     Attributes:
         coef_: (1, D), or (C, D) of more than two classes: posterior means, log odds by units of x.
@@ -108,7 +108,10 @@ class BayesianLogisticRegression(BayesianClassifier):
     def _chosen(self) -> Method:
         if self.method != AUTO:
             return super()._chosen()
-        return _auto(self.n_features_in_) if len(self.classes_) == 2 else FullRank()
+        count = len(self.classes_)
+        if count == 2:
+            return _auto(self.n_features_in_)
+        return INLA() if (self.n_features_in_ + 1) * (count - 1) <= MOST_TOGETHER else FullRank()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)

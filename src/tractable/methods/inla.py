@@ -15,7 +15,7 @@ from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.checks.importance import khat, khat_limit
 from tractable.checks.learnt import Learnt
-from tractable.core import Model
+from tractable.core import Model, log_density
 from tractable.data.rows import Data, apart
 from tractable.methods.method import Method, Outcome, Session
 from tractable.methods.stretches import Journal
@@ -32,6 +32,7 @@ FREEDOM, WIDER = 5.0, 1.2  # of the t that these are drawn from, and its scale o
 WEIGHED = 2e7  # rows times draws, up to which draws are weighed
 FALL = 12.0  # nats below its maximum, to which the other number's density is followed
 STEP = 0.75  # of its sds between two places: the trapezoid's error is then below 1e-8
+LEAST = 1e-9  # of the largest eigenvalue of a curvature, below which a direction is none
 ROUNDING = 1e-2  # nats left to climb below which Newton's steps may be rounding
 REACH = 12.0  # of u, on either side: of a noise from 6e-6 to 160,000
 FURTHEST = 40  # places on either side, at most
@@ -48,7 +49,10 @@ class INLA(Method):
     out). Elsewhere, as in logistic and Poisson regression, as near as the likelihood is to a normal one, which draws'
     importance weights correct and k-hat tells, where there are few enough rows to weigh them.
 
-    Needs a likelihood that goes ``Through`` one linear predictor, normal priors on its weights, and data in memory:
+    Where η is several numbers, as in softmax regression, or beside it there are several others, as the cutpoints of
+    ordered grades, all are climbed together, up to 400 of them: Laplace's normal, corrected and told likewise.
+
+    Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory:
     ``models.generalised_linear`` and its like.
 
     Args:
@@ -67,14 +71,15 @@ class INLA(Method):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         began = time.perf_counter()
-        linear = quadrature.structure(model, data)
-        if linear is None or data is None or np.any(linear.laplace[linear.weights > 0]):
+        nested, whole = suited(model, data)
+        linear = nested or whole
+        if linear is None or data is None:
             raise ModelError(
-                "INLA expects a likelihood that goes Through one linear predictor, normal priors on its weights and at "
-                "most one other number, on data in memory; this model has another shape. Use Laplace() or NUTS()."
+                "INLA expects a likelihood that goes Through a linear predictor, normal priors on its weights and few "
+                "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
             )
         journal = Journal(session, "climbing", 64)
-        given = _Given(model, data, linear, journal)
+        given = (_Given if nested else _Together)(model, data, linear, journal)
         places = self._places(given, session)
         journal.close()
         climbed = time.perf_counter()
@@ -98,7 +103,7 @@ class INLA(Method):
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
 
-    def _places(self, given: "_Given", session: Session) -> list["_Place"]:
+    def _places(self, given: "_Given | _Together", session: Session) -> list["_Place"]:
         """β̂ and H at places of u that hold all but a hundred-thousandth of its mass; one where there is no u."""
         if given.linear.other is None:
             return [self._conditional(given, 0.0, given.linear.centre, session)]
@@ -132,7 +137,7 @@ class INLA(Method):
                     break
         return sorted(grid, key=lambda place: place.u)
 
-    def _conditional(self, given: "_Given", u: float, beta: np.ndarray, session: Session) -> "_Place":
+    def _conditional(self, given: "_Given | _Together", u: float, beta: np.ndarray, session: Session) -> "_Place":
         """Newton's steps to β̂(u), halved where they do not climb."""
         value, slope, precision = given.slope(beta, u)
         before = np.inf
@@ -190,19 +195,9 @@ class _Rows(NamedTuple):
     @classmethod
     def of(cls, model: Model, data: Data) -> "_Rows":
         (y, given), counts = apart(data.arrays())
-        offsets, features = quadrature.features_of(model, given)
-        counts = jnp.ones(len(offsets)) if counts is None else jnp.asarray(counts)
-        size = min(ROWS, len(offsets))
-        rest = -len(offsets) % size
-
-        def blocks(rows: jax.Array, **how: Any) -> jax.Array:
-            padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
-            return padded.reshape(-1, size, *rows.shape[1:])
-
-        return cls(
-            jax.tree.map(lambda a: blocks(jnp.asarray(a), mode="edge"), y), blocks(offsets), blocks(features),
-            blocks(counts),
-        )  # fmt: skip
+        features = quadrature.features_of(model, given)
+        (y, (offsets, features)), counts = in_blocks((y, features), counts)
+        return cls(y, offsets, features, counts)
 
     def gram(self) -> np.ndarray:
         """Σ f fᵀ (d, d), in double precision: of fewer rows than columns single precision has negative eigenvalues."""
@@ -267,6 +262,59 @@ class _Given:
         return self.journal(ask)[1].reshape(len(flat), len(flat))
 
 
+class _Together:
+    """log p(y, z) and its slope and curvature in all numbers z (d,), asked through a journal."""
+
+    quadratic = False
+
+    def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
+        self.model, self.linear, self.journal = model, linear, journal
+        self.rows = in_blocks(*apart(data.arrays()))
+
+    def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value, slope (d,) and −∇² (d, d), its eigenvalues made positive on the way to the maximum."""
+        flat = jnp.asarray(position, jnp.result_type(float))
+        size = len(position)
+
+        def ask() -> tuple[float, np.ndarray]:
+            values, slopes, curved = _whole(self.model, self.rows, flat)
+            told = np.append(np.sum(np.asarray(slopes, np.float64), 0), np.asarray(curved, np.float64).ravel())
+            return float(np.sum(np.asarray(values, np.float64))), told
+
+        value, told = self.journal(ask)
+        values, basis = np.linalg.eigh(told[size:].reshape(size, size))
+        values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
+        return value, told[:size], (basis * values) @ basis.T
+
+    def log_densities(self, positions: np.ndarray) -> np.ndarray:
+        """(draw,) log p(y, z)."""
+        found = _whole_densities(self.model, self.rows, jnp.asarray(positions, jnp.result_type(float)))
+        return np.sum(np.asarray(found, np.float64), 1)
+
+
+def suited(model: Model, data: Data | None) -> tuple[Linear | None, Linear | None]:
+    """What weights are normal given, of a model that INLA takes: at most one number; or all numbers together."""
+    linear = quadrature.structure(model, data)
+    if linear is not None:
+        return None if np.any(linear.laplace[linear.weights > 0]) else linear, None
+    return None, quadrature.together(model, data)
+
+
+def in_blocks(rows: PyTree, counts: Any) -> tuple[PyTree, jax.Array]:
+    """Rows (b, n, …) and how often they count (b, n), the last block filled with its last row, which counts nothing."""
+    total = len(jax.tree.leaves(rows)[0])
+    counts = jnp.ones(total) if counts is None else jnp.asarray(counts)
+    size = min(ROWS, total)
+    rest = -total % size
+
+    def blocks(rows: Any, **how: Any) -> jax.Array:
+        rows = jnp.asarray(rows)
+        padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
+        return padded.reshape(-1, size, *rows.shape[1:])
+
+    return jax.tree.map(functools.partial(blocks, mode="edge"), rows), blocks(counts)
+
+
 def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> Any:
     """η, y -> log p(y | η, u) of one row."""
     likelihood: Any = model.likelihood
@@ -314,6 +362,42 @@ def _log_densities(model, other, linear, rows, positions) -> jax.Array:
         return jnp.sum(values) + prior
 
     return jax.lax.map(one, positions, batch_size=16)
+
+
+def _block_of(model: Model) -> Any:
+    """(rows and how often they count, z) -> Σ log p of a block."""
+
+    def of(block: tuple[PyTree, jax.Array], position: jax.Array) -> jax.Array:
+        rows, counts = block
+        terms = model.log_likelihoods(model.params(position), rows)
+        return jnp.sum(jnp.where(counts > 0, counts * terms, 0.0))
+
+    return of
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _whole(model, rows, position) -> tuple[jax.Array, ...]:
+    """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of all."""
+    one, prior = _block_of(model), log_density(model, flat=True)
+
+    def block(so_far: jax.Array, part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return so_far - jax.hessian(one, 1)(part, position), jax.value_and_grad(one, 1)(part, position)
+
+    curved, (values, slopes) = jax.lax.scan(block, -jax.hessian(prior)(position), rows)
+    value, slope = jax.value_and_grad(prior)(position)
+    return jnp.append(values, value), jnp.concatenate([slopes, slope[None]]), curved
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _whole_densities(model, rows, positions) -> jax.Array:
+    """(draw, b + 1) terms of log p(y, z), the prior's last."""
+    one, prior = _block_of(model), log_density(model, flat=True)
+
+    def terms(position: jax.Array) -> jax.Array:
+        values = jax.lax.map(lambda part: one(part, position), rows)
+        return jnp.append(values, prior(position))
+
+    return jax.lax.map(terms, positions, batch_size=16)
 
 
 def _end(places: list[_Place]) -> float:

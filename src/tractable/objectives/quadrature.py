@@ -20,6 +20,7 @@ from tractable.tools import tree
 PyTree = Any
 NODES = 20
 MOST = 5000  # numbers
+MOST_TOGETHER, MOST_BESIDE = 400, 16  # numbers of a dense Hessian, and of those beside the weights
 PROBED = 8  # rows and points at which linearity is looked for
 
 
@@ -49,9 +50,9 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic and a quasi-Newton method
     climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
     """
-    if data is None or not data.resident or model.through is None or model.prior_is_callable:
+    found = _linear_in(model, data)
+    if data is None or found is None or found.ndim != 2:  # η is not one number
         return None
-    size = model.space.size
     leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
     columns = []
@@ -61,22 +62,32 @@ def structure(model: Model, data: Data | None) -> Linear | None:
         each = known, type(prior) is dist.Laplace, *of_weight
         columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
-    rows = np.random.default_rng(0).integers(0, data.size, PROBED)
-    y, given = jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
-    try:
-        slopes = _probe(model, given, jax.random.key(0))  # (point, row, d)
-    except TypeError:  # η is not one number
-        return None
-    first = slopes[:1]
-    if not np.allclose(slopes, first, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(first).max()))):
-        return None
-    acting = np.any(np.asarray(first) != 0, axis=(0, 1))
+    acting, (y, given) = np.any(found != 0, 0), _few(data)
     # A normal number that the likelihood looks at past η, as a log noise scale, must be integrated over too.
     linear = normal & ~np.asarray(_beside(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
-    if len(others) > 1 or np.any(acting[others]) or size > MOST:
+    if len(others) > 1 or np.any(acting[others]):
         return None
     return Linear(linear.astype(float), int(others[0]) if len(others) else None, laplace, centre, scale)
+
+
+def together(model: Model, data: Data | None) -> Linear | None:
+    """As ``structure`` of a model that Laplace's normal suits with all its numbers at once, else None.
+
+    η of one or several numbers is linear in weights with normal priors, and beside these the likelihood has a few
+    numbers: softmax regression, ordered grades.
+    """
+    found = None if model.space.size > MOST_TOGETHER else _linear_in(model, data)
+    if found is None:
+        return None
+    size = model.space.size
+    acting = np.any(found != 0, tuple(range(found.ndim - 1)))
+    leaves = map(base_of, jax.tree.leaves(model.prior, is_leaf=is_distribution))
+    sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(model.space.shapes)]
+    normal = np.repeat([type(leaf) in (dist.Normal, dist.ZeroSumNormal) for leaf in leaves], sizes)
+    if np.any(acting & ~normal) or np.sum(~acting) > MOST_BESIDE:
+        return None
+    return Linear(np.ones(size), None, np.zeros(size, bool), np.zeros(size), np.ones(size))
 
 
 def climb(
@@ -231,10 +242,32 @@ def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(one)(given)
 
 
+def _few(data: Data) -> tuple[PyTree, PyTree]:
+    rows = np.random.default_rng(0).integers(0, data.size, PROBED)
+    return jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
+
+
+def _linear_in(model: Model, data: Data | None) -> np.ndarray | None:
+    """Slopes of η (row, ..., d) in all numbers at a few rows, where they are the same at any point; else None."""
+    if data is None or not data.resident or model.through is None or model.prior_is_callable:
+        return None
+    if model.space.size > MOST:
+        return None
+    try:
+        slopes = _probe(model, _few(data)[1], jax.random.key(0))  # (point, row, ..., d)
+    except TypeError:  # η is not of real numbers
+        return None
+    if not isinstance(slopes, jax.Array):  # η is several arrays
+        return None
+    slopes = np.asarray(slopes)
+    alike = np.allclose(slopes, slopes[:1], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(slopes[0]).max())))
+    return slopes[0] if alike else None
+
+
 @functools.partial(jax.jit, static_argnames="model")
 def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
     points = jax.random.normal(key, (PROBED, model.space.size))
-    return jax.vmap(lambda z: jax.vmap(lambda x: jax.grad(lambda z: _eta(model, z, x))(z))(given))(points)
+    return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: _eta(model, z, x))(z))(given))(points)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -15,6 +15,7 @@ from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
 from tractable.results.pointwise import FEWEST, Loo, affordable, replicated
 from tractable.results.posterior import Posterior
+from tractable.results.predict import classes_of
 from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
 from tractable.tools.words import counted
@@ -128,14 +129,15 @@ def seen_beside(posterior: Posterior) -> Seen | None:
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
     drawn = replicated(posterior.predictive, params, data.given, data.size, 0)
-    y, names = np.asarray(jax.tree.leaves(data.y)[0]), datum_name(posterior, data.given)
-    return Seen(y, np.asarray(drawn), "Categorical" in names or "Bernoulli" in names)
+    y = np.asarray(jax.tree.leaves(data.y)[0])
+    return Seen(y, np.asarray(drawn), classes_of(datum_of(posterior, data.given)) is not None)
 
 
-def datum_name(posterior: Posterior, given: Any) -> str:
+def datum_of(posterior: Posterior, given: Any) -> Any:
+    """The distribution of one row, by shapes alone."""
     theta = jax.eval_shape(posterior.model.example, jax.random.key(0))
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
-    return type(jax.eval_shape(posterior.model.datum, theta, row)).__name__
+    return jax.eval_shape(posterior.model.datum, theta, row)
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.scipy.special import xlogy
 from numpyro.distributions import Distribution
 
@@ -145,16 +146,23 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     example = _described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict handles a likelihood of one distribution; this one returns several.")
-    name = type(example).__name__
-    if "Categorical" in name or "Bernoulli" in name:
-        return "classes" if "Categorical" in name else "binary"
+    if (classes := classes_of(example)) is not None:
+        return classes
     try:
         jax.eval_shape(functools.partial(_moments, model), *shapes)
     except NotImplementedError as error:
         raise ModelError(
-            f"predict needs the mean and the variance of a datum, and {name} does not know them in closed form."
+            f"predict needs the mean and the variance of a datum, and {type(example).__name__} does not know them in "
+            "closed form."
         ) from error
     return "number"
+
+
+def classes_of(datum: Distribution) -> str | None:
+    """Whether a datum is one of several "classes" in 0..C−1, "binary", 0 or 1, or None: a number."""
+    if isinstance(datum, dist.CategoricalProbs | dist.CategoricalLogits):  # an OrderedLogistic is one
+        return "classes"
+    return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
 def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
