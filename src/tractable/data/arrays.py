@@ -18,8 +18,8 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
     """Arrays of numbers, or a sentence about ``role`` ("y", "given"); those of a file stay there where they can."""
     if isinstance(source, str | pathlib.Path):
         out = _from_file(pathlib.Path(source))
-    elif hasattr(source, "to_numpy") and hasattr(source, "columns"):  # a frame is a dict of columns
-        out = {str(name): np.asarray(source[name]) for name in source.columns}
+    elif (columns := columns_of(source)) is not None:
+        out = columns
     else:
         if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
             try:
@@ -37,6 +37,15 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
                 "command tractable fit does."
             )
     return out
+
+
+def columns_of(source: object) -> dict[str, np.ndarray] | None:
+    """A frame of pandas or polars, or a table of Arrow, as a dict of columns; None of anything else."""
+    frame: Any = source
+    names = getattr(source, "column_names", None)  # Arrow's
+    if names is None and hasattr(source, "to_numpy"):
+        names = getattr(source, "columns", None)
+    return None if names is None else {str(name): np.asarray(frame[name]) for name in names}
 
 
 def weights_of(source: PyTree, size: int) -> np.ndarray:
@@ -74,7 +83,7 @@ def _from_file(path: pathlib.Path) -> PyTree:
 
 
 def mapped(path: pathlib.Path) -> np.ndarray:
-    """A network of one input, over all leading axes of x (…, m)."""
+    """An array on file, read where it lies."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:

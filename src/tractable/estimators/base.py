@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -234,21 +234,41 @@ class BayesianRegressor(RegressorMixin, Explaining):
         self.scores_ = self._scores(x[held], y[held]) if np.any(held) else None
         return self
 
-    def predict(self, X: object, return_std: bool = False) -> Any:
+    def predict(self, X: object, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
         """The predictive mean, in y's units.
 
         Args:
             X: (n, D).
             return_std: the predictive sd as well: √(aleatoric² + epistemic²).
+            quantiles: in (0, 1): those of the predictive distribution in place of the mean; the ends of calibrated
+                intervals where the fit was calibrated.
 
         Returns:
-            (n,), or a pair of them.
+            (n,), or a pair of them; of quantiles (n, Q), in the order asked for.
+
+        Raises:
+            ValueError: quantiles that are none, or asked for together with ``return_std``.
         """
         x = self._checked(X)
+        if quantiles is not None:
+            return self._quantiles(x, quantiles, return_std)
         if not return_std:
             return self._mean(x)
         told = self._told(x, self.level)
         return self._mean(x, told), self._scaling.spread * told.sd
+
+    def _quantiles(self, x: np.ndarray, quantiles: Sequence[float], return_std: bool) -> np.ndarray:
+        wanted = np.asarray(quantiles, np.float64)
+        if return_std or wanted.ndim != 1 or not len(wanted) or not np.all((wanted > 0) & (wanted < 1)):
+            raise SettingsError(
+                f"quantiles= is a list of numbers in (0, 1), without return_std; got {quantiles!r}"
+                f"{' and return_std=True' if return_std else ''}."
+            )
+        # A quantile is an end of an equal-tailed interval; the median of one that is next to nothing.
+        levels = np.maximum(np.abs(1 - 2 * wanted), 1e-9)
+        found = {level: self.predict_interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
+        ends = zip(wanted, levels.round(9).tolist(), strict=True)
+        return np.column_stack([found[level][:, int(q > 0.5)] for q, level in ends])
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
         """(n,) the predictive mean at checked rows, in y's units; ``told`` of them already, or not."""

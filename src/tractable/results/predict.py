@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution
 from tractable.checks.calibration import entropy, split_conformal
 from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
+from tractable.data.arrays import columns_of
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Seed, Share, expect
 from tractable.tools.shown import as_html
@@ -333,6 +334,8 @@ def rows_of(x: PyTree) -> tuple[PyTree, int]:
     """Arrays of one number of rows, where they lie (in a file, too), and that number; None is one row."""
     if x is None:
         return None, 1
+    columns = columns_of(x)
+    x = x if columns is None else columns
     if isinstance(x, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
         x = np.asarray(x)
     x = jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), x)
