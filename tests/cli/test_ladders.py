@@ -119,7 +119,7 @@ def test_codes_are_those_of_the_posterior(digits, folder, tmp_path):
     np.testing.assert_allclose(found["elbo"], evidence.elbo, rtol=1e-8)
 
     # And of the bounds that were said, by rows that were kept back.
-    kept = split(pd.DataFrame(index=range(ROWS)), "", "normal", 0.2)[0].index
+    kept = split(pd.DataFrame(index=range(ROWS)), "", False, 0.2)[0].index
     rest = np.setdiff1d(np.arange(ROWS), kept)
     told = json.loads((out / "posterior.json").read_text())["found"]["held-out bound"]
     again = posterior.log_evidence(images[rest].reshape(-1, 64) / 16, samples=100).mean
@@ -289,7 +289,7 @@ V = ["--model", "vae"]
             ["one.npz", *BELIEF, "--latent", "14", "--method", "autoencoding"],
             "differentiates draws of h, and layer 1 is Bern",
         ),
-        (["one.npz", *V, *LATENT, "--set", "draws=5"], "AutoEncoding has no field draws"),
+        (["one.npz", *V, *LATENT, "--set", "draws=5"], "AutoEncoding has no 'draws'"),
         (["one.npz", *V, *LATENT, "--hidden", "10", "--set", "batch_size=97"], "97"),
         (["one.npz", *V, *LATENT, "--resume"], "--resume expects --out"),
         (["table.csv", *V, *LATENT, "--array", "x"], "--array is of an .npz; table.csv is a table"),
@@ -327,7 +327,7 @@ def test_columns_are_standardised_by_the_rows_fitted(folder):
     assert task.choices["hidden"] == [100] and task.held_out is not None and task.held_out.size == 20
     np.testing.assert_allclose(task.data.y.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(task.data.y.std(0), 1, rtol=1e-12)
-    kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", "normal", 0.25)
+    kept, rest = split(pd.read_csv(folder / "table.csv")[["a", "b", "c"]], "", False, 0.25)
     np.testing.assert_allclose(task.held_out.y, (rest - kept.mean()) / kept.std(ddof=0), rtol=1e-10)
 
 

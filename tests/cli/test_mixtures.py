@@ -48,7 +48,7 @@ def folder(tmp_path_factory) -> Path:
     frame.to_csv(folder / "people.csv", index=False)
     twins = pd.DataFrame(frame[["height", "weight"]])
     twins["height"], twins["weight"] = generator.normal(size=(2, 60))
-    kept = split(twins, "", "normal", 0.2)[0].index[:4]
+    kept = split(twins, "", False, 0.2)[0].index[:4]
     twins.loc[kept] = 30.0
     twins.to_csv(folder / "twins.csv", index=False)
     holes = frame[["height", "weight"]].copy()
@@ -132,7 +132,7 @@ def test_criteria_are_those_of_the_components_in_the_tables_units(people, folder
 
 def split_of(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows fitted, rows held out)."""
-    return split(pd.read_csv(path), "", "normal", 0.2)
+    return split(pd.read_csv(path), "", False, 0.2)
 
 
 def test_components_are_a_maximum_with_its_errors(people, folder):
@@ -252,7 +252,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         (["people.csv", *MIXED, "--missing", "impute"], "--missing of a mixture is raise, drop, exact; got 'impute'"),
         (["people.csv", *MIXED, "--missing", "exact", "--drop-missing"], "contradict each other"),
         (["people.csv", *MIXED, "--method", "nuts"], "is learnt by --method em; got nuts"),
-        (["people.csv", *MIXED, "--set", "draws=5"], "EM has no field draws"),
+        (["people.csv", *MIXED, "--set", "draws=5"], "EM has no 'draws'"),
         (["words.csv", *MIXED], "words.csv has no column of numbers, which a mixture of normals is of; got 'name'"),
         (["same.csv", *MIXED], "differs between rows, so there is nothing to learn from"),
         (["empty.csv", *MIXED], "holds no rows under its header"),

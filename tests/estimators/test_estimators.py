@@ -14,7 +14,7 @@ import pytest
 from montecarlo import assert_holds, binomial, broken, error
 from scipy import stats
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
 from tractable.estimators import (
+    BayesianCountRegression,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianMLPClassifier,
@@ -31,7 +32,10 @@ from tractable.estimators import (
     updating,
 )
 from tractable.models import linear
+from tractable.tools.errors import DataError, SettingsError
 
+# Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
+pytestmark = pytest.mark.filterwarnings("ignore:The posterior is not to be used as one")
 SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
 
 
@@ -528,3 +532,43 @@ def test_estimators_are_found_without_being_imported():
     assert done.stdout.strip() == "tractable.estimators", done.stderr
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = tr.nonsense
+
+
+def test_counts_are_told_by_their_rate():
+    """Against the maximum likelihood of many rows, where the prior is nothing, and its exact observed information."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 2)) * [1, 3] + [0, 5]
+    y = rng.poisson(np.exp(0.5 + x @ [0.4, -0.1]))
+    model = BayesianCountRegression("poisson", random_state=0, verify=None).fit(x, y)
+    rows, beta = np.column_stack([np.ones(len(x)), x]), np.zeros(3)
+    for _ in range(20):
+        rate = np.exp(rows @ beta)
+        information = (rows * rate[:, None]).T @ rows
+        beta = beta + np.linalg.solve(information, rows.T @ (y - rate))
+    sd = np.sqrt(np.diag(np.linalg.inv(information)))[1:]
+    np.testing.assert_allclose((model.coef_ - beta[1:]) / sd, 0, atol=0.1)
+    np.testing.assert_allclose(model.coef_std_ / sd, 1, atol=0.02)
+    np.testing.assert_allclose(model.predict(x[:5]), np.exp(rows[:5] @ beta), rtol=0.02)
+    low, middle, high = model.predict(x[:5], quantiles=[0.05, 0.5, 0.95]).T
+    assert np.all(low <= middle) and np.all(middle <= high) and np.all(low < high)
+    with pytest.raises(DataError, match=r"y holds counts, 0, 1, 2, …; got 0.5 in row 1"):
+        model.fit(x[:3], [1, 0.5, 2])
+    with pytest.raises(SettingsError, match=r"quantiles= is a list of numbers in \(0, 1\)"):
+        model.predict(x[:5], quantiles=[0.5, 1.0])
+
+
+def test_quantiles_are_the_predictive_ones():
+    x, y = problem(60)
+    model = BayesianLinearRegression(random_state=0, verify=None).fit(x, y)
+    mean, sd = model.predict(x[:4], return_std=True)
+    told = model.predict(x[:4], quantiles=[0.1, 0.5, 0.9])
+    # Quantiles of a thousand draws a row, and a Student t of sixty rows.
+    np.testing.assert_allclose((told - mean[:, None]) / sd[:, None], [[-1.29, 0, 1.29]] * 4, atol=0.25)
+    np.testing.assert_array_equal(told[:, [0, 2]], model.predict_interval(x[:4], 0.8))
+
+
+@pytest.mark.filterwarnings("default:The posterior is not to be used as one")
+def test_a_fit_that_is_not_to_be_trusted_says_so():
+    x, y = problem(60)
+    with pytest.warns(ConvergenceWarning, match="not to be used as one: R-hat"):
+        BayesianLinearRegression(method=tr.NUTS(draws=5, warmup=1, chains=2), random_state=0).fit(x, y)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from montecarlo import Scores, assert_holds, broken, error
 
@@ -89,10 +90,18 @@ def test_too_many():
         tr.infer(MIXTURE, tr.Data(X), tr.EM(), devices=len(HERE) + 1)
 
 
+HIDDEN = tr.LatentModel(
+    {"middle": dist.Normal(0.0, 1.0)},
+    lambda params: dist.Normal(params["middle"], 1.0),
+    lambda params, z: dist.Normal(z, 1.0).expand([2]).to_event(1),
+)
+
+
 @pytest.mark.parametrize("method", [tr.OnlineEM(batch_size=10), tr.MonteCarloEM(), tr.MAP(), tr.MeanField(),
                                     tr.CoordinateAscent(batch_size=10)], ids=lambda m: m.label)  # fmt: skip
 def test_methods_of_one_device_say_so(method, tmp_path):
-    model = bayesian_gaussian_mixture(2, 2) if isinstance(method, tr.CoordinateAscent) else MIXTURE
+    own = {"cavi": bayesian_gaussian_mixture(2, 2), "monte-carlo-em": HIDDEN}
+    model = own.get(method.label, MIXTURE)
     with pytest.raises(SettingsError, match=f"{type(method).__name__} runs on one device; got devices=2"):
         tr.infer(model, tr.Data(X), method, devices=2, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()

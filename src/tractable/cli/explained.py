@@ -24,7 +24,7 @@ from tractable.models import gallery, linear, network
 from tractable.models.families import CLASSES, with_offset
 from tractable.models.network import PRIORS
 from tractable.pages import parameters
-from tractable.pages.exhibit import Exhibit
+from tractable.pages.exhibit import Exhibit, largest
 from tractable.pages.held_out import held_out_scores, score_table
 from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
@@ -160,9 +160,15 @@ def page(folder: Path, task: Task, result: Result) -> None:
 def tables(task: Task, result: Result) -> Iterator[Any]:
     """Parameters, and scores of held-out rows."""
     posterior = result.posterior
-    if (told := effects(posterior, task.encoder)) is not None:
-        yield to_terminal(parameters.effects_table(told, task.encoder), ROWS)
-    yield to_terminal(parameters.numbers(posterior, task.encoder), ROWS)
+    told = effects(posterior, task.encoder)
+    if told is not None:
+        far = np.abs(told["mean"].to_numpy()) / np.maximum(np.nan_to_num(told["sd"].to_numpy()), 1e-300)
+        kept, fewer = largest(far, ROWS, "furthest from 0")
+        yield to_terminal(parameters.effects_table(told.iloc[kept], task.encoder))
+        if fewer:
+            yield f"{fewer.strip()}\n"
+    # What the weights say is told by the effects.
+    yield to_terminal(parameters.numbers(posterior, task.encoder, weights=told is None), ROWS)
     if weights := int((~parameters.listed(posterior.model)).sum()):
         yield f"{weights:,} weights of the network: see the report.\n"
     if task.held_out is not None:

@@ -17,7 +17,10 @@ REST = "any other"  # the level that they share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that is False or True
 FORMATS = ("ISO8601", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%d.%m.%Y %H:%M")
 CLOCK = r"\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?"  # a duration as text
-IDENTIFIER = r"(.*[_\s.-])?(id|uuid|guid|key|index|row|no|nr|number)|.*[a-z]I[dD]"
+IDENTIFIER = (
+    r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
+    r"|unnamed: \d+|.*[a-z]I[dD]"
+)
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip

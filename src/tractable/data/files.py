@@ -28,7 +28,8 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
 
     Args:
         path: of the file.
-        sep: between the columns of a CSV file; a comma by default.
+        sep: between the columns of a CSV file; by default a comma or, where the header has none, what it has instead
+            of semicolon, tab and bar.
         decimal: of its numbers; a point by default.
 
     Raises:
@@ -39,7 +40,7 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
     if path.name.lower().endswith((".csv", ".csv.gz")):
-        frame = _read_csv(path, sep or ",", decimal or ".")
+        frame = _read_csv(path, sep, decimal or ".")
     elif path.suffix.lower() in (".parquet", ".pq"):
         try:
             frame = pd.read_parquet(path, engine="pyarrow")
@@ -52,20 +53,21 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
     return frame
 
 
-def _read_csv(path: Path, sep: str, decimal: str) -> Frame:
+def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
     try:
         # As rows, because as a header pandas would rename the second of two equal names.
-        how: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
-        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
-        names = [str(name) for name in head.iloc[0]]
+        how: dict[str, Any] = {"sep": sep or ",", "encoding": "utf-8-sig"}
+        first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
+        names = [str(name) for name in pd.read_csv(path, **first, **how).iloc[0]]
+        if sep is None and len(names) == 1 and (found := next((s for s in ";\t|" if s in names[0]), None)):
+            how["sep"] = found
+            names = [str(name) for name in pd.read_csv(path, **first, **how).iloc[0]]
         if "" in names and len(names) > 1:
             raise DataError(
                 f"{path} has a column without a name in position {names.index('')} (the first is 0). "
                 "Name it, or leave it out if it only numbers the rows."
             )
         distinct(names, str(path))
-        if len(names) == 1 and (found := next((s for s in (";", "\t", "|") if s in names[0]), None)):
-            raise DataError(f"{path} seems to be separated by {found!r}; expected {sep!r}. Give sep={found!r} (--sep).")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
             return pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how)

@@ -12,11 +12,12 @@ They go where scikit-learn's own go: pipelines, cross-validation, searches, pick
 from tractable.estimators.bayesian_mixtures import BayesianGaussianMixture
 from tractable.estimators.factors import FactorAnalysis
 from tractable.estimators.ladders import BeliefNetwork, VariationalAutoencoder
-from tractable.estimators.linear import BayesianLinearRegression, BayesianLogisticRegression
+from tractable.estimators.linear import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
 from tractable.estimators.mixtures import GaussianMixture
 from tractable.estimators.networks import BayesianMLPClassifier, BayesianMLPRegressor
 
 __all__ = [
+    "BayesianCountRegression",
     "BayesianGaussianMixture",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",

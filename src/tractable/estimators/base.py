@@ -123,7 +123,8 @@ class Explaining(Bayesian):
 
     method: Learner
     verify: Verify
-    _measured: ClassVar[bool]  # whether y is numbers, which are standardised
+    _measured: ClassVar[bool]  # whether y is numbers
+    _standardised: ClassVar[bool] = True  # whether numbers are
     _fit: Callable[..., Any]  # (X, y, sample_weight, the posterior of earlier rows or None) -> the estimator
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Any:
@@ -177,7 +178,7 @@ class Explaining(Bayesian):
         back = self._kept_out("held_out", weight)
         rows = tables.distinct(x, y, np.where(back, 0.0, weight))
         if before is None:
-            self._scaling = tables.scaling(rows, self._measured)
+            self._scaling = tables.scaling(rows, self._measured and self._standardised)
         model = self._model()
         prior = model if before is None else updated(model, *moments(before))
         count = tables.length(len(rows.y))
@@ -210,7 +211,8 @@ class Explaining(Bayesian):
             raise DataError(f"{setting}={share} of n_samples = {len(candidates)} leaves no row to learn from.")
         return back
 
-    def _inputs(self, x: np.ndarray, count: int) -> np.ndarray:
+    def _inputs(self, x: np.ndarray, count: int) -> Any:
+        """What the model sees of rows, of which there are to be ``count``."""
         return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
 
     def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:

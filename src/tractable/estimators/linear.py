@@ -1,6 +1,7 @@
 """Linear and logistic regression with a posterior over the coefficients."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -8,11 +9,14 @@ from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
 from tractable.methods import INLA, FullRank, Method
+from tractable.models.families import with_offset
 from tractable.models.linear import generalised_linear
 from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
+from tractable.tools.errors import DataError
 
+Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
 AUTO = "auto"  # nested Laplace, which is exact where y is normal
 
 
@@ -67,6 +71,71 @@ class BayesianLinearRegression(BayesianRegressor):
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_ + self.intercept_
+
+
+@dataclass(eq=False, repr=False)
+class BayesianCountRegression(BayesianRegressor):
+    """Regression of counts with a posterior over the coefficients.
+
+        E[y] = m e^(a + xᵀw),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   of standardised columns
+        negative-binomial:  Var[y] = E[y] + dispersion² E[y]²,  dispersion ~ HalfNormal(1)
+        poisson:            Var[y] = E[y]
+
+    m is the mean of the y of the first fit. Counts over unlike exposures want ``models.with_offset``, or from the shell
+    ``tractable fit --exposure``.
+
+    Args:
+        family: "negative-binomial" or "poisson".
+        weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
+        method: "auto" is ``INLA``.
+
+    Attributes:
+        coef_: (D,) posterior means, log E[y] by units of x.
+        coef_std_: (D,) posterior sds; NaN where the method has none.
+        intercept_: log E[y] at x = 0, its posterior mean.
+        posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianLinearRegression``.
+
+    >>> X = np.linspace(0.0, 2.0, 80)[:, None]
+    >>> y = np.random.default_rng(0).poisson(np.exp(1 + X[:, 0]))
+    >>> model = BayesianCountRegression("poisson", random_state=0).fit(X, y)
+    >>> model.coef_.round(1).tolist()
+    [1.0]
+    """
+
+    family: Counts = "negative-binomial"
+    weight_scale: float = 2.5
+    intercept_scale: float = 5.0
+    method: Learner = AUTO
+    level: Level = 0.9
+    calibration: HeldOut = 0.0
+    random_state: RandomState = None
+    verify: Verify = "auto"
+    _standardised = False
+
+    def _model(self) -> Model:
+        return with_offset(
+            generalised_linear(self.n_features_in_, self.family, None, self.weight_scale, self.intercept_scale)
+        )
+
+    def _chosen(self) -> Method:
+        return _auto(self.n_features_in_) if self.method == AUTO else super()._chosen()
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
+        wrong = (y < 0) | (y != np.floor(y))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"y holds counts, 0, 1, 2, …; got {y[row]:g} in row {row}.")
+        if before is None:
+            self._log_mean = float(np.log(np.average(y, weights=weight))) if np.any(y[weight > 0] > 0) else 0.0
+        super()._learn(x, y, weight, before)
+        mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
+        self.coef_ = np.asarray(mean["weights"], np.float64) / by.scale
+        self.coef_std_ = np.asarray(sd["weights"], np.float64) / by.scale
+        self.intercept_ = self._log_mean + float(mean["intercept"]) - float(self.coef_ @ by.centre)
+
+    def _inputs(self, x: np.ndarray, count: int) -> Any:
+        rows = super()._inputs(x, count)
+        return {"x": rows, "offset": np.full(count, self._log_mean, rows.dtype)}
 
 
 @dataclass(eq=False, repr=False)

@@ -18,6 +18,7 @@ from tractable.data.encoder import Encoder
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
 from tractable.pages.plots import bare, drawing
 from tractable.pages.style import COLOURS, INK, MUTED
+from tractable.results.pointwise import replicated
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
@@ -156,8 +157,12 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     first = data if data.size <= SEEN else data.take(np.linspace(0, data.size - 1, SEEN).astype(int))
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each
-    params, rows = (jax.tree.map(jnp.asarray, a) for a in (params, first.rows))
-    drawn = np.asarray(_drawn(posterior.predictive, each, params, rows), np.float64)
+    if each == 1:
+        drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
+    else:
+        params, rows = (jax.tree.map(jnp.asarray, a) for a in (params, first.rows))
+        drawn = _drawn(posterior.predictive, each, params, rows)
+    drawn = np.asarray(drawn, np.float64)
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
     below = np.tensordot(weights, (drawn < y) + 0.5 * (drawn == y), 1)
     return below, calibration.crps_draws(y, drawn, weights)

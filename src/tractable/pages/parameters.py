@@ -96,12 +96,15 @@ def summary(posterior: Posterior) -> pd.DataFrame:
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
-def numbers(posterior: Posterior, encoder: Encoder | None) -> Exhibit:
+def numbers(posterior: Posterior, encoder: Encoder | None, *, weights: bool = True) -> Exhibit:
+    """The numbers one by one; without a linear model's ``weights`` where they were told otherwise."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     kept = listed(posterior.model)
-    table, weights = summary(posterior).loc[kept], int(np.sum(~kept))
-    beside = [f"{'And ' * bool(len(table))}{weights:,} weights of a network, layer by layer below."] * bool(weights)
+    table, inside = summary(posterior).loc[kept], int(np.sum(~kept))
+    if not weights:
+        table = table.loc[[not str(name).startswith("weights[") for name in table.index]]
+    beside = [f"{'And ' * bool(len(table))}{inside:,} weights of a network, layer by layer below."] * bool(inside)
     if not len(table):
         return Exhibit("Parameters", beside)
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)

@@ -24,6 +24,7 @@ from tractable.tools.priors import is_distribution, is_improper
 from tractable.tools.words import counted
 
 PyTree = Any
+ALIKE = 500  # rows to which fewer are filled up: one program for all of them
 BLOCK = 128  # draws of a call: one program serves any number of them
 LIMIT = 1 << 31  # bytes of an answer
 ABREAST = 16  # of them side by side
@@ -278,7 +279,10 @@ def _likelihoods(model: Model, params: PyTree, data: Data) -> Iterator[tuple[sli
 def _by_chunks(of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int) -> Iterator[tuple[slice, PyTree]]:
     """(which rows, ``of(thetas, numbers, chunk, index)`` at them, (s, r, ...)); ``one`` is that of one draw."""
     draws = length(params)
-    for chunk, index, real in chunks(rows, count, fitting(one, params, rows, count, abreast=ABREAST, kept=draws)):
+    width = fitting(one, params, rows, max(count, ALIKE), abreast=ABREAST, kept=draws)
+    if width < ALIKE:
+        width = fitting(one, params, rows, count, abreast=ABREAST, kept=draws)
+    for chunk, index, real in chunks(rows, count, width):
         parts = []
         for first in range(0, draws, BLOCK):
             numbers = np.minimum(np.arange(first, first + BLOCK), draws - 1)  # the last block is filled
