@@ -35,6 +35,7 @@ from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import model_fingerprint, write
 from tractable.results.scaling import power_scaled
+from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.settings import Count, Seed, Share, expect
 from tractable.tools.shared import recipe
@@ -43,6 +44,7 @@ from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
 
 PyTree = Any
+TOLD = 100  # numbers of something derived, at most, that a summary lists
 AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
 
 
@@ -71,28 +73,64 @@ class Posterior(Learnt):
 
     _repr_html_ = as_html
 
-    def summary(self, level: float = 0.9) -> Any:
-        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
+    def summary(self, level: float = 0.9, *, derived: bool = True) -> Any:
+        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known.
+
+        Args:
+            level: of the interval, in (0, 1).
+            derived: have what the model derives follow the parameters, arrays of at most 100 numbers.
+        """
         import pandas as pd
 
         from tractable.results.summary import Summary
 
         expect("summary(level)", level, Share)
+        names, more = self._told if derived else ([], np.zeros((1, 1, 0)))
+        index = pd.Index([*self.names, *names], name="parameter")
+        weights = None if self.weights is None else self.weights.ravel()
+        further = more.reshape(-1, len(names))
         mean, sd = self.flat_moments
         if self.unconstrained is None or not self.count:
-            return Summary({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
+            mean, sd = np.append(mean, further[:1]), np.append(sd, np.full(len(names), np.nan))
+            return Summary({"mean": mean, "sd": sd}, index=index)
+        centre = np.average(further, axis=0, weights=weights)
+        spread = np.sqrt(np.average(np.square(further - centre), axis=0, weights=weights))
+        mean, sd = np.append(mean, centre), np.append(sd, spread)
         low, high = (1 - level) / 2, (1 + level) / 2
-        flat = self.values.reshape(-1, len(self.names))
-        weights = None if self.weights is None else self.weights.ravel()
+        flat = np.hstack([self.values.reshape(-1, len(self.names)), further])
         bounds = weighted_quantiles(flat, [low, high], weights)
         seen = self.diagnosed
+        if names:
+            seen = type(seen)(*map(np.append, seen, self.diagnose(more)))
         return Summary(
             {
                 "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
                 "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
             },
-            index=pd.Index(self.names, name="parameter"),
+            index=index,
         )  # fmt: skip
+
+    def derived(self, *, draws: int | None = None) -> dict[str, np.ndarray]:
+        """What the model derives from its parameters, of every draw: arrays (chain, draw, ...) by name.
+
+        Args:
+            draws: of a chain, at most, evenly over time; by default all.
+        """
+        values, params = self._each(draws)
+        found = pointwise.derived(self.model, params)
+        return {name: a.reshape(*values.shape[:2], *a.shape[1:]) for name, a in found.items()}
+
+    @functools.cached_property
+    def _told(self) -> tuple[list[str], np.ndarray]:
+        """Names of what is derived and is not too much to be told number by number, and its values (chain, draw, m)."""
+        kept = self.is_point or (self.unconstrained is not None and self.count > 0)
+        if self.model.derived is None or not kept:
+            return [], np.zeros((1, 1, 0))
+        values, params = self._each(None)
+        found = pointwise.derived(self.model, params, most=TOLD)
+        flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in found.values()]
+        named = tree.names({name: a[0] for name, a in found.items()})
+        return named, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
