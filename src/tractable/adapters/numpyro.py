@@ -363,7 +363,7 @@ class _Split:
         """Fields of the distributions of one row, which may depend on the arguments' rows."""
         found = self.sites(self.known.position, self._first(), rows, 0)
         return {
-            name: dict(enumerate(jax.tree.leaves(fn))) if isinstance(fn, Row) else _fields(fn)
+            name: {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(fn))} if isinstance(fn, Row) else _fields(fn)
             for name, fn in found.items()
         }
 

@@ -149,7 +149,7 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
     return jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(seed), count))
 
 
-def derived(model: Model, params: PyTree, most: float = math.inf) -> dict[str, np.ndarray]:
+def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, np.ndarray]:
     """What the model derives from draws (s, ...) of its parameters, (s, ...) each; arrays of at most ``most`` numbers.
 
     Raises:
@@ -158,7 +158,7 @@ def derived(model: Model, params: PyTree, most: float = math.inf) -> dict[str, n
     if model.derived is None:
         return {}
     theta = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), params)
-    shapes = {name: a for name, a in jax.eval_shape(model.derived, theta).items() if a.size <= most}
+    shapes = {name: a for name, a in jax.eval_shape(model.derived, theta).items() if most is None or a.size <= most}
     fits("derived()", length(params), 1, sum(a.size for a in shapes.values()), jnp.result_type(float).itemsize)
     told = _derived(model, tuple(shapes), params)
     return {name: np.asarray(told[name]) for name in shapes}

@@ -44,7 +44,7 @@ from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
 
 PyTree = Any
-TOLD = 100  # numbers of something derived, at most, that a summary lists
+TOLD = 30  # numbers of something derived, at most, that a summary lists
 AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
 
 
@@ -78,37 +78,46 @@ class Posterior(Learnt):
 
         Args:
             level: of the interval, in (0, 1).
-            derived: have what the model derives follow the parameters, arrays of at most 100 numbers.
+            derived: have what the model derives follow the parameters, arrays of at most 30 numbers.
         """
         import pandas as pd
 
         from tractable.results.summary import Summary
 
         expect("summary(level)", level, Share)
-        names, more = self._told if derived else ([], np.zeros((1, 1, 0)))
-        index = pd.Index([*self.names, *names], name="parameter")
-        weights = None if self.weights is None else self.weights.ravel()
-        further = more.reshape(-1, len(names))
-        mean, sd = self.flat_moments
-        if self.unconstrained is None or not self.count:
-            mean, sd = np.append(mean, further[:1]), np.append(sd, np.full(len(names), np.nan))
-            return Summary({"mean": mean, "sd": sd}, index=index)
-        centre = np.average(further, axis=0, weights=weights)
-        spread = np.sqrt(np.average(np.square(further - centre), axis=0, weights=weights))
-        mean, sd = np.append(mean, centre), np.append(sd, spread)
+        kept = self.unconstrained is not None and self.count > 0
+        own = self._table(self.names, self.values if kept else None, *self.flat_moments, level)
+        can = derived and self.model.derived is not None and (kept or self.is_point)
+        names, values = self._told if can else ([], np.zeros(0))
+        if not names:
+            return Summary(own)
+        flat = values.reshape(-1, values.shape[-1])
+        mean, sd = flat[0], np.full(len(names), np.nan)
+        if kept:
+            weights = None if self.weights is None else self.weights.ravel()
+            mean = np.average(flat, axis=0, weights=weights)
+            sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+        more = self._table(names, values if kept else None, mean, sd, level)
+        return Summary(pd.concat([own, more]).rename_axis("parameter"))
+
+    def _table(
+        self, names: list[str], values: np.ndarray | None, mean: np.ndarray, sd: np.ndarray, level: float
+    ) -> Any:
+        """The rows of a summary: of values (chain, draw, k), where draws were kept."""
+        import pandas as pd
+
+        table, index = {"mean": mean, "sd": sd}, pd.Index(names, name="parameter")
+        if values is None:
+            return pd.DataFrame(table, index=index)
         low, high = (1 - level) / 2, (1 + level) / 2
-        flat = np.hstack([self.values.reshape(-1, len(self.names)), further])
-        bounds = weighted_quantiles(flat, [low, high], weights)
-        seen = self.diagnosed
-        if names:
-            seen = type(seen)(*map(np.append, seen, self.diagnose(more)))
-        return Summary(
-            {
-                "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
-                "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
-            },
-            index=index,
-        )  # fmt: skip
+        weights = None if self.weights is None else self.weights.ravel()
+        bounds = weighted_quantiles(values.reshape(-1, len(names)), [low, high], weights)
+        seen = self.diagnosed if names is self.names else self.diagnose(values)
+        table |= {
+            f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1], "mcse_mean": seen.mcse_mean,
+            "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
+        }  # fmt: skip
+        return pd.DataFrame(table, index=index)
 
     def derived(self, *, draws: int | None = None) -> dict[str, np.ndarray]:
         """What the model derives from its parameters, of every draw: arrays (chain, draw, ...) by name.
@@ -123,14 +132,11 @@ class Posterior(Learnt):
     @functools.cached_property
     def _told(self) -> tuple[list[str], np.ndarray]:
         """Names of what is derived and is not too much to be told number by number, and its values (chain, draw, m)."""
-        kept = self.is_point or (self.unconstrained is not None and self.count > 0)
-        if self.model.derived is None or not kept:
-            return [], np.zeros((1, 1, 0))
         values, params = self._each(None)
         found = pointwise.derived(self.model, params, most=TOLD)
         flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in found.values()]
-        named = tree.names({name: a[0] for name, a in found.items()})
-        return named, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
+        names = tree.names({name: a[0] for name, a in found.items()})
+        return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
