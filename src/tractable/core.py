@@ -119,7 +119,8 @@ class Model(Spelt):
             ``sample(key) -> params``.
         likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` where the data have a ``given``:
             the distribution of **one** datum (or a pytree of them shaped like one datum). The library
-            maps, sums and scales it.
+            maps, sums and scales it. One with a ``predict(params, x, (y, given))``, the distribution of y* at x given θ
+            and the rows learnt from, predicts by that: functions of the future, such as a series or a Gaussian process.
         position: example parameters where the prior is a callable; chains start near it.
         support: pytree of numpyro constraints shaped like ``position``; real by default.
         start: ``key -> params`` where methods begin, for models whose prior or whose origin is no place to climb

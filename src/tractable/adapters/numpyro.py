@@ -24,6 +24,7 @@ from tractable.tools.words import listing, tell
 
 PyTree = Any
 MOST = 512  # values of discrete sites that are summed over together
+NEAR = 1e-6  # of the unconstrained origin: where chains begin around
 CHECKED = 3  # random places at which a split is held against NumPyro's own densities
 # What one number is linear in, by distribution: its field, and the ways to that number and back.
 LINKS: dict[type, tuple[str, Callable, Callable]] = {
@@ -54,7 +55,7 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
     ['theta']
     """
     known = _Known(Program(model, args, kwargs, seed))
-    return _whole(known, None) if not known.discrete else _together(known, *_split(known))
+    return _together(known, *_split(known)) if known.discrete else _whole(known, None)
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
@@ -89,10 +90,8 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     (['slope'], Data(2 rows, y=float32[2], given=float32[2]))
     """
     known = _Known(Program(model, args, kwargs, seed))
-    found, data, why = _split(known)
-    if data is not None:
-        return found, data
-    return (_together(known, None, None, why) if known.discrete else _whole(known, why)), None
+    found, why = _split(known)
+    return found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
 
 
 class Density:
@@ -117,7 +116,7 @@ class _Known:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.trace = program.values(program.key, 0.0)
+        self.trace = program.values(program.key, NEAR)
         sites = {name: site for name, site in self.trace.items() if site["type"] == "sample"}
         self.observed = {name: site for name, site in sites.items() if site["is_observed"]}
         latent = {name: site for name, site in sites.items() if not site["is_observed"]}
@@ -155,6 +154,16 @@ class _Known:
     @functools.cached_property
     def position(self) -> dict[str, jax.Array]:
         return {name: jnp.asarray(site["value"]) for name, site in self.latent.items()}
+
+    @functools.cached_property
+    def place(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
+        """``key -> `` values of the latent sites, random and not far out."""
+
+        def place(key: jax.Array) -> dict[str, jax.Array]:
+            trace = self.program.values(key)
+            return {name: jnp.asarray(trace[name]["value"]) for name in self.latent}
+
+        return jax.jit(place)
 
     @property
     def support(self) -> dict[str, Any]:
@@ -214,15 +223,16 @@ def _whole(known: _Known, why: str | None, discrete: Mapping[str, Any] | None = 
     return Model.from_log_density(Density(joint, why), known.position, known.support, known.derived)
 
 
-def _together(known: _Known, model: Model | None, data: Data | None, why: str) -> Model:
+def _together(known: _Known, split: tuple[Model, Data] | None, why: str) -> Model:
     """One density, the discrete sites summed out: row by row as the split does, or all their values together."""
-    if model is not None and data is not None:
+    if split is not None:
+        model, data = split
 
         def by_rows(params: PyTree) -> jax.Array:
             return model.log_prior(params) + jnp.sum(counted_log_likelihoods(model, params, data.arrays()))
 
         return Model.from_log_density(Density(by_rows), known.position, known.support, known.derived)
-    if known.discrete and any(site["scale"] is not None for site in known.discrete.values()):
+    if any(site["scale"] is not None for site in known.discrete.values()):
         raise ModelError(f"The discrete sites {listing(known.discrete)} are scaled, which no sum over them is.")
     table, count = _values(known.discrete)
     shapes = {name: jnp.shape(site["value"]) for name, site in known.discrete.items()}
@@ -242,8 +252,8 @@ def _values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str
     each, count = [], 1.0
     for name, site in sites.items():
         kind = type(base_of(site["fn"])).__name__
-        if not site["fn"].has_enumerate_support:
-            raise ModelError(f"The latent site {name!r} is discrete ({kind}) and takes no finite list of values.")
+        if not site["fn"].has_enumerate_support or site["fn"].event_dim:
+            raise ModelError(f"The latent site {name!r} is discrete ({kind}) and takes no finite list of numbers.")
         support = np.asarray(site["fn"].enumerate_support(expand=False)).ravel()
         each += [support] * (int(np.size(site["value"])) if size is None else size)
         count = math.prod(float(len(values)) for values in each)
@@ -275,25 +285,27 @@ class _NotRows(Exception):
     """A sentence about rows that are not to be had."""
 
 
-def _split(known: _Known) -> tuple[Model | None, Data | None, str]:
-    """The model and its data; or nothing, and why."""
+def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
+    """The model and its data; or None, and why."""
     try:
         axis = _axis(known)
         rest = {name: site for name, site in known.observed.items() if name not in axis.sites}
-        stray = [name for name in known.discrete if name not in axis.local]
-        if stray:
-            raise _NotRows(f"the discrete site {stray[0]!r} is shared by all rows")
+        for name in set(known.discrete) - set(axis.local):
+            raise _NotRows(f"the discrete site {name!r} is shared by all rows")
+        for name in (*known.latent, *rest):  # what is no part of a row's sum
+            if above := known._above("fn", name) & set(known.discrete):
+                raise _NotRows(f"{name!r} looks at the discrete site {listing(above)}")
         weights, said = _weights(known, axis), []
         for way in ("rows", "number", "all"):
             try:
-                return *_Split(known, axis, way).made(rest, weights), ""
+                return _Split(known, axis, way).made(rest, weights), ""
             except _NotRows:
                 raise
             except Exception as error:  # the user's program, run in a way that it was not written for
                 said.append(f"{way}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         raise _NotRows(f"one row cannot be told from all ({'; '.join(said)})")
     except _NotRows as error:
-        return None, None, f"This NumPyro model is one density of all rows together: {error}."
+        return None, f"This NumPyro model is one density of all rows together: {error}."
 
 
 def _axis(known: _Known) -> _Axis:
@@ -354,7 +366,7 @@ class _Split:
         self.looks = eval_provenance(self._parts, **rows) if rows else {}
         seen = frozenset().union(*(names for parts in self.looks.values() for names in parts.values()))
         self.inputs = [name for name in self.sliced if name in seen]
-        self.number = axis.plate or "row"
+        self.number = axis.plate if axis.plate and axis.plate not in self.inputs else "row"
         self.numbered = way != "rows" or bool(self.local)
         if way != "rows":
             self._no_neighbours()
@@ -439,7 +451,7 @@ class _Split:
         def one(i: jax.Array) -> jax.Array:
             z = {name: values[i, 0] for name, values in self.table.items()}
             found = self.sites(params, {name: value[None] for name, value in z.items()}, *self.given(x))
-            return sum((found[name].log_prob(z[name]) for name in z), start=jnp.zeros(()))
+            return jnp.asarray(sum(found[name].log_prob(z[name]) for name in z))
 
         return dist.CategoricalLogits(jax.vmap(one)(jnp.arange(self.count)))
 
@@ -528,11 +540,12 @@ class _Split:
         near = float(np.sqrt(jnp.finfo(jnp.result_type(float)).eps))
         rows = jax.tree.map(jnp.asarray, data.rows)
         for number in range(CHECKED):
-            trace = program.values(jax.random.fold_in(program.key, number))
-            params = {name: jnp.asarray(trace[name]["value"]) for name in self.known.latent}
+            params = self.known.place(jax.random.fold_in(program.key, number))
             for want, got in zip(jax.jit(theirs)(params), jax.jit(ours)(params, rows), strict=True):
                 want, got = np.asarray(want), np.asarray(got)
-                if not np.isfinite(want).any() or not np.allclose(got, want, near, near, equal_nan=True):
+                known = np.abs(want[np.isfinite(want)])
+                within = near * max(1.0, float(np.median(known)) if known.size else 1.0)
+                if not known.size or not np.allclose(got, want, near, within, equal_nan=True):
                     raise ValueError("its log densities differ from NumPyro's")
 
 

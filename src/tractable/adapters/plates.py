@@ -62,9 +62,8 @@ class Program:
 
     def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
         """Every site; latent ones uniform within ``radius`` of the unconstrained origin, discrete ones drawn."""
-        return self._run(
-            handlers.substitute(self._seeded(key), substitute_fn=init_to_uniform(radius=radius or 1e-6)), None
-        )
+        anywhere = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
+        return self._run(handlers.substitute(self._seeded(key), substitute_fn=anywhere), None)
 
     def drawn(self, key: jax.Array) -> Sites:
         """Every site, latent ones drawn from their priors."""
@@ -110,7 +109,7 @@ def row_of(fn: dist.Distribution, dim: int, row: Any = 0) -> dist.Distribution:
         dim: negative, where its rows lie in the batch shape.
         row: which, of a site of several; of one with a single row that one.
     """
-    base = base_of(fn) if not isinstance(fn, dist.Independent) else None
+    base: Any = fn if isinstance(fn, dist.Independent) else base_of(fn)
     rest = fn.batch_shape[: axis_of(fn, dim)] + fn.batch_shape[axis_of(fn, dim) + 1 :]
     if type(base) not in KINDS or any(size > 1 for size in rest):
         return Row(fn, jnp.asarray(row), dim)
@@ -147,10 +146,10 @@ class Row(dist.Distribution):
 
     def log_prob(self, value: Any) -> jax.Array:
         whole = jnp.broadcast_to(jnp.expand_dims(value, axis_of(self.fn, self.dim)), self.fn.shape())
-        return jnp.sum(self._cut(jnp.broadcast_to(self.fn.log_prob(whole), self.fn.batch_shape)))
+        return jnp.sum(self._cut(jnp.broadcast_to(jnp.asarray(self.fn.log_prob(whole)), self.fn.batch_shape)))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return self._cut(self.fn.sample(key, sample_shape), len(sample_shape))
+        return self._cut(jnp.asarray(self.fn.sample(key, sample_shape)), len(sample_shape))
 
     @property
     def mean(self) -> jax.Array:

@@ -205,7 +205,8 @@ class Posterior(Learnt):
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
         Args:
-            x: rows of inputs: an array, also memory-mapped, or a pytree of them.
+            x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a likelihood with a ``predict`` of
+                its own whatever that takes.
             level: of the intervals, in (0, 1).
             draws: of the parameters, at most, evenly over chains and time.
             seed: of the data drawn for the intervals.
@@ -223,6 +224,11 @@ class Posterior(Learnt):
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
         expect("predict(draws)", draws, Count)
+        own = getattr(self.model.likelihood, "predict", None)
+        if own is not None:
+            if calibrate is not None:
+                raise SettingsError("predict(calibrate=...) is of rows; this likelihood predicts by a law of its own.")
+            return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
             prediction.alike(self.data.given, x, "predict(x)")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
