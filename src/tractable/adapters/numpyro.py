@@ -72,10 +72,10 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     at random places, and is only given if they are equal.
 
     Returns:
-        ``model, data``. The data's ``given`` is the argument that has rows, or a dict of several by name, with the
-        plate's name for the row's number where a latent site has a value a row. Where no split is found, or the
-        arguments' rows do not say what theirs is: a program that looks at all rows for each (which a warning tells), or
-        else the whole density and None, and methods on minibatches say why.
+        ``model, data``. ``data.given`` is the argument that has rows, or a dict of several by name; where a latent site
+        has a value for each row, with the row's number under the plate's name. Where the program does not run on one
+        row, rows are taken out of the whole, which a warning tells; where there are no rows to be told apart, the model
+        is the whole density and the data None, and methods on minibatches say why.
 
     Raises:
         ModelError: as ``from_numpyro``.
@@ -91,6 +91,8 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     """
     known = _Known(Program(model, args, kwargs, seed))
     found, why = _split(known)
+    if found and why:
+        tell(why)
     return found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
 
 
@@ -144,6 +146,7 @@ class _Known:
             "fn": {name: jax.tree.leaves(site["fn"]) for name, site in sites.items()},
             "support": {name: jax.tree.leaves(site["fn"].support) for name, site in sites.items()},
             "scale": {name: jax.tree.leaves(site["scale"]) for name, site in sites.items()},
+            "seen": {name: [site["value"]] for name, site in sites.items() if site["is_observed"]},
             "value": {name: [site["value"]] for name, site in trace.items() if site["type"] == "deterministic"},
         }
 
@@ -286,10 +289,13 @@ class _NotRows(Exception):
 
 
 def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
-    """The model and its data; or None, and why."""
+    """The model and its data, and what is to be told of them; or None, and why."""
     try:
         axis = _axis(known)
         rest = {name: site for name, site in known.observed.items() if name not in axis.sites}
+        for name in axis.sites:
+            if above := known._above("seen", name):
+                raise _NotRows(f"what {name!r} is said to observe moves with {listing(above)}")
         for name in set(known.discrete) - set(axis.local):
             raise _NotRows(f"the discrete site {name!r} is shared by all rows")
         for name in (*known.latent, *rest):  # what is no part of a row's sum
@@ -298,12 +304,16 @@ def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
         weights, said = _weights(known, axis), []
         for way in ("rows", "number", "all"):
             try:
-                return _Split(known, axis, way).made(rest, weights), ""
+                return _Split(known, axis, way).made(rest, weights), "" if way != "all" else (
+                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch costs as much as they do, and no "
+                    f"other row is predicted. The program would not run on one row ({said[0]}). Give data as its "
+                    "arguments, arrays whose leading axis is the rows', and as another what it counts over all."
+                )
             except _NotRows:
                 raise
             except Exception as error:  # the user's program, run in a way that it was not written for
-                said.append(f"{way}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-        raise _NotRows(f"one row cannot be told from all ({'; '.join(said)})")
+                said.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        raise _NotRows(f"one row cannot be told from all ({'; '.join(dict.fromkeys(said))})")
     except _NotRows as error:
         return None, f"This NumPyro model is one density of all rows together: {error}."
 
@@ -483,12 +493,6 @@ class _Split:
         linear = self.through(model, data)
         if linear is not None:
             self.check(linear, data, rest)
-        elif self.way == "all":
-            tell(
-                f"split_numpyro runs the whole program for each of its {self.axis.size:,} rows, because what one row "
-                "looks at is not to be seen: give data as arguments of the program, arrays whose leading axis is the "
-                "rows', to predict for other rows, and to look at few in a minibatch."
-            )
         return linear or model, data
 
     def through(self, model: Model, data: Data) -> Model | None:
