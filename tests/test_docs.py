@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 CHAIN = Path(__file__).parents[1] / "docs" / "hidden-markov-chain.md"
+ELSEWHERE = CHAIN.with_name("models-from-elsewhere.md")
 NUMBER = r"-?\d+(?:\.\d+)?"
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,25 @@ def test_hidden_markov_chain(capsys):
         exec(compile(code, CHAIN.name, "exec"), names)
         printed = capsys.readouterr().out
         assert same(printed, said), f"printed:\n{printed}\nsaid:\n{said}"
+
+
+def ran_elsewhere(capsys, needing: bool) -> None:
+    names: dict = {}
+    for code, said in blocks(ELSEWHERE):
+        if code.startswith("# needs pymc") and not needing:
+            continue
+        exec(compile(code, ELSEWHERE.name, "exec"), names)
+        printed = capsys.readouterr().out
+        assert same(printed, said), f"printed:\n{printed}\nsaid:\n{said}"
+
+
+def test_models_from_elsewhere(capsys):
+    ran_elsewhere(capsys, False)
+
+
+def test_models_from_pymc(capsys):
+    pytest.importorskip("pymc")
+    ran_elsewhere(capsys, True)
 
 
 @pytest.mark.parametrize(

@@ -423,3 +423,75 @@ def test_rows_that_were_fitted_do_not_calibrate():
     with pytest.raises(DataError, match="kept out of the fit"):
         posterior.predict(x[:3], calibrate=tr.Data(y[:40], x[:40]))
     assert isinstance(told, Prediction) and jax.tree.all(jax.tree.map(lambda a: isinstance(a, np.ndarray), told))
+
+
+# By a likelihood's own law.
+
+
+class Autoregression:
+    """y_t ~ N(slope · y_t-1, noise²); a row is y_t, given the one before it."""
+
+    def __call__(self, params, x):
+        return dist.Normal(params["slope"] * x, params["noise"])
+
+    def predict(self, params, x, rows):
+        """y a number of steps after the last one, each of x."""
+        steps = jnp.arange(1, 1 + max(x))
+        spread = params["noise"] * jnp.sqrt(jnp.cumsum(params["slope"] ** (2 * (steps - 1))))
+        at = jnp.asarray(x) - 1
+        return dist.Normal((params["slope"] ** steps * rows[0][-1])[at], spread[at])
+
+
+def test_a_series_is_predicted_ahead():
+    """The law of total variance over draws of steps ahead, and an interval that holds what it says."""
+    model = tr.Model({"slope": dist.Uniform(-1.0, 1.0), "noise": dist.HalfNormal(1.0)}, Autoregression())
+    y = [1.0]
+    for _ in range(60):
+        y.append(0.8 * y[-1] + 0.5 * RNG.normal())
+    posterior = tr.infer(model, tr.Data(np.array(y[1:]), given=np.array(y[:-1])), tr.Laplace(), verify=None)
+    told = posterior.predict([1, 5], draws=200)
+    params, weights = posterior.spread(200)
+    for i, steps in enumerate([1, 5]):
+        means = params["slope"] ** steps * y[-1]
+        variances = params["noise"] ** 2 * np.sum(params["slope"][:, None] ** (2 * np.arange(steps)), 1)
+        mean = weights @ means
+        assert told.mean[i] == pytest.approx(mean)
+        assert told.aleatoric[i] == pytest.approx(np.sqrt(weights @ variances))
+        assert told.epistemic[i] == pytest.approx(np.sqrt(weights @ (means - mean) ** 2))
+        for bound, level in ((told.lower, 0.05), (told.upper, 0.95)):
+            below = weights @ stats.norm.cdf(bound[i], means, np.sqrt(variances))
+            assert abs(below - level) < Z * np.sqrt(level * (1 - level) / 1000)
+    with pytest.raises(SettingsError, match="law of its own"):
+        posterior.predict([1], calibrate=y)
+
+
+class Process:
+    """A Gaussian process; a row is all of its values, given where they are."""
+
+    def cov(self, params, a, b):
+        return params["scale"] ** 2 * jnp.exp(-0.5 * jnp.square(a[:, None] - b[None]))
+
+    def __call__(self, params, x):
+        noisy = self.cov(params, x, x) + 0.01 * jnp.eye(len(x))
+        return dist.MultivariateNormal(jnp.zeros(len(x)), noisy)
+
+    def predict(self, params, x, rows):
+        (y,), (seen,) = rows
+        gain = jnp.linalg.solve(self.cov(params, seen, seen) + 0.01 * jnp.eye(len(seen)), self.cov(params, seen, x)).T
+        left = self.cov(params, x, x) - gain @ self.cov(params, seen, x) + 0.01 * jnp.eye(len(x))
+        return dist.MultivariateNormal(gain @ y, left)
+
+
+def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    x = np.linspace(0.0, 5.0, 12)
+    y, new = np.sin(x), np.array([0.3, 4.0, 7.0])
+    kernel = ConstantKernel(1.3**2) * RBF(1.0) + WhiteKernel(0.01)
+    exact = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(x[:, None], y)
+    mean, sd = exact.predict(new[:, None], return_std=True)
+    told = prediction.ahead(Process().predict, {"scale": np.array([1.3])}, np.ones(1), new, (y[None], x[None]))
+    np.testing.assert_allclose(told.mean, mean, atol=1e-6)
+    np.testing.assert_allclose(told.sd, sd, atol=1e-6)
+    assert np.all(told.epistemic < 1e-9)  # of one θ

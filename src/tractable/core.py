@@ -14,7 +14,7 @@ from numpyro.distributions.transforms import IdentityTransform, IndependentTrans
 from tractable.data.rows import Batch, Data, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
-from tractable.tools.priors import check_prior, is_distribution
+from tractable.tools.priors import check_prior, is_distribution, is_improper
 from tractable.tools.words import Spelt
 
 __all__ = [
@@ -115,14 +115,18 @@ class Model(Spelt):
 
     Args:
         prior: pytree of numpyro distributions, one for each parameter (its shape is the parameter's);
-            or a callable log density, with ``position`` an example of what it takes.
+            or a callable log density, with ``position`` an example of what it takes. One that can be drawn from has a
+            ``sample(key) -> params``.
         likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` where the data have a ``given``:
             the distribution of **one** datum (or a pytree of them shaped like one datum). The library
-            maps, sums and scales it.
+            maps, sums and scales it. One with a ``predict(params, x, (y, given))``, the distribution of y* at x given θ
+            and the rows learnt from, predicts by that: functions of the future, such as a series or a Gaussian process.
         position: example parameters where the prior is a callable; chains start near it.
         support: pytree of numpyro constraints shaped like ``position``; real by default.
         start: ``key -> params`` where methods begin, for models whose prior or whose origin is no place to climb
             from: a network's weights. By default methods begin around the origin of the unconstrained space.
+        derived: ``params -> `` dict of arrays that follow from them and are told beside them: in summaries, in ArviZ
+            and by ``posterior.derived()``.
 
     From the supports come bijections to the reals, with their log-determinants: every method moves in an
     unconstrained space, every result comes back in the user's.
@@ -141,6 +145,7 @@ class Model(Spelt):
     position: Any = None
     support: Any = None
     start: Callable[[jax.Array], Any] | None = None
+    derived: Callable[[Any], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.prior_is_callable:
@@ -160,8 +165,9 @@ class Model(Spelt):
 
     @classmethod
     def from_log_density(
-        cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None
-    ) -> "Model":
+        cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None,
+        derived: Callable[[Any], dict[str, Any]] | None = None,
+    ) -> "Model":  # fmt: skip
         """Any unnormalised log density over a pytree of reals; no data.
 
         Args:
@@ -169,12 +175,20 @@ class Model(Spelt):
             position: an example position, where chains start (each jittered).
             support: pytree of numpyro constraints shaped like ``position``; real by default. The log-determinant is
                 added.
+            derived: as for ``Model``.
         """
-        return cls(log_density, None, position, support)
+        return cls(log_density, None, position, support, derived=derived)
 
     @property
     def prior_is_callable(self) -> bool:
         return callable(self.prior) and not is_distribution(self.prior)
+
+    @property
+    def drawable(self) -> bool:
+        """Whether the prior can be drawn from."""
+        if self.prior_is_callable:
+            return hasattr(self.prior, "sample")
+        return not any(map(is_improper, jax.tree.leaves(self.prior, is_leaf=is_distribution)))
 
     @functools.cached_property
     def bijectors(self) -> list:
@@ -219,6 +233,8 @@ class Model(Spelt):
 
     def sample_prior(self, key: jax.Array) -> PyTree:
         """One draw of the parameters from the prior."""
+        if self.prior_is_callable:
+            return self.prior.sample(key)
         leaves, treedef = jax.tree.flatten(self.prior, is_leaf=is_distribution)
         keys = jax.random.split(key, len(leaves))
         return jax.tree.unflatten(treedef, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])

@@ -139,7 +139,10 @@ class Learnt:
         """R-hat, effective draws and Monte-Carlo errors of the k parameters."""
         if self.unconstrained is None:
             raise RunError("This run kept no draws to diagnose.")
-        values = self.values
+        return self.diagnose(self.values)
+
+    def diagnose(self, values: np.ndarray) -> Diagnosed:
+        """The same of what follows from the draws, (chain, draw, k)."""
         if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
             values = values[:, self.weights.all(0)]  # a cycle's exploring part is not a draw
         return diagnose(values)

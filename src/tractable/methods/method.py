@@ -15,7 +15,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, whole
 from tractable.data.rows import Data, Plan
 from tractable.methods.session import Session
-from tractable.tools.errors import SettingsError
+from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Settings
 from tractable.tools.words import nearest
 
@@ -111,6 +111,10 @@ class Method(Settings):
 
     def needed(self, model: Model) -> Any:
         """The model as this method takes it, or a sentence where it cannot learn it."""
+        if self.minibatch and (why := getattr(model.prior, "why", None)):
+            raise ModelError(
+                f"{type(self).__name__} takes minibatches of rows. {why} Use NUTS(), or MAP() without batches."
+            )
         return model
 
     def plan(self, data: Data | None) -> Plan | None:

@@ -92,7 +92,7 @@ class LatentModel(Model):
             ``latent`` looks at x.
         statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient; without a
             begin it begins at a draw from the prior.
-        position, support, start: as for ``Model``.
+        position, support, start, derived: as for ``Model``.
 
     A model whose z is summed or integrated out in closed form some other way (a chain, a normal code) is made by
     ``LatentModel.from_steps``.
@@ -130,9 +130,9 @@ class LatentModel(Model):
         self, prior: PyTree, latent: Callable, likelihood: Callable, *, causes: PyTree = None,
         statistics: Callable | None = None, m_step: MStep | None = None, begin: Callable | None = None,
         examine: Callable | None = None, position: PyTree = None, support: PyTree = None,
-        start: Callable | None = None,
+        start: Callable | None = None, derived: Callable[[Any], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(prior, self._marginal, position, support, start)
+        super().__init__(prior, self._marginal, position, support, start, derived)
         if (m_step is None) != (statistics is None):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
         self.latent, self.conditional = latent, likelihood
@@ -180,7 +180,7 @@ class LatentModel(Model):
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
         made = type(self).__new__(type(self))
         vars(made).update(vars(self))
-        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start)
+        Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
         if set(changed) & {*Sums._fields, "m_step"}:  # what was said of other steps

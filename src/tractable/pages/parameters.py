@@ -100,8 +100,9 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, weights: bool = Tr
     """The numbers one by one; without a linear model's ``weights`` where they were told otherwise."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
-    kept = listed(posterior.model)
-    table, inside = summary(posterior).loc[kept], int(np.sum(~kept))
+    table, kept = summary(posterior), listed(posterior.model)
+    kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and what the model derives
+    table, inside = table.loc[kept], int(np.sum(~kept))
     if not weights:
         table = table.loc[[not str(name).startswith("weights[") for name in table.index]]
     beside = [f"{'And ' * bool(len(table))}{inside:,} weights of a network, layer by layer below."] * bool(inside)
@@ -180,7 +181,10 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     others = listed(posterior.model)
     if not others.any():
         return []
-    table, labels = posterior.summary()[others], [label for label, kept in zip(labels, others, strict=True) if kept]
+    table, labels = (
+        posterior.summary(derived=False)[others],
+        [label for label, kept in zip(labels, others, strict=True) if kept],
+    )
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
     kept, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
     reach = 1.645 * np.nan_to_num(sd[kept])

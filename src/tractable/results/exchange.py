@@ -86,11 +86,18 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         weights = {} if data is None or data.weights is None else {"weights": data.weights}
         return columns(1, "x") | weights
 
+    def derived() -> dict[str, np.ndarray]:
+        try:
+            return named(posterior.derived(draws=draws), "derived")
+        except DataError as error:  # it would not fit
+            tell(f"to_arviz leaves out what the model derives. {error}")
+            return {}
+
     def one_chain(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: a[None] for name, a in variables.items()}
 
     return {
-        "posterior": lambda: named(jax.tree.map(thinned, posterior.draws), "parameters"),
+        "posterior": lambda: named(jax.tree.map(thinned, posterior.draws), "parameters") | derived(),
         "sample_stats": stats,
         "log_likelihood": lambda: {_of_y(data): posterior.log_likelihood(draws=draws)},
         "log_prior": lambda: {"log_prior": thinned(log_priors(posterior.model, posterior.draws))},

@@ -20,7 +20,6 @@ from tractable.core import Data, Model, log_density, needed_likelihood
 from tractable.models.causes import sample_of
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
-from tractable.tools.priors import is_distribution, is_improper
 from tractable.tools.words import counted
 
 PyTree = Any
@@ -143,12 +142,27 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
     Raises:
         ModelError: a prior that is only a log density, or is none.
     """
-    if model.prior_is_callable or any(map(is_improper, jax.tree.leaves(model.prior, is_leaf=is_distribution))):
+    if not model.drawable:
         raise ModelError(
             "This model's prior cannot be drawn from: it is a log density, or improper. Give proper numpyro "
             "distributions, or look at posterior.posterior_predictive()."
         )
     return jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(seed), count))
+
+
+def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, np.ndarray]:
+    """What the model derives from draws (s, ...) of its parameters, (s, ...) each; arrays of at most ``most`` numbers.
+
+    Raises:
+        DataError: it would take more than ``LIMIT`` bytes.
+    """
+    if model.derived is None:
+        return {}
+    theta = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), params)
+    shapes = {name: a for name, a in jax.eval_shape(model.derived, theta).items() if most is None or a.size <= most}
+    fits("derived()", length(params), 1, sum(a.size for a in shapes.values()), jnp.result_type(float).itemsize)
+    told = _derived(model, tuple(shapes), params)
+    return {name: np.asarray(told[name]) for name in shapes}
 
 
 def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
@@ -307,6 +321,15 @@ def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
         return _row_samples(model, jax.random.fold_in(key, at[1]), at[0], chunk, index)
 
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
+    def one(theta: PyTree) -> dict[str, jax.Array]:
+        found = {} if model.derived is None else model.derived(theta)
+        return {name: jnp.asarray(found[name]) for name in names}
+
+    return jax.lax.map(one, params, batch_size=ABREAST)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -35,6 +35,7 @@ from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import model_fingerprint, write
 from tractable.results.scaling import power_scaled
+from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.settings import Count, Seed, Share, expect
 from tractable.tools.shared import recipe
@@ -43,6 +44,7 @@ from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
 
 PyTree = Any
+TOLD = 30  # numbers of something derived, at most, that a summary lists
 AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
 
 
@@ -71,28 +73,70 @@ class Posterior(Learnt):
 
     _repr_html_ = as_html
 
-    def summary(self, level: float = 0.9) -> Any:
-        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known."""
+    def summary(self, level: float = 0.9, *, derived: bool = True) -> Any:
+        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known.
+
+        Args:
+            level: of the interval, in (0, 1).
+            derived: have what the model derives follow the parameters, arrays of at most 30 numbers.
+        """
         import pandas as pd
 
         from tractable.results.summary import Summary
 
         expect("summary(level)", level, Share)
-        mean, sd = self.flat_moments
-        if self.unconstrained is None or not self.count:
-            return Summary({"mean": mean, "sd": sd}, index=pd.Index(self.names, name="parameter"))
+        kept = self.unconstrained is not None and self.count > 0
+        own = self._table(self.names, self.values if kept else None, *self.flat_moments, level)
+        can = derived and self.model.derived is not None and (kept or self.is_point)
+        names, values = self._told if can else ([], np.zeros(0))
+        if not names:
+            return Summary(own)
+        flat = values.reshape(-1, values.shape[-1])
+        mean, sd = flat[0], np.full(len(names), np.nan)
+        if kept:
+            weights = None if self.weights is None else self.weights.ravel()
+            mean = np.average(flat, axis=0, weights=weights)
+            sd = np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
+        more = self._table(names, values if kept else None, mean, sd, level)
+        return Summary(pd.concat([own, more]).rename_axis("parameter"))
+
+    def _table(
+        self, names: list[str], values: np.ndarray | None, mean: np.ndarray, sd: np.ndarray, level: float
+    ) -> Any:
+        """The rows of a summary: of values (chain, draw, k), where draws were kept."""
+        import pandas as pd
+
+        table, index = {"mean": mean, "sd": sd}, pd.Index(names, name="parameter")
+        if values is None:
+            return pd.DataFrame(table, index=index)
         low, high = (1 - level) / 2, (1 + level) / 2
-        flat = self.values.reshape(-1, len(self.names))
         weights = None if self.weights is None else self.weights.ravel()
-        bounds = weighted_quantiles(flat, [low, high], weights)
-        seen = self.diagnosed
-        return Summary(
-            {
-                "mean": mean, "sd": sd, f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1],
-                "mcse_mean": seen.mcse_mean, "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
-            },
-            index=pd.Index(self.names, name="parameter"),
-        )  # fmt: skip
+        bounds = weighted_quantiles(values.reshape(-1, len(names)), [low, high], weights)
+        seen = self.diagnosed if names is self.names else self.diagnose(values)
+        table |= {
+            f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1], "mcse_mean": seen.mcse_mean,
+            "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
+        }  # fmt: skip
+        return pd.DataFrame(table, index=index)
+
+    def derived(self, *, draws: int | None = None) -> dict[str, np.ndarray]:
+        """What the model derives from its parameters, of every draw: arrays (chain, draw, ...) by name.
+
+        Args:
+            draws: of a chain, at most, evenly over time; by default all.
+        """
+        values, params = self._each(draws)
+        found = pointwise.derived(self.model, params)
+        return {name: a.reshape(*values.shape[:2], *a.shape[1:]) for name, a in found.items()}
+
+    @functools.cached_property
+    def _told(self) -> tuple[list[str], np.ndarray]:
+        """Names of what is derived and is not too much to be told number by number, and its values (chain, draw, m)."""
+        values, params = self._each(None)
+        found = pointwise.derived(self.model, params, most=TOLD)
+        flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in found.values()]
+        names = tree.names({name: a[0] for name, a in found.items()})
+        return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
@@ -161,7 +205,8 @@ class Posterior(Learnt):
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
         Args:
-            x: rows of inputs: an array, also memory-mapped, or a pytree of them.
+            x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a likelihood with a ``predict`` of
+                its own whatever that takes.
             level: of the intervals, in (0, 1).
             draws: of the parameters, at most, evenly over chains and time.
             seed: of the data drawn for the intervals.
@@ -179,6 +224,11 @@ class Posterior(Learnt):
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
         expect("predict(draws)", draws, Count)
+        own = getattr(self.model.likelihood, "predict", None)
+        if own is not None:
+            if calibrate is not None:
+                raise SettingsError("predict(calibrate=...) is of rows; this likelihood predicts by a law of its own.")
+            return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
             prediction.alike(self.data.given, x, "predict(x)")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)

@@ -107,6 +107,36 @@ def predict(
     return _told(model, kind, each, params, weights, rows, count, level, seed)
 
 
+def ahead(
+    own: Callable, params: PyTree, weights: np.ndarray, x: PyTree, rows: PyTree, *, level: float = 0.9, seed: int = 0
+) -> Prediction:
+    """The same by a likelihood's own ``predict(params, x, rows)``, of all x together.
+
+    Args:
+        own: gives the distribution of y* at x given θ and the rows learnt from; its mean is (n, ...).
+        rows: (y, given), (N, ...) each.
+    """
+    expect("predict(level=...)", level, Share)
+    expect("predict(seed)", seed, Seed)
+    params, weights = _counted(params, weights)
+    each = -(-SAMPLES // len(weights))
+
+    @jax.jit
+    def told(params: PyTree, rows: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def one(draw: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            d = own(draw[0], x, rows)
+            return d.mean, d.variance, d.sample(jax.random.fold_in(jax.random.key(seed), draw[1]), (each,))
+
+        return jax.lax.map(one, (params, jnp.arange(len(weights))))
+
+    means, variances, drawn = map(np.asarray, told(params, jax.tree.map(jnp.asarray, rows)))
+    mean, within = np.tensordot(weights, means, 1), np.tensordot(weights, variances, 1)
+    between = np.tensordot(weights, np.square(means - mean), 1)
+    samples = np.moveaxis(drawn.reshape(-1, *mean.shape), 0, -1).copy()
+    bounds = _bounds(samples, np.repeat(weights, each), level)
+    return Prediction(mean, np.sqrt(within + between), np.sqrt(within), np.sqrt(between), *bounds)
+
+
 def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
     """What is told of rows; with intervals of ``each`` data a draw, NaN for 0."""
     activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)

@@ -19,10 +19,10 @@ PyTree = Any
 
 def check(model: Model, data: Data) -> None:
     """Raise the first reason for which rows like these cannot be drawn, a ModelError or a DataError."""
-    if model.prior_is_callable:
+    if model.prior_is_callable and not model.drawable:
         raise ModelError(
             "calibrate draws parameters from the prior, and a callable log density cannot be drawn from: give Model a "
-            "pytree of numpyro distributions."
+            "pytree of numpyro distributions, or the density a sample(key)."
         )
     for path, leaf in jax.tree_util.tree_flatten_with_path(model.prior, is_leaf=is_distribution)[0]:
         if is_improper(leaf):

@@ -1,0 +1,160 @@
+"""A NumPyro program run at full size, or for one row of a plate; and the distribution of one row of a site."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro import handlers
+from numpyro.infer import init_to_uniform
+from numpyro.primitives import Messenger
+
+from tractable.models.causes import base_of
+from tractable.tools import tree
+
+PyTree = Any
+Sites = dict[str, Any]  # of a trace, by name
+# Distributions that are made anew of their parameters: what looks at their kind finds it. Others are wrapped.
+KINDS = (
+    dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.LogNormal, dist.Gamma, dist.Beta, dist.Exponential,
+    dist.Poisson, dist.NegativeBinomial2, dist.BernoulliLogits, dist.BernoulliProbs, dist.BinomialLogits,
+    dist.BinomialProbs, dist.CategoricalLogits, dist.CategoricalProbs, dist.OrderedLogistic,
+)  # fmt: skip
+
+
+class Plates(Messenger):
+    """Every plate at its full size, whatever it subsamples; one of them, where it is named, at a single row."""
+
+    def __init__(self, fn: Callable, plate: str | None = None, at: Any = 0) -> None:
+        super().__init__(fn)
+        self.plate, self.at = plate, at
+
+    def process_message(self, msg: Any) -> None:
+        if msg["type"] == "plate":
+            size = msg["args"][0]
+            alone = msg["name"] == self.plate
+            msg["args"] = (size, 1 if alone else size)
+            with jax.ensure_compile_time_eval():  # NumPy arrays are indexed by numbers, not by what jit traces
+                msg["value"] = jnp.reshape(self.at, (1,)) if alone else jnp.arange(size)
+
+
+class Program:
+    """A NumPyro model and its arguments.
+
+    Attributes:
+        arrays: the arrays among its arguments, by name: ``x``, or ``data.x`` within a dict.
+    """
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any], seed: int) -> None:
+        self.model, self.key = model, jax.random.key(seed)
+        self.bound = inspect.signature(model).bind(*args, **kwargs)
+        leaves, self.structure = jax.tree_util.tree_flatten_with_path(dict(self.bound.arguments))
+        self.leaves = {tree.path_name(path): leaf for path, leaf in leaves}
+        self.arrays = {name: leaf for name, leaf in self.leaves.items() if jnp.ndim(leaf) and hasattr(leaf, "dtype")}
+
+    def trace(
+        self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None, at: Any = 0
+    ) -> Sites:
+        """Every site, latent ones at ``values``, with other ``arrays`` for arguments of their names."""
+        return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
+
+    def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
+        """Every site; latent ones uniform within ``radius`` of the unconstrained origin, discrete ones drawn."""
+        anywhere = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
+        return self._run(handlers.substitute(self._seeded(key), substitute_fn=anywhere), None)
+
+    def drawn(self, key: jax.Array) -> Sites:
+        """Every site, latent ones drawn from their priors."""
+        return self._run(self._seeded(key), None)
+
+    def _seeded(self, key: jax.Array, plate: str | None = None, at: Any = 0) -> Callable:
+        return handlers.seed(Plates(self.model, plate, at), key)
+
+    def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
+        leaves = [(arrays or {}).get(name, leaf) for name, leaf in self.leaves.items()]
+        arguments = jax.tree.unflatten(self.structure, leaves)
+        # Its arguments in the order of the signature, which a pytree of them does not keep.
+        ordered = {name: arguments[name] for name in self.bound.arguments}
+        bound = inspect.BoundArguments(self.bound.signature, ordered)  # pyright: ignore[reportArgumentType]
+        trace = handlers.trace(model).get_trace(*bound.args, **bound.kwargs)
+        for site in trace.values():
+            if site["type"] == "sample" and site["is_observed"]:  # a distribution of one may be of many observations
+                fn, shape = site["fn"], jnp.shape(site["value"])
+                batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
+                site["fn"] = fn if batch == fn.batch_shape else fn.expand(batch)
+        return trace
+
+
+def log_prob(site: Any) -> jax.Array:
+    """log p of a site's value, of its batch shape, in nats; not scaled."""
+    return jnp.broadcast_to(site["fn"].log_prob(site["value"]), site["fn"].batch_shape)
+
+
+def scaled(site: Any) -> jax.Array:
+    """The whole of it, as NumPyro counts it: ()."""
+    return jnp.sum(log_prob(site) * (1.0 if site["scale"] is None else site["scale"]))
+
+
+def axis_of(fn: dist.Distribution, dim: int) -> int:
+    """The axis of a site's value that a plate of (negative) ``dim`` lies along."""
+    return len(fn.batch_shape) + dim
+
+
+def row_of(fn: dist.Distribution, dim: int, row: Any = 0) -> dist.Distribution:
+    """The distribution of one row of a site, of batch shape ().
+
+    Args:
+        dim: negative, where its rows lie in the batch shape.
+        row: which, of a site of several; of one with a single row that one.
+    """
+    base: Any = fn if isinstance(fn, dist.Independent) else base_of(fn)
+    rest = fn.batch_shape[: axis_of(fn, dim)] + fn.batch_shape[axis_of(fn, dim) + 1 :]
+    if type(base) not in KINDS or any(size > 1 for size in rest):
+        return Row(fn, jnp.asarray(row), dim)
+    # Batch axes other than the rows' are of length 1 each, so that only the rows' one is looked along.
+    fields = {}
+    for name, constraint in type(base).arg_constraints.items():
+        value = jnp.asarray(getattr(base, name))
+        shape = value.shape[value.ndim - constraint.event_dim :]
+        batch = value.reshape(-1, *shape)
+        fields[name] = batch[0 if len(batch) == 1 else row]
+    made = type(base)(**fields)
+    return made.expand(rest).to_event(len(rest)) if rest else made
+
+
+class Row(dist.Distribution):
+    """One row of a distribution of several; what lies beside it in the batch is part of the datum."""
+
+    pytree_data_fields = ("fn", "row")
+    pytree_aux_fields = ("dim",)
+
+    def __init__(self, fn: dist.Distribution, row: jax.Array, dim: int) -> None:
+        self.fn, self.row, self.dim = fn, row, dim
+        at = axis_of(fn, dim)
+        super().__init__((), (*fn.batch_shape[:at], *fn.batch_shape[at + 1 :], *fn.event_shape), validate_args=False)
+
+    def _cut(self, values: jax.Array, before: int = 0) -> jax.Array:
+        """This row of values (..., batch, event)."""
+        at = before + axis_of(self.fn, self.dim)
+        return jnp.take(values, self.row if values.shape[at] > 1 else 0, axis=at)
+
+    @property
+    def support(self) -> Any:
+        return self.fn.support
+
+    def log_prob(self, value: Any) -> jax.Array:
+        whole = jnp.broadcast_to(jnp.expand_dims(value, axis_of(self.fn, self.dim)), self.fn.shape())
+        return jnp.sum(self._cut(jnp.broadcast_to(jnp.asarray(self.fn.log_prob(whole)), self.fn.batch_shape)))
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return self._cut(jnp.asarray(self.fn.sample(key, sample_shape)), len(sample_shape))
+
+    @property
+    def mean(self) -> jax.Array:
+        return self._cut(jnp.broadcast_to(self.fn.mean, self.fn.shape()))
+
+    @property
+    def variance(self) -> jax.Array:
+        return self._cut(jnp.broadcast_to(self.fn.variance, self.fn.shape()))
