@@ -1,7 +1,7 @@
 """The words: what is believed (Model), what is seen (Data, Batch), how one moves (Kernel)."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -123,6 +123,7 @@ class Model(Spelt):
         support: pytree of numpyro constraints shaped like ``position``; real by default.
         start: ``key -> params`` where methods begin, for models whose prior or whose origin is no place to climb
             from: a network's weights. By default methods begin around the origin of the unconstrained space.
+        labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
 
     From the supports come bijections to the reals, with their log-determinants: every method moves in an
     unconstrained space, every result comes back in the user's.
@@ -141,6 +142,7 @@ class Model(Spelt):
     position: Any = None
     support: Any = None
     start: Callable[[jax.Array], Any] | None = None
+    labels: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         if self.prior_is_callable:
@@ -252,7 +254,7 @@ class Model(Spelt):
     @functools.cached_property
     def names(self) -> list[str]:
         """One name for each of the k numbers of the user's parameters."""
-        return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
+        return tree.names(jax.eval_shape(self.example, jax.random.key(0)), self.labels)
 
     @property
     def through(self) -> Through | None:
