@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from commands import run
 from scipy import stats
 
 import tractable as tr
@@ -266,3 +267,20 @@ def test_a_level_never_seen_is_refused():
     fitted = regression("y ~ z", TABLE)
     with pytest.raises(DataError, match=r"levels \(q\)"):
         fitted.rows(pd.DataFrame({"z": ["a", "q"]}))
+
+
+def test_command_line(tmp_path):
+    """A run is gone on with from its folder, and predicts where its table is gone."""
+    table = TABLE.assign(y=np.random.default_rng(9).poisson(np.exp(0.3 * X)))
+    path, folder, out = tmp_path / "t.csv", tmp_path / "run", tmp_path / "p.csv"
+    table.to_csv(path, index=False)
+    options = ("--method", "laplace", "--verify", "none", "--held-out", 0.2, "--quiet", "--out", folder)
+    done = run("fit", path, "--formula", "y ~ poly(x, 2) + z + (1|school)", *options)
+    assert done.exit_code in (0, 3), done.output
+    new = tmp_path / "new.csv"
+    table.head(3).drop(columns="y").to_csv(new, index=False)
+    path.unlink()
+    assert run("predict", folder, new, "--out", out).exit_code == 0
+    assert len(pd.read_csv(out)) == 3
+    page = (folder / "report.html").read_text()
+    assert "sd(1|school)" in page and "poly(x, 2)[0]" in page
