@@ -148,8 +148,8 @@ class Encoded(NamedTuple):
     @property
     def given(self) -> PyTree:
         """What a model of these rows sees beside y: x, or with an offset or groups all by name."""
-        offset = {} if self.offset is None else {"offset": self.offset}
-        return {"x": self.x, **offset, **self.groups} if self.groups else {"x": self.x, **offset} if offset else self.x
+        beside = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
+        return {"x": self.x} | beside if beside else self.x
 
 
 def fit_encoder(

@@ -186,7 +186,10 @@ class Formula:
 
     @classmethod
     def from_dict(cls, saved: dict[str, str]) -> "Formula":
-        table = pd.read_parquet(io.BytesIO(base64.b64decode(saved["table"])))
+        try:
+            table = pd.read_parquet(io.BytesIO(base64.b64decode(saved["table"], validate=True)))
+        except (ValueError, OSError) as error:
+            raise DataError(f"The formula's training columns are damaged: {error}. Fit it anew.") from error
         return cls(saved["text"], table, list(table.columns))
 
 

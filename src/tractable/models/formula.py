@@ -62,7 +62,7 @@ def regression(
     independent: their correlation is not modelled, as in bambi.
 
     Effects are in the table's units, and so are their priors. Those that are not given are weakly informative, by what
-    a column can do (Gelman et al. 2008; rstanarm's and bambi's default, Capretto et al. 2022, section 3.1):
+    a column can do (Gelman et al. 2008; rstanarm's default, and bambi's of most families, Capretto et al. 2022):
 
         β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) of normal, sd(log y) of lognormal targets, else 1
         intercept of a mean row ~ N(m, (2.5 s)²),  m = mean of y, or of its logarithm; of classes and shares 0
@@ -129,7 +129,8 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     mean = x.mean(0)
     about = np.zeros_like(mean) if kind.intercept else mean
     scales = _scales(family, names, x, rows)
-    told = _Given(priors or {}, names, formula.parts, terms, kind.others(len(encoder.target.classes)), scales)
+    parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
+    told = _Given(priors or {}, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
     centred = _centred(x, rows, terms, family in ("lognormal", "gamma"))
     prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, told, scales)), **told.others}
 
@@ -137,7 +138,8 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
         given = given if isinstance(given, dict) else {"x": given}
         each = params["effects"]
         u = each[len(names) + len(terms) :]
-        eta = jnp.dot(given["x"][kept] - about, each[: len(names)]) + given.get("offset", 0.0)
+        x = given["x"] if kept.all() else given["x"][kept]
+        eta = jnp.dot(x - about, each[: len(names)]) + given.get("offset", 0.0)
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
     labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
@@ -179,11 +181,17 @@ class _Given:
                     f"priors has {name!r}, and the formula no such parameter; it has {listing(known)}."
                     f"{nearest(name, known)}"
                 )
-            expected = constraints.real if name in parts else constraints.positive if name in sds else None
-            if not isinstance(prior, Prior) or (expected is not None and prior.shape() != ()):
-                raise ModelError(f"The prior of {name!r} is one numpyro distribution of one number; got {prior!r}.")
-            if expected is not None and prior.support is not expected:
-                what = "any sign, such as dist.Normal" if name in parts else "above 0, such as dist.HalfNormal"
+            if name in others:
+                if prior.shape() != others[name].shape() or type(prior.support) is not type(others[name].support):
+                    like = type(others[name]).__name__
+                    raise ModelError(
+                        f"The prior of {name!r} expects the support of {like}; got {type(prior).__name__}."
+                    )
+                continue
+            if prior.shape() != ():
+                raise ModelError(f"The prior of {name!r} is a distribution of one number; got {prior!r}.")
+            if prior.support is not (constraints.positive if name in sds else constraints.real):
+                what = "above 0, such as dist.HalfNormal" if name in sds else "any sign, such as dist.Normal"
                 raise ModelError(f"The prior of {name!r} expects numbers of {what}; got {type(prior).__name__}.")
         whole = {each: priors[part] for part, features in parts.items() if part in priors for each in features}
         own = whole | {name: prior for name, prior in priors.items() if name in names}
@@ -201,7 +209,7 @@ class _Given:
 class Coordinates(NamedTuple):
     """How coordinates become effects v = (β, sd, u) in the table's units.
 
-        β = origin + root ζ,   sd_t = e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
+        β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
         unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g] where they say much
 
     ``root`` makes columns of x uncorrelated, of mean 0 and of one scale. A group that many rows tell is its rows' own
