@@ -254,7 +254,7 @@ BAD_PRIORS = {
     "misspelt": ({"sd(1|scool)": dist.HalfNormal(1.0)}, r"Did you mean 'sd\(1\|school\)'"),
     "negative sd": ({"sd(1|school)": dist.Normal(0.0, 1.0)}, "numbers of above 0"),
     "positive effect": ({"x": dist.HalfNormal(1.0)}, "numbers of any sign"),
-    "negative noise": ({"noise": dist.Normal(0.0, 1.0)}, "support of a"),
+    "negative noise": ({"noise": dist.Normal(0.0, 1.0)}, "support of Exponential"),
     "several numbers": ({"x": dist.Normal(jnp.zeros(2), 1.0)}, "a distribution of one number"),
 }
 
