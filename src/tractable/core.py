@@ -1,7 +1,7 @@
 """The words: what is believed (Model), what is seen (Data, Batch), how one moves (Kernel)."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,6 +127,7 @@ class Model(Spelt):
             from: a network's weights. By default methods begin around the origin of the unconstrained space.
         derived: ``params -> `` dict of arrays that follow from them and are told beside them: in summaries, in ArviZ
             and by ``posterior.derived()``.
+        labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
 
     From the supports come bijections to the reals, with their log-determinants: every method moves in an
     unconstrained space, every result comes back in the user's.
@@ -146,6 +147,7 @@ class Model(Spelt):
     support: Any = None
     start: Callable[[jax.Array], Any] | None = None
     derived: Callable[[Any], dict[str, Any]] | None = None
+    labels: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         if self.prior_is_callable:
@@ -268,7 +270,7 @@ class Model(Spelt):
     @functools.cached_property
     def names(self) -> list[str]:
         """One name for each of the k numbers of the user's parameters."""
-        return tree.names(jax.eval_shape(self.example, jax.random.key(0)))
+        return tree.names(jax.eval_shape(self.example, jax.random.key(0)), self.labels)
 
     @property
     def through(self) -> Through | None:

@@ -68,6 +68,7 @@ def fit(
     seed: o.Seed = None,
     out: o.Out = None,
     held_out: o.HeldOut = 0.2,
+    formula: o.Formula = None,
     family: o.FitFamily = None,
     exclude: o.Exclude = None,
     weights: o.Weights = None,
@@ -93,9 +94,10 @@ def fit(
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
     A table gets a generalised linear model, or a network: Normal for a number, Bernoulli for two classes, Categorical
-    for more. With --model gaussian-mixture nothing is explained: mixtures of normals of all its numbers are fitted, one
-    for each number of components, and one of them is chosen. With --model vae or belief-network causes are learnt that
-    are behind whole rows, of a table's numbers or of an array of images.
+    for more. With --formula its effects, their interactions and those of groups are what you write. With --model
+    gaussian-mixture nothing is explained: mixtures of normals of all its numbers are fitted, one for each number of
+    components, and one of them is chosen. With --model vae or belief-network causes are learnt that are behind whole
+    rows, of a table's numbers or of an array of images.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps what it has.
@@ -117,6 +119,7 @@ def compare(
     seed: o.Seed = None,
     out: o.CompareOut = None,
     held_out: o.HeldOut = 0.2,
+    formula: o.Formula = None,
     family: o.Family = None,
     exclude: o.Exclude = None,
     weights: o.Weights = None,
@@ -160,6 +163,7 @@ def calibrate(
     jobs: o.Jobs = 1,
     seed: o.Seed = None,
     out: o.CalibrateOut = None,
+    formula: o.Formula = None,
     family: o.Family = None,
     exclude: o.Exclude = None,
     weights: o.Weights = None,

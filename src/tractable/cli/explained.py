@@ -22,6 +22,7 @@ from tractable.methods import Method
 from tractable.methods.inla import suited
 from tractable.models import gallery, linear, network
 from tractable.models.families import CLASSES, with_offset
+from tractable.models.formula import formula_model
 from tractable.models.network import PRIORS
 from tractable.pages import parameters
 from tractable.pages.exhibit import Exhibit, largest
@@ -57,9 +58,10 @@ OPTIONS = {
     "decimal": Option(),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
+FORMULA = {"formula": Option()}
 VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
 NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Option(weights_prior, PRIORS[0])}
-OWN_MODEL = "--model, --hidden, --prior and --shifted are for a table; an example has a model of its own."
+OWN_MODEL = "--model, --hidden, --prior, --formula and --shifted are for a table; an example has a model of its own."
 
 
 def read(kind: Kind, arguments: Arguments) -> Task:
@@ -77,7 +79,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
-    if choices["shifted"] is not None:
+    if choices["shifted"] is not None or choices.get("formula"):
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
     label = f"{name} ({size_of(data, model)})"
@@ -88,18 +90,23 @@ def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
     """A table's target, and the other columns that are to explain it."""
     frame = read_table(path, choices["sep"], choices["decimal"])
-    if target is None:
+    formula = choices.get("formula") or ""
+    if target is None and not formula:
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = choices["missing"], choices["shifted"]
-    columns = {name: choices[name] or "" for name in ("weights", "exposure")} | {"exclude": choices["exclude"]}
+    columns: dict[str, Any] = {name: choices[name] or "" for name in ("weights", "exposure")}
+    columns |= {"exclude": choices["exclude"], "formula": formula}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
-        found = fit_encoder(frame, target, missing, choices["family"], **columns).target
+        whole = fit_encoder(frame, target or "", missing, choices["family"], **columns)
+    found, target = whole.target, whole.target.name
     if missing != "raise":
-        needed = [name for name in frame.columns if name not in choices["exclude"]] if missing == "drop" else [target]
+        used = frame.columns if whole.formula is None else whole.formula.table.columns
+        needed = [name for name in used if name not in choices["exclude"]] if missing == "drop" else [target]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
-    kept, rest = split(frame, target, bool(found.classes), choices["held_out"])
+    needed = None if whole.formula is None else whole.formula.needed(frame)
+    kept, rest = split(frame, target, bool(found.classes), choices["held_out"], needed)
     encoder = fit_encoder(kept, target, missing, found.family, **columns)
     if found.reason:
         tell(f"{target!r} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
@@ -120,6 +127,8 @@ def size_of(data: Data, model: Model) -> str:
 
 def model_of(encoder: Encoder, choices: Arguments) -> Model:
     """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
+    if encoder.formula is not None:
+        return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     if choices.get("hidden") is None:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None)
@@ -216,7 +225,7 @@ def usual(task: Task) -> str | None:
 
 
 GLM = Kind(
-    "glm", "nuts", OPTIONS | VERIFY,
+    "glm", "nuts", OPTIONS | FORMULA | VERIFY,
     {
         "hidden": "--hidden is for --model mlp; glm has no hidden layers.",
         "prior": "--prior is of a network's weights, for --model mlp; got --model glm.",

@@ -28,6 +28,12 @@ FitFamily = Annotated[
         help=f"{FAMILY} Of a vae's rows normal, bernoulli, categorical, continuous-bernoulli (grey pixels) or poisson."
     ),
 ]
+Formula = Annotated[
+    Text,
+    Option(
+        help="What explains what, in place of --target: 'y ~ x*z + bs(w, df=5) + (1 + x | school)', in TABLE's units."
+    ),
+]
 Exclude = Annotated[list[str] | None, Option(help="A column of TABLE that is no input; may be repeated.")]
 Weights = Annotated[Text, Option(help="A column that says how often each row counts.")]
 Exposure = Annotated[Text, Option(help="Of counts: a column, such as hours, that each row's rate is multiplied by.")]

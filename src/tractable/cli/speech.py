@@ -14,6 +14,10 @@ TYPED = {  # what sentences of the library tell to do, as it is typed
     "array='NAME'": "--array NAME",
     "choose another family=": "choose another --family",
     "family= says": "--family says",
+    "family='lognormal' explains": "--family lognormal explains",
+    "Say family='ordered'": "Say --family ordered",
+    "missing='impute' is not for": "--missing impute is not for",
+    "pass missing='drop'": "pass --drop-missing",
     "family='continuous-bernoulli'": "--family continuous-bernoulli",
     "redraw=True": "--redraw",
 }

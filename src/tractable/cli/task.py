@@ -123,9 +123,13 @@ def parted(rows: Data, back: np.ndarray) -> dict[str, Data | None]:
     return {"data": rows.take(~back), "held_out": rows.take(back) if back.any() else None}
 
 
-def split(frame: pd.DataFrame, target: str, classes: bool, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows to fit, rows held out). Of every class at least one row is fitted."""
+def split(
+    frame: pd.DataFrame, target: str, classes: bool, share: float, needed: np.ndarray | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows to fit, rows held out). Of every class at least one row is fitted, and so are those that are needed."""
     chosen = held_back(len(frame), share)
+    if needed is not None:
+        chosen &= ~needed
     if classes:
         labels = frame[target].astype(str).to_numpy()
         unseen = ~np.isin(labels, labels[~chosen])

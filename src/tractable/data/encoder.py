@@ -18,6 +18,7 @@ from tractable.data.columns import (
     standardised,
 )
 from tractable.data.files import Frame, distinct
+from tractable.data.formula import Formula
 from tractable.data.targets import COUNTS, Target, decode_target, encode_target, fit_target
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
@@ -55,6 +56,8 @@ class Encoder:
         shape: of a row of an array, whose numbers the columns are; None of a table.
         weights: a column that says how often each row counts; "" of none.
         exposure: of counts, a column that rates are multiplied by; "" of none.
+        formula: what makes the inputs, in place of columns, as they are and in the table's units, as the target then
+            is; None of none.
     """
 
     columns: tuple[Column, ...]
@@ -63,9 +66,12 @@ class Encoder:
     shape: tuple[int, ...] | None = None
     weights: str = ""
     exposure: str = ""
+    formula: Formula | None = None
 
     @property
     def features(self) -> list[str]:
+        if self.formula is not None:
+            return self.formula.features
         return [name for column in self.columns for name in column.features]
 
     @functools.cached_property
@@ -107,7 +113,10 @@ class Encoder:
         """Numbers, strings, lists and dicts, for JSON; fields of columns that are as by default are left out."""
         usual = asdict(Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
-        return plain({"version": VERSION, **asdict(self), "columns": columns})
+        formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
+        about = asdict(replace(self, formula=None))
+        del about["formula"]
+        return plain({"version": VERSION, **about, "columns": columns} | formula)
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
@@ -117,8 +126,10 @@ class Encoder:
             raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
             columns = tuple(Column(**_tupled(column)) for column in saved["columns"])
-            fields = {name: value for name, value in saved.items() if name not in ("version", "columns", "target")}
-            return cls(columns, Target(**_tupled(saved["target"])), **_tupled(fields))
+            apart = ("version", "columns", "target", "formula")
+            fields = {name: value for name, value in saved.items() if name not in apart}
+            formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
+            return cls(columns, Target(**_tupled(saved["target"])), **_tupled(fields), formula=formula)
         except (KeyError, TypeError) as error:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
 
@@ -132,11 +143,13 @@ class Encoded(NamedTuple):
     y: np.ndarray | None  # (n,) float64 or, for classes, int64; None where the table has no target
     weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
     offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
+    groups: dict[str, np.ndarray] | None = None  # of a formula: z (n, T) and group (n, T), as in ``Design``
 
     @property
     def given(self) -> PyTree:
-        """What a model of these rows sees beside y: x, or with an offset both by name."""
-        return self.x if self.offset is None else {"x": self.x, "offset": self.offset}
+        """What a model of these rows sees beside y: x, or with an offset or groups all by name."""
+        beside = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
+        return {"x": self.x} | beside if beside else self.x
 
 
 def fit_encoder(
@@ -148,6 +161,7 @@ def fit_encoder(
     exclude: Sequence[str] = (),
     weights: str = "",
     exposure: str = "",
+    formula: str = "",
 ) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
@@ -156,13 +170,15 @@ def fit_encoder(
 
     Args:
         frame: the training table; every column that is not named below is an input.
-        target: the column to explain.
+        target: the column to explain; with a formula "" is the one that it names.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
             out rows without a target.
         family: a name of ``targets.FAMILIES``, in place of the one told from the values.
         exclude: columns that are no inputs.
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: of a target that is counts, a column of numbers > 0 that each row's rate is multiplied by.
+        formula: such as "y ~ x*z + (1|school)", in place of all other columns (``formula.Formula``). Neither inputs nor
+            the target are then scaled.
 
     Raises:
         DataError: with the column, and where it helps the row, that cannot be used, and the remedy.
@@ -178,6 +194,10 @@ def fit_encoder(
     if missing not in MISSING:
         raise DataError(f"missing is 'raise', 'drop' or 'impute'; got {missing!r}.")
     frame = _named(frame)
+    if formula and exclude:
+        raise DataError(f"exclude={listing(exclude)} is not for a formula, which sees the columns that it names.")
+    if formula:
+        return _fit_formula(frame, formula, target, missing, family, weights, exposure)
     if target not in frame:
         raise DataError(
             f"The target {target!r} is not a column of the table; got {listing(frame.columns)}."
@@ -199,6 +219,28 @@ def fit_encoder(
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
     return Encoder(columns, aim, missing, weights=weights, exposure=exposure)
+
+
+def _fit_formula(
+    frame: Frame, text: str, target: str, missing: str, family: str | None, weights: str, exposure: str
+) -> Encoder:
+    beside = [name for name in (weights, exposure) if name]
+    formula = Formula(text, frame, beside)
+    if target not in ("", formula.target):
+        raise DataError(f"The formula {text!r} explains {formula.target!r}, not {target!r}; leave the target out.")
+    if missing == "impute":
+        raise DataError("missing='impute' is not for a formula: pass missing='drop', or fill the columns in first.")
+    frame = _present(frame, list(formula.table.columns), missing)
+    aim = fit_target(frame[formula.target], family)
+    if aim.family == "categorical":
+        raise DataError(
+            f"A formula explains one number, or two classes; {formula.target!r} has {len(aim.classes)}. Say "
+            "family='ordered' where they are grades, or leave the formula out."
+        )
+    if exposure and aim.family not in COUNTS:
+        raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
+    aim = replace(aim, mean=0.0, sd=1.0, level=1.0)
+    return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=Formula(text, frame, beside))
 
 
 def fit_numbers(
@@ -243,15 +285,22 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     wanted = _wanted(encoder, frame)
     explained = encoder.target.name in frame
     needed = _needed(wanted, encoder.target.name, encoder.missing)
-    frame = _present(frame, needed, encoder.missing if explained else "raise")
-    x = np.concatenate([encode_column(column, frame[column.name]) for column in encoder.columns], axis=1)
+    frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
+    design = None if encoder.formula is None else encoder.formula.rows(frame)
+    columns = [encode_column(column, frame[column.name]) for column in encoder.columns]
+    x = np.concatenate(columns, axis=1) if design is None else design.x
     y = encode_target(encoder.target, frame[encoder.target.name]) if explained else None
     offset = None
-    if encoder.target.family in COUNTS:
+    if design is not None:
+        offset = design.offset
+        if encoder.exposure:
+            offset = np.log(_positive(frame, encoder.exposure)) + (0.0 if offset is None else offset)
+    elif encoder.target.family in COUNTS:
         exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
         offset = np.log(encoder.target.level * exposure)
     counted = explained and encoder.weights in frame
-    return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset)
+    groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
+    return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset, groups)
 
 
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
@@ -285,7 +334,8 @@ def _named(frame: Frame) -> Frame:
 
 
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
-    wanted = list(dict.fromkeys([*(column.name for column in encoder.columns), *filter(None, [encoder.exposure])]))
+    inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
+    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure])]))
     absent = [name for name in wanted if name not in frame]
     if absent:
         raise DataError(

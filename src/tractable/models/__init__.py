@@ -3,6 +3,7 @@
 from tractable.models import conjugate, factors, linear, mixture, network, variational
 from tractable.models.factors import factor_analysis, probabilistic_pca
 from tractable.models.families import with_offset
+from tractable.models.formula import Regression, regression
 from tractable.models.ladder import Ladder, Recognition, bottom_up
 from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
@@ -12,9 +13,9 @@ from tractable.models.top_down import top_down
 from tractable.models.variational import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
 
 __all__ = [
-    "Family", "Ladder", "Layer", "Recognition", "bayesian_gaussian_mixture", "bayesian_linear_regression",
-    "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis", "factors", "gaussian_mixture",
-    "hierarchical", "latent_gaussian", "layer", "linear", "mixture", "mlp", "network", "neural_network",
-    "normal_gamma", "normal_noise", "probabilistic_pca", "scale_mixture", "sigmoid_belief_network", "standard_normal",
-    "top", "top_down", "variational", "with_offset",
+    "Family", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
+    "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis",
+    "factors", "gaussian_mixture", "hierarchical", "latent_gaussian", "layer", "linear", "mixture", "mlp", "network",
+    "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression", "scale_mixture",
+    "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_offset",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tractable.core import Model
-from tractable.data.encoder import Encoder
+from tractable.data.encoder import Encoder, encode
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
 from tractable.results.effects import SCALES, effects
@@ -19,7 +19,7 @@ SHOWN = 6  # parameters with figures
 PAIRED = 4
 LINES = 40  # of a chart
 CORRECTED = 4000  # draws of a marginal with the bias taken off
-MANY = 40  # weights of a network, above which none is listed
+MANY = 40  # weights of a network, or effects of groups, above which none is listed
 FEWEST = 20  # draws that make a density
 HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
 POINT_HEADS = {"mean": "estimate", "sd": "standard error"}
@@ -60,9 +60,13 @@ def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
 
 
 def listed(model: Model) -> np.ndarray:
-    """Which of the k numbers are shown one by one, (k,) of booleans: all but the weights of a large network."""
+    """Which of the k numbers are shown one by one, (k,) of booleans: all but weights of a network or groups' effects
+    that are many.
+    """
     leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
     inside = np.concatenate([np.full(leaf.size, is_weight(model, path)) for path, leaf in leaves])
+    if model.labels:
+        inside |= [name.endswith("]") and "|" in name.split("[")[0] for name in model.names]
     return ~inside if inside.sum() > MANY else np.ones_like(inside)
 
 
@@ -105,7 +109,8 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, weights: bool = Tr
     table, inside = table.loc[kept], int(np.sum(~kept))
     if not weights:
         table = table.loc[[not str(name).startswith("weights[") for name in table.index]]
-    beside = [f"{'And ' * bool(len(table))}{inside:,} weights of a network, layer by layer below."] * bool(inside)
+    what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
+    beside = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
     if not len(table):
         return Exhibit("Parameters", beside)
     sizes = np.asarray(table["sd" if np.isfinite(table["sd"]).any() else "mean"], float)
@@ -151,7 +156,8 @@ def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
         return [Cell(name), *(Cell(float(value), form) for value in values.values())]
 
     rows = [row(str(name), values) for name, values in told.to_dict("index").items()]
-    note = "What one unit more adds, True in place of False, or a level beside the mean of all levels; in "
+    beside = "the mean of all levels" if encoder.formula is None else "that which the formula does not list"
+    note = f"What one unit more adds, True in place of False, or a level beside {beside}; in "
     return Exhibit("Effects", [Table(["input", *map(str, told.columns)], rows)], f"{note}{unit}.")
 
 
@@ -162,8 +168,11 @@ def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhi
         return []
     shown = [effects_table(told, encoder)]
     if "5%" in told:
-        names, _ = encoder.effects
-        sds = {column.title: column.sd for column in encoder.columns}
+        if encoder.formula is not None:
+            sds = dict(zip(encoder.features, encode(encoder, encoder.formula.table).x.std(0), strict=True))
+            names = [str(name) for name in told.index]
+        else:
+            names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
         spans = np.repeat([sds.get(name, 1.0) for name in names], len(told) // len(names))
         middle, low, high = (spans * told[c].to_numpy() for c in ("mean", "5%", "95%"))
         kept, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")

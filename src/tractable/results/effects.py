@@ -23,7 +23,14 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     level how far it lies from the mean of the levels; of a cycle how far each time lies from the mean of the cycle.
     With several classes an effect is of each, against the mean of the classes. Of points and of runs that kept moments
     alone, the sd of an effect that is made of several weights is NaN.
+
+    A formula's effects are parameters themselves: those of its columns, and the sd of each effect that groups have.
     """
+    if encoder is not None and encoder.formula is not None:
+        columns = ("mean", "sd", "5%", "95%")
+        told, sds = posterior.summary(), [f"sd({term.name})" for term in encoder.formula.terms]
+        shown = [name for name in (*encoder.features, *sds) if name in told.index and name != "Intercept"]
+        return pd.DataFrame(told.loc[shown, [c for c in columns if c in told]]).rename_axis("effect")
     shape = _shape(posterior)
     if encoder is None or shape is None or shape[0] != len(encoder.features):
         return None

@@ -47,6 +47,7 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
     # A parameter and a column of the data may share a name, not their axes.
+    coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
     of_rows = {name: ["row", *(dims or {}).get(name, [])] for group in OF_ROWS for name in made.get(group, {})}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are

@@ -1,7 +1,7 @@
 """Small helpers on pytrees of arrays."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -73,11 +73,14 @@ def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jax.lax.select(condition, x, y), a, b)
 
 
-def names(tree: PyTree) -> list[str]:
-    """One name a number: ``w[0, 1]``, in the order in which ``ravel_pytree`` lays them out."""
-    out = []
+def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """One name a number: ``w[0, 1]``, in the order in which ``ravel_pytree`` lays them out; or those of ``labels``."""
+    out, labels = [], labels or {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem, shape = path_name(path), jnp.shape(leaf)
+        if stem in labels:
+            out += labels[stem]
+            continue
         out += [f"{stem}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [stem]
     return out
 

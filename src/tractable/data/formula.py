@@ -1,0 +1,244 @@
+"""A model's formula, and the columns that it makes of a table.
+
+The language is that of the library formulae: ``y ~ x*z + bs(w, df=5) + (1 + x | school)``. Common effects are read and
+coded by it. Groups are kept as numbers of groups, row by row, and not as the dense one-hot matrix that it makes on its
+way: 10⁴ groups and 10⁵ rows take some MB instead of 8 GB.
+"""
+
+import base64
+import functools
+import io
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from formulae.environment import Environment
+from formulae.model_description import model_description
+from formulae.terms.terms import Model as Description
+from formulae.terms.variable import Variable
+from formulae.transforms import TRANSFORMS
+
+from tractable.data.columns import Values, text_of
+from tractable.data.files import Frame
+from tractable.tools.errors import DataError
+from tractable.tools.words import listing, nearest, tell
+
+NEW = "new"  # of a factor, the group that stands for all those never seen
+# What a formula may call beside formulae's own: formulas come from files too, so none reaches a module.
+FUNCTIONS = {
+    name: getattr(np, name)
+    for name in (
+        "abs", "arcsinh", "arctan", "ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "maximum",
+        "minimum", "power", "round", "sign", "sin", "sqrt", "square", "tan", "tanh",
+    )
+}  # fmt: skip
+KNOWN = Environment([{**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}])
+
+
+class Term(NamedTuple):
+    """An effect that each group of a factor has its own value of."""
+
+    name: str  # "1|school", "x|school"
+    factor: str  # "school"
+    groups: tuple[str, ...]  # those of training, and NEW
+    start: int  # place of the first of them among all groups' effects
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"{self.name}[{group}]" for group in self.groups]
+
+
+class Design(NamedTuple):
+    """A table as a linear predictor sees it: η = offset + x β + Σ_t z_t u[group_t]."""
+
+    x: np.ndarray  # (n, p)
+    z: np.ndarray  # (n, T) what each term's effect is multiplied by
+    group: np.ndarray  # (n, T) int32, places in u
+    offset: np.ndarray | None  # (n,)
+
+
+class Formula:
+    """A formula and the training table that it was read with.
+
+    What ``bs``, ``scale``, ``center`` or ``poly`` learnt is not written down: the training columns are, and the formula
+    is evaluated on them again, which gives the same numbers to the last bit.
+
+    Args:
+        text: the formula.
+        table: the training table; columns that the formula does not name are left out,
+        beside: but for these, which are no inputs.
+
+    Raises:
+        DataError: a formula that cannot be read, a target that is no column, columns and functions that are not there.
+    """
+
+    def __init__(self, text: str, table: Frame, beside: Sequence[str] = ()):
+        self.text, self.target = text, _target(text)
+        description = _read(text)
+        names = [self.target, *sorted(description.var_names - {"", self.target})]
+        for name in [*names, *beside]:
+            if name not in table:
+                raise DataError(
+                    f"{name!r} is not a column of the table; the formula is {text!r}, and the table has "
+                    f"{listing(table.columns)}.{nearest(name, table.columns)}"
+                )
+        self.names = names[1:]  # of inputs
+        self.table = pd.DataFrame(table[list(dict.fromkeys([*names, *beside]))]).reset_index(drop=True)
+        self._grouped: dict[tuple[str, ...], list[Any]] = {}
+        for term in description.group_terms:
+            if not all(isinstance(part, Variable) for part in term.factor.components):
+                raise DataError(f"{term.name!r} groups by {term.factor.name!r}; expected columns of the table.")
+            self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
+        if not description.common_terms and not self._grouped:
+            raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
+
+    @functools.cached_property
+    def _common(self) -> list[Any]:
+        """Terms of formulae, which know what they learnt of the training table."""
+        return _evaluated(self.text, _read(self.text).common_terms, self.table)
+
+    @functools.cached_property
+    def _factors(self) -> list[tuple[tuple[str, ...], list[Any], pd.Index]]:
+        """The columns of each factor, terms of what differs by its groups, and the groups."""
+        found = []
+        for columns, expressions in self._grouped.items():
+            each = pd.DataFrame(self.table[list(columns)]).drop_duplicates().sort_values(by=list(columns))
+            found.append((columns, _evaluated(self.text, expressions, self.table), pd.Index(_keys(each, columns))))
+        return found
+
+    @functools.cached_property
+    def features(self) -> list[str]:
+        """Names of the columns of x: "Intercept", "x", "z[b]", "x:z[b]"."""
+        return [label for term in self._common if term.kind != "offset" for label in _labels(term)]
+
+    @functools.cached_property
+    def terms(self) -> list[Term]:
+        """Effects by group, in the order of the columns of z."""
+        terms, start = [], 0
+        for columns, expressions, groups in self._factors:
+            factor = ":".join(columns)
+            for label in (label for term in expressions for label in _labels(term)):
+                name = f"{'1' if label == 'Intercept' else label}|{factor}"
+                terms.append(Term(name, factor, (*groups, NEW), start))
+                start += len(groups) + 1
+        return terms
+
+    @functools.cached_property
+    def parts(self) -> dict[str, list[str]]:
+        """The features of each of the formula's terms that has several: {"z": ["z[b]", "z[c]"]}."""
+        return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
+
+    def rows(self, table: Frame) -> Design:
+        """A table's rows; a group never seen in training has the place of NEW, with a TractableWarning."""
+        # Terms are evaluated on first use, so those of training come before any of new rows.
+        common = [(term, self._values(term, table)) for term in self._common]
+        offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
+        x = [values for term, values in common if term.kind != "offset"]
+        z, group, terms = [], [], iter(self.terms)
+        for columns, expressions, groups in self._factors:
+            keys = _keys(table, columns)
+            place = groups.get_indexer(pd.Index(keys))
+            if unseen := sorted({keys[i] for i in np.flatnonzero(place < 0)}):
+                tell(
+                    f"{':'.join(columns)!r} has groups never seen in training, {listing(unseen)}: their effects are "
+                    "drawn from the groups' distribution."
+                )
+            for expression in expressions:
+                for column in self._values(expression, table).T:
+                    z.append(column)
+                    group.append(next(terms).start + np.where(place < 0, len(groups), place))
+        n = len(table)
+        return Design(
+            np.concatenate(x, 1) if x else np.zeros((n, 0)),
+            np.stack(z, 1) if z else np.zeros((n, 0)),
+            np.stack(group, 1).astype(np.int32) if group else np.zeros((n, 0), np.int32),
+            np.sum(offsets, axis=0) if offsets else None,
+        )
+
+    def _values(self, term: Any, table: Frame) -> np.ndarray:
+        """(n, columns) of a term at rows of a table."""
+        if term.name == "Intercept":
+            return np.ones((len(table), 1))
+        for name in term.var_names - {""}:
+            if self.table[name].dtype.kind in "iufb" and table[name].dtype.kind not in "iufb":
+                raise DataError(f"Column {name!r} was numbers in training, and is {table[name].dtype} here.")
+        try:
+            values = np.asarray(term.eval_new_data(table), np.float64)
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{term.name!r} of the formula cannot be told of these rows: {error} Expected columns as in training."
+            ) from error
+        return values[:, None] if values.ndim == 1 else values
+
+    def needed(self, table: Frame) -> np.ndarray:
+        """Which rows have to be learnt from so that the others can be told, (n,): one of each level that is coded."""
+        inputs = {name for term in self._common if term.name != "Intercept" for name in term.var_names - {""}}
+        texts = [name for name in sorted(inputs) if table[name].dtype.kind not in "iufb"]
+        return np.any([np.zeros(len(table), bool), *(~table[name].duplicated().to_numpy() for name in texts)], axis=0)
+
+    def to_dict(self) -> dict[str, str]:
+        """The formula, and its training columns as Parquet in base64, so that JSON holds them to the last bit."""
+        held = io.BytesIO()
+        self.table.to_parquet(held, compression="zstd", index=False)
+        return {"text": self.text, "table": base64.b64encode(held.getvalue()).decode()}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, str]) -> "Formula":
+        try:
+            table = pd.read_parquet(io.BytesIO(base64.b64decode(saved["table"], validate=True)))
+        except (ValueError, OSError) as error:
+            raise DataError(f"The formula's training columns are damaged: {error}. Fit it anew.") from error
+        return cls(saved["text"], table, list(table.columns))
+
+
+def _read(text: str) -> Any:
+    """formulae's description of a formula, anew: it remembers what it was evaluated on."""
+    try:
+        description = model_description(text)
+    except Exception as error:  # formulae's own have no common base
+        raise DataError(f"The formula {text!r} cannot be read: {error}. Write, say, 'y ~ x*z + (1|school)'.") from error
+    if "|" in text and not description.group_terms:
+        raise DataError(f"The formula {text!r} has a | outside brackets; effects by group are (1 + x | school).")
+    return description
+
+
+def _target(text: str) -> str:
+    response = _read(text).response
+    parts = () if response is None else response.term.components
+    if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
+        raise DataError(
+            f"The formula {text!r} expects one column before its ~. Make it in the table first; family='lognormal' "
+            "explains the logarithm, and offset(...) an exposure."
+        )
+    return parts[0].name
+
+
+def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
+    """Terms that have learnt from the training table."""
+    described = Description(*terms)
+    try:
+        described.eval(table, KNOWN)
+    except KeyError as error:
+        missing, known = str(error.args[0]), [*TRANSFORMS, *FUNCTIONS]
+        raise DataError(
+            f"The formula {text!r} calls {missing!r}, which it may not; it has {', '.join(known)}. Make the column in "
+            f"the table first.{nearest(missing, known)}"
+        ) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"The formula {text!r} cannot be evaluated on this table: {error}.") from error
+    strange = [term.name for term in described.common_terms if term.kind == "proportion"]
+    if strange:
+        raise DataError(f"The formula {text!r} has {strange[0]!r} among its inputs, which is no number.")
+    return described.common_terms
+
+
+def _labels(term: Any) -> Sequence[str]:
+    return ["Intercept"] if term.name == "Intercept" else term.labels
+
+
+def _keys(table: Frame, columns: Sequence[str]) -> list[str]:
+    """Each row's group as text; of several columns with : between."""
+    parts: list[Values] = [text_of(table[name]) for name in columns]
+    return [":".join(each) for each in zip(*parts, strict=True)]

@@ -1,0 +1,288 @@
+"""Regression by a formula: its density against SciPy's, groups against the closed form, and what new rows become."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from commands import run
+from scipy import stats
+
+import tractable as tr
+from tractable.core import log_density
+from tractable.data.encoder import Encoder, encode
+from tractable.models.formula import Regression, regression
+from tractable.tools.errors import DataError, ModelError, TractableWarning
+
+RNG = np.random.default_rng(0)
+N, SCHOOLS = 40, ["A", "B", "C", "D"]
+SCHOOL = RNG.integers(0, 4, N)
+X = RNG.normal(3.0, 2.0, N)
+Z = RNG.choice(["a", "b", "c"], N)
+Y = 1 + 2 * X + 1.5 * (Z == "b") + np.array([-2.0, 0.0, 1.0, 3.0])[SCHOOL] + RNG.normal(size=N)
+TABLE = pd.DataFrame({"y": Y, "x": X, "z": Z, "school": np.array(SCHOOLS)[SCHOOL]})
+DESIGN = np.stack([np.ones(N), X, Z == "b", Z == "c", X * (Z == "b"), X * (Z == "c")], 1)
+
+
+@pytest.fixture(scope="module")
+def grouped() -> Regression:
+    return regression("y ~ x + (1 + x | school)", TABLE)
+
+
+def posterior_density(fitted: Regression, params: dict) -> float:
+    """log p(θ) + log p(y | θ) of the user's parameters."""
+    density = log_density(fitted.model, fitted.data.arrays(), jacobian=False)
+    return float(density(fitted.model.unconstrain(params)))
+
+
+def test_density_is_that_of_the_design_written_by_hand():
+    """Interactions and levels; default priors; no group: what ``generalised_linear`` is, in the table's units."""
+    fitted = regression("y ~ x*z", TABLE)
+    assert fitted.model.names == ["Intercept", "x", "z[b]", "z[c]", "x:z[b]", "x:z[c]", "noise"]
+    np.testing.assert_allclose(fitted.data.given, DESIGN)
+    beta, noise, s = np.array([0.5, 1.5, -1.0, 2.0, 0.3, -0.2]), 1.3, Y.std()
+    wide = 2.5 * s / DESIGN[:, 1:].std(0)
+    expected = stats.norm.logpdf(beta[1:], 0, wide).sum() + stats.expon.logpdf(noise, scale=s)
+    expected += stats.norm.logpdf(beta[0] + DESIGN[:, 1:].mean(0) @ beta[1:], Y.mean(), 2.5 * s)
+    expected += stats.norm.logpdf(Y, DESIGN @ beta, noise).sum()
+    got = posterior_density(fitted, {"effects": jnp.array(beta), "noise": jnp.array(noise)})
+    np.testing.assert_allclose(got, expected, rtol=1e-10)
+
+
+FAMILIES = {
+    "poisson": lambda eta, y: stats.poisson.logpmf(y, np.exp(eta)),
+    "bernoulli": lambda eta, y: stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-eta))),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_and_offset(family: str):
+    y = (RNG.poisson(1.0, N) > 0).astype(int) if family == "bernoulli" else RNG.poisson(3.0, N)
+    fitted = regression("k ~ 0 + x + offset(log(x + 9))", TABLE.assign(k=y), family=family)
+    params = {"effects": jnp.array([0.2])}
+    got = fitted.model.log_likelihoods(params, fitted.data.rows)
+    np.testing.assert_allclose(got, FAMILIES[family](0.2 * X + np.log(X + 9), y), rtol=1e-9)
+
+
+def test_ordered_grades_have_cutpoints_of_a_mean_row():
+    grade = pd.cut(Y, 3, labels=["low", "mid", "high"])
+    with pytest.warns(TractableWarning, match="3 categories in order: family='ordered'"):
+        fitted = regression("grade ~ x", TABLE.assign(grade=grade))
+    assert fitted.model.names == ["cutpoints[0]", "cutpoints[1]", "x"]
+    params = {"effects": jnp.array([0.7]), "cutpoints": jnp.array([-1.0, 1.0])}
+    got = fitted.model.log_likelihoods(params, fitted.data.rows)
+    below = 1 / (1 + np.exp(-(np.array([-np.inf, -1.0, 1.0, np.inf])[:, None] - 0.7 * (X - X.mean()))))
+    np.testing.assert_allclose(got, np.log(np.diff(below, axis=0)[grade.codes, np.arange(N)]), rtol=1e-9)
+
+
+def in_two_tellings(fitted: Regression, data: tr.Data) -> float:
+    """log p(θ, y) less what Bayes' rule says of it with the groups' effects integrated out; 0 where both agree.
+
+    p(β, sd, u, y) = p(β, sd) N(y; Xβ, noise² I + Z S Zᵀ) p(u | β, sd, y),  the last a normal in closed form.
+    """
+    beta, sds, noise = np.array([0.5, 1.5]), np.array([1.2, 0.4]), 1.1
+    u = np.random.default_rng(1).normal(size=(2, 5))
+    params = {"effects": jnp.concatenate([beta, sds, u.ravel()]), "noise": jnp.array(noise)}
+    density = log_density(fitted.model, data.arrays(), jacobian=False)
+    whole = float(density(fitted.model.unconstrain(params)))
+    s, one_hot = Y.std(), np.eye(5)[SCHOOL]
+    z = np.concatenate([one_hot, one_hot * X[:, None]], 1)
+    prior = np.repeat(sds**2, 5)
+    precision = np.diag(1 / prior) + z.T @ z / noise**2
+    left = Y - beta[0] - beta[1] * X
+    given = stats.multivariate_normal(np.linalg.solve(precision, z.T @ left) / noise**2, np.linalg.inv(precision))
+    told = stats.multivariate_normal(cov=noise**2 * np.eye(N) + (z * prior) @ z.T).logpdf(left)
+    told += given.logpdf(u.ravel()) + stats.expon.logpdf(noise, scale=s)
+    told += stats.norm.logpdf(beta[0] + X.mean() * beta[1], Y.mean(), 2.5 * s)
+    told += stats.norm.logpdf(beta[1], 0, 2.5 * s / X.std())
+    told += stats.halfnorm.logpdf(sds, scale=2.5 * s / np.array([1, X.std()])).sum()
+    return whole - told
+
+
+def test_groups_agree_with_the_closed_form(grouped: Regression):
+    assert abs(in_two_tellings(grouped, grouped.data)) < 1e-8
+
+
+def shifted(given: dict) -> dict:
+    return given | {"group": given["group"] + (given["group"] % 5 < 3)}
+
+
+MUTANTS = {
+    "the next group": shifted,
+    "another term's groups": lambda given: given | {"group": given["group"][:, ::-1]},
+    "rows out of step": lambda given: given | {"group": np.roll(given["group"], 1, 0)},
+    "no slope": lambda given: given | {"z": np.ones_like(given["z"])},
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_group_is_seen(grouped: Regression, mutant: str):
+    given = MUTANTS[mutant](grouped.data.given)
+    assert abs(in_two_tellings(grouped, tr.Data(grouped.data.y, given))) > 0.1
+
+
+@pytest.mark.parametrize("rows", ["few", "many"])
+def test_coordinates_are_a_bijection_and_their_jacobian(rows: str):
+    """Where groups' rows say little all effects are non-centred, where they say much all seen are centred."""
+    noise = {"few": 50.0, "many": 0.01}[rows]
+    table = TABLE.assign(y=TABLE["y"] + noise * np.random.default_rng(2).normal(size=N))
+    model = regression("y ~ x + (1 + x | school)", table).model
+    plan = model.prior["effects"].plan
+    assert plan.centred[0].tolist() == [rows == "many"] * 4 + [False]
+    params = model.sample_prior(jax.random.key(3))
+    position = model.position_of(params)
+    np.testing.assert_allclose(model.params(position)["effects"], params["effects"], rtol=1e-8)
+    unconstrained = model.unconstrain(params)
+    expected = np.linalg.slogdet(jax.jacrev(model.values)(position))[1]
+    np.testing.assert_allclose(model.log_jacobian(unconstrained, params), expected, rtol=1e-9)
+
+
+def test_prior_draws_are_of_the_prior(grouped: Regression):
+    """Each draw's intercept of a mean row, slope, sd and u/sd is standardised by its prior: uniform ranks."""
+    prior = grouped.model.prior["effects"]
+    drawn = np.asarray(prior.sample(jax.random.key(4), (4000,)))
+    s = Y.std()
+    centre = (drawn[:, 0] + X.mean() * drawn[:, 1] - Y.mean()) / (2.5 * s)
+    ratio = drawn[:, 4] / drawn[:, 2]
+    for standard in (centre, drawn[:, 1] * X.std() / (2.5 * s), ratio):
+        assert stats.kstest(standard, "norm").pvalue > 1e-6
+    assert stats.kstest(drawn[:, 2] / (2.5 * s), "halfnorm").pvalue > 1e-6
+
+
+def test_nuts_against_quadrature():
+    """A random intercept: β and u are integrated out in closed form, sd and noise over a grid."""
+    fitted = regression("y ~ x + (1|school)", TABLE)
+    posterior = tr.infer(fitted.model, fitted.data, tr.NUTS(draws=500, warmup=300), verify=None, progress=False)
+    told = posterior.summary().loc[["x", "1|school[A]", "sd(1|school)"]]
+    s = Y.std()
+    # In the intercept of a mean row, slope and the four effects.
+    a = np.concatenate([np.ones((N, 1)), (X - X.mean())[:, None], np.eye(4)[SCHOOL]], 1)
+    log_weights, means, squares = [], [], []
+    sds, noises = np.exp(np.linspace(-2.5, 3.5, 80)), np.exp(np.linspace(-0.7, 0.7, 40))
+    for sd in sds:
+        prior = np.array([(2.5 * s) ** 2, (2.5 * s / X.std()) ** 2, *[sd**2] * 4])
+        for noise in noises:
+            precision = np.diag(1 / prior) + a.T @ a / noise**2
+            factor = np.linalg.cholesky(precision)
+            mean = np.linalg.solve(precision, a.T @ (Y - Y.mean()) / noise**2)
+            log = 0.5 * mean @ precision @ mean - np.log(np.diag(factor)).sum() - 0.5 * np.log(prior).sum()
+            log -= N * np.log(noise) + 0.5 * np.sum((Y - Y.mean()) ** 2) / noise**2
+            log += stats.halfnorm.logpdf(sd, scale=2.5 * s) + stats.expon.logpdf(noise, scale=s) + np.log(sd * noise)
+            log_weights.append(log)
+            means.append([mean[1], mean[2], sd])
+            variance = np.diag(np.linalg.inv(precision))
+            squares.append([variance[1] + mean[1] ** 2, variance[2] + mean[2] ** 2, sd**2])
+    weights = np.exp(np.array(log_weights) - np.max(log_weights))
+    mean, square = (np.average(each, axis=0, weights=weights) for each in (means, squares))
+    exact = np.sqrt(square - mean**2)
+    tolerance = 4.5 * told["mcse_mean"]
+    assert np.all(np.abs(told["mean"] - mean) < tolerance), (told["mean"], mean)
+    np.testing.assert_allclose(told["sd"][:2], exact[:2], rtol=0.25)
+    named = posterior.to_arviz(groups=["posterior"], draws=2)["posterior"]["effects"].sel(effects_dim_0="sd(1|school)")
+    np.testing.assert_array_equal(named, posterior.values[:, [0, 499], posterior.names.index("sd(1|school)")])
+    new = TABLE.head(2).assign(school=["A", "Z"])
+    with pytest.warns(TractableWarning, match="'Z'"):
+        found = posterior.predict(fitted.rows(new.drop(columns="y")))
+    assert found.epistemic[1] > 2 * found.epistemic[0]  # of a school never seen
+
+
+def test_rows_are_those_of_training_and_of_a_saved_encoder():
+    """What splines and scales learnt holds for other rows, and survives JSON to the last bit."""
+    fitted = regression("y ~ bs(x, df=5) + scale(x):z + (0 + z | school)", TABLE)
+    again = Encoder.from_dict(json.loads(json.dumps(fitted.encoder.to_dict())))
+    some = TABLE.iloc[[3, 17]].drop(columns="y")
+    for rows in (fitted.rows(some), encode(again, some).given):
+        for name, values in rows.items():
+            np.testing.assert_array_equal(values, fitted.data.given[name][[3, 17]])
+    basis = fitted.data.given["x"][:, 1:6]
+    assert fitted.encoder.features[:3] == ["Intercept", "bs(x, df=5)[0]", "bs(x, df=5)[1]"]
+    # A cubic with two knots inside: it holds any cubic of x.
+    cubic = np.stack([np.ones(N), X, X**2, X**3], 1)
+    fit = np.linalg.lstsq(np.column_stack([np.ones(N), basis]), cubic, rcond=None)[0]
+    np.testing.assert_allclose(np.column_stack([np.ones(N), basis]) @ fit, cubic, atol=1e-8)
+    assert [term.name for term in fitted.encoder.formula.terms] == ["z[a]|school", "z[b]|school", "z[c]|school"]
+
+
+def test_priors_by_name():
+    priors = {"z": dist.Normal(1.0, 0.5), "z[c]": dist.Laplace(0.0, 2.0), "sd(1|school)": dist.HalfCauchy(1.0)}
+    plain = regression("y ~ x + z + (1|school)", TABLE).model
+    own = regression("y ~ x + z + (1|school)", TABLE, priors=priors | {"noise": dist.HalfNormal(3.0)}).model
+    params = plain.sample_prior(jax.random.key(5))
+    b, c, sd, s = *np.asarray(params["effects"])[2:5], Y.std()
+    expected = stats.norm.logpdf(b, 1, 0.5) + stats.laplace.logpdf(c, 0, 2) + stats.halfcauchy.logpdf(sd)
+    expected -= stats.norm.logpdf([b, c], 0, 2.5 * s / np.array([(Z == "b").std(), (Z == "c").std()])).sum()
+    expected -= stats.halfnorm.logpdf(sd, scale=2.5 * s)
+    expected += stats.halfnorm.logpdf(params["noise"], scale=3) - stats.expon.logpdf(params["noise"], scale=s)
+    np.testing.assert_allclose(own.log_prior(params) - plain.log_prior(params), expected, rtol=1e-9)
+
+
+def test_many_groups_stay_numbers_of_groups():
+    """10⁴ groups × 10⁵ rows: a one-hot matrix of them would be 8 GB."""
+    group = np.random.default_rng(6).integers(0, 10_000, 100_000)
+    table = pd.DataFrame({"y": np.random.default_rng(7).normal(size=len(group)), "g": group})
+    fitted = regression("y ~ 1 + (1|g)", table)
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(fitted.data.rows)) < 3e6
+    u = fitted.model.sample_prior(jax.random.key(8))
+    effects = np.asarray(u["effects"])
+    got = fitted.model.log_likelihoods(u, fitted.data.rows)
+    place = np.unique(group, return_inverse=True)[1]
+    np.testing.assert_allclose(got, stats.norm.logpdf(table["y"], effects[0] + effects[2 + place], u["noise"]))
+
+
+SENTENCES = {
+    "y ~ w": "'w' is not a column",
+    "y ~ x +": "cannot be read",
+    "log(y) ~ x": "one column before its ~",
+    "y ~ x | school": "outside brackets",
+    "y ~ system(x)": "calls 'system', which it may not",
+    "y ~ logg(x)": "Did you mean 'log'",
+    "y ~ x + (1|exp(x))": "expected columns of the table",
+    "school ~ x": "A formula explains one number",
+}
+
+
+@pytest.mark.parametrize("formula", SENTENCES)
+def test_sentences_of_formulas(formula: str):
+    with pytest.raises(DataError, match=SENTENCES[formula].replace("(", r"\(")):
+        regression(formula, TABLE)
+
+
+BAD_PRIORS = {
+    "misspelt": ({"sd(1|scool)": dist.HalfNormal(1.0)}, r"Did you mean 'sd\(1\|school\)'"),
+    "negative sd": ({"sd(1|school)": dist.Normal(0.0, 1.0)}, "numbers of above 0"),
+    "positive effect": ({"x": dist.HalfNormal(1.0)}, "numbers of any sign"),
+    "negative noise": ({"noise": dist.Normal(0.0, 1.0)}, "support of Exponential"),
+    "several numbers": ({"x": dist.Normal(jnp.zeros(2), 1.0)}, "a distribution of one number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PRIORS)
+def test_sentences_of_priors(case: str):
+    priors, match = BAD_PRIORS[case]
+    with pytest.raises(ModelError, match=match):
+        regression("y ~ x + (1|school)", TABLE, priors=priors)
+
+
+def test_a_level_never_seen_is_refused():
+    fitted = regression("y ~ z", TABLE)
+    with pytest.raises(DataError, match=r"levels \(q\)"):
+        fitted.rows(pd.DataFrame({"z": ["a", "q"]}))
+
+
+def test_command_line(tmp_path):
+    """A run predicts from its folder, where its table is gone, and its page tells effects by name."""
+    path, folder, out = tmp_path / "t.csv", tmp_path / "run", tmp_path / "p.csv"
+    TABLE.to_csv(path, index=False)
+    options = ("--method", "laplace", "--verify", "none", "--held-out", 0, "--quiet", "--out", folder)
+    done = run("fit", path, "--formula", "y ~ poly(x, 2) + z + (1|school)", *options)
+    assert done.exit_code in (0, 3), done.output
+    new = tmp_path / "new.csv"
+    TABLE.drop(columns="y").to_csv(new, index=False)
+    path.unlink()
+    assert run("predict", folder, new, "--out", out).exit_code == 0
+    assert np.corrcoef(pd.read_csv(out)["mean"], Y)[0, 1] > 0.95
+    page = (folder / "report.html").read_text()
+    assert "sd(1|school)" in page and "poly(x, 2)[0]" in page
