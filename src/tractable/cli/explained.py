@@ -177,9 +177,11 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
         if fewer:
             yield f"{fewer.strip()}\n"
     # What the weights say is told by the effects.
-    yield to_terminal(parameters.numbers(posterior, task.encoder, weights=told is None), ROWS)
-    if weights := int((~parameters.listed(posterior.model)).sum()):
-        yield f"{weights:,} weights of the network: see the report.\n"
+    names = None if told is None else list(told.index)
+    yield to_terminal(parameters.numbers(posterior, task.encoder, told=names), ROWS)
+    if others := int((~parameters.listed(posterior.model)).sum()):
+        what = "effects of groups" if posterior.model.labels else "weights of the network"
+        yield f"{others:,} {what}: see the report.\n"
     if task.held_out is not None:
         scores = held_out_scores(posterior, task.held_out, task.encoder, task.shifted).scores
         yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))

@@ -100,15 +100,15 @@ def summary(posterior: Posterior) -> pd.DataFrame:
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
-def numbers(posterior: Posterior, encoder: Encoder | None, *, weights: bool = True) -> Exhibit:
-    """The numbers one by one; without a linear model's ``weights`` where they were told otherwise."""
+def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str] | None = None) -> Exhibit:
+    """The numbers one by one; without a linear model's weights where their effects were ``told``, and without these."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     table, kept = summary(posterior), listed(posterior.model)
     kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and what the model derives
     table, inside = table.loc[kept], int(np.sum(~kept))
-    if not weights:
-        table = table.loc[[not str(name).startswith("weights[") for name in table.index]]
+    if told is not None:
+        table = table.loc[[not str(name).startswith("weights[") and name not in told for name in table.index]]
     what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
     beside = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
     if not len(table):
