@@ -91,5 +91,5 @@ def test_rows_are_looked_at_where_the_data_are_not_known(posterior, tmp_path):
 def test_a_class_shows_its_own_signature():
     """Looking at names takes ``__new__``, which must not hide what a class takes."""
     assert list(inspect.signature(tr.Data).parameters) == [
-        "y", "given", "weights", "missing", "allow_empty", "resident"
+        "y", "given", "weights", "missing", "allow_empty", "resident", "group"
     ]  # fmt: skip

@@ -11,11 +11,12 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
-from tractable.data.rows import Batch, Data, apart, as_data, whole
+from tractable.data.rows import Batch, Data, Members, Weighted, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
+from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper
-from tractable.tools.words import Spelt
+from tractable.tools.words import Spelt, nearest
 
 __all__ = [
     "Batch",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 PyTree = Any
+TOGETHER = 1 << 16  # terms of rows and nodes that are summed over side by side
 
 
 class Objective(NamedTuple):
@@ -128,12 +130,26 @@ class Model(Spelt):
         derived: ``params -> `` dict of arrays that follow from them and are told beside them: in summaries, in ArviZ
             and by ``posterior.derived()``.
         labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
+        local: ``local(params)``: a dict of distributions, of what each group of rows has of its own, where the data
+            have groups (``Data(..., group=)``). ``likelihood(params, x)`` then finds it among its params, by name.
+
+    With ``local`` a datum is a group, and what it has of its own, z, is integrated out wherever it is looked at:
+
+        p(y_g | θ) = ∫ p(z | θ) Π_i p(y_i | z, θ) dz,     ∇ log p(y_g | θ) = E_{z ~ p(z | y_g, θ)} [∇ log p(y_g, z | θ)]
+
+    by Newton's steps to the peak of the integrand and nodes around it (``tools.integrals.around``). So every method
+    learns θ, from batches of groups too; a step looks at its batch's groups alone, and nothing is kept of the others.
+    A q of θ is one of all unknowns, q(θ) Π_g p(z_g | y_g, θ), the best that there is of that q(θ) (Hoffman & Blei 2015;
+    Agrawal & Domke 2021), and the gradient of SGLD is Fisher's (Patterson & Teh 2013): neither has to keep a z of every
+    group, and funnels between z and its scale are no more. It takes up to 16 numbers a group, exactly where their
+    posterior given θ is normal; the report says how well the integrals are known. ``posterior.local()`` tells z.
 
     From the supports come bijections to the reals, with their log-determinants: every method moves in an
     unconstrained space, every result comes back in the user's.
 
     Raises:
-        ModelError: a discrete prior; a callable prior without a position.
+        ModelError: a discrete prior; a callable prior without a position; a ``local`` that is no dict of distributions
+            with names of their own.
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
@@ -148,8 +164,14 @@ class Model(Spelt):
     start: Callable[[jax.Array], Any] | None = None
     derived: Callable[[Any], dict[str, Any]] | None = None
     labels: Mapping[str, Sequence[str]] | None = None
+    local: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
+        self._check_prior()
+        if self.local is not None:
+            _check_local(self)
+
+    def _check_prior(self) -> None:
         if self.prior_is_callable:
             if self.position is None:
                 raise ModelError(
@@ -275,7 +297,7 @@ class Model(Spelt):
     @property
     def through(self) -> Through | None:
         """The likelihood, where it goes through a predictor."""
-        return self.likelihood if isinstance(self.likelihood, Through) else None
+        return self.likelihood if isinstance(self.likelihood, Through) and self.local is None else None
 
     @property
     def network_weights(self) -> tuple[str, ...]:
@@ -307,6 +329,11 @@ class Model(Spelt):
     def datum(self, params: PyTree, x: PyTree = None) -> PyTree:
         """The distribution of one datum, given its input if there is one."""
         likelihood = needed_likelihood(self)
+        if self.local is not None:
+            raise ModelError(
+                "A datum of this model is a group of rows, which has a density and no one distribution: "
+                "posterior.predict(x, group=...) predicts rows of known and of new groups."
+            )
         return likelihood(params) if x is None else likelihood(params, x)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
@@ -318,7 +345,9 @@ class Model(Spelt):
         return log_posterior(self, flat=True)(position, batch)
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(y_n | x_n, θ) of every row, (n,)."""
+        """log p(y_n | x_n, θ) of every row, (n,); of every group where there are groups."""
+        if self.local is not None:
+            return self.over_groups(lambda own, places, logs: jax.nn.logsumexp(logs), params, rows)
 
         def one(row: tuple[PyTree, PyTree]) -> jax.Array:
             y, x = row
@@ -326,6 +355,83 @@ class Model(Spelt):
             return tree.total(terms)
 
         return jax.vmap(one)(rows)
+
+    def given(self, params: PyTree) -> "Model":
+        """One group's own model, θ given: its prior is ``local(params)``."""
+        likelihood, local = self.likelihood, self.local
+        if likelihood is None or local is None:
+            raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
+        return Model(local(params), lambda z, *x: likelihood({**params, **z}, *x))
+
+    def over_groups(
+        self, function: Callable, params: PyTree, rows: tuple[PyTree, Members], nodes: Callable | None = None
+    ) -> PyTree:
+        """``function(own, places, logs)`` of every group, leading axis (groups,).
+
+        Args:
+            function: of the group's own model, J places of it (J, k), unconstrained, and (J,) the logs of what each
+                adds to p(y_g | θ).
+            nodes: ``g -> (x (J, k), log weights (J,))`` of the g-th group, as of ``integrals.rule``, which is used by
+                default.
+        """
+        fixed = rule(self.given(params).space.size)
+
+        def one(g: jax.Array, row: tuple[PyTree, Members]) -> PyTree:
+            y, (x, counts) = row
+            own, still = self.given(params), self.given(jax.lax.stop_gradient(params))
+            of_group, which = Weighted(y, x, counts), fixed if nodes is None else nodes(g)
+            places, log_weights = around(log_density(still, of_group, flat=True), _centre(still), *which)
+            return function(own, places, log_weights + jax.vmap(log_density(own, of_group, flat=True))(places))
+
+        groups, members = rows[1].counts.shape
+        at_once = max(1, TOGETHER // (members * len(fixed[1])))
+        if groups <= at_once:
+            return jax.vmap(one)(jnp.arange(groups), rows)
+        return jax.lax.map(lambda now: jax.checkpoint(one)(*now), (jnp.arange(groups), rows), batch_size=at_once)
+
+    @functools.cached_property
+    def member(self) -> "Model":
+        """Of one row alone, its group's own at the middle of what is expected: what rows are checked against."""
+        likelihood = needed_likelihood(self)
+
+        def of_row(params: PyTree, *x: PyTree) -> PyTree:
+            own = self.given(params)
+            return likelihood({**params, **own.params(_centre(own))}, *x)
+
+        return Model(self.prior, of_row, self.position, self.support, self.start)
+
+
+def _centre(own: Model) -> jax.Array:
+    """(k,) where Newton begins: the prior's means, unconstrained; 0 where there is none."""
+    means = jax.tree.map(lambda d: jnp.broadcast_to(d.mean, d.shape()), own.prior, is_leaf=is_distribution)
+    flat = own.position_of(means)
+    return jnp.where(jnp.isfinite(flat), flat, 0.0)
+
+
+def _check_local(model: Model) -> None:
+    """Raise a ModelError unless ``local`` says what a group has of its own."""
+    params = jax.eval_shape(model.example, jax.random.key(0))
+    names = sorted(params) if isinstance(params, dict) else []
+    try:
+        own = jax.eval_shape(lambda params: _named_locals(model, params), params)
+    except KeyError as error:
+        near = nearest(str(error.args[0]), names)
+        raise ModelError(f"local(params) asks for {error.args[0]!r}; there are {', '.join(names)}.{near}") from error
+    if both := sorted({*names} & {*own}):
+        raise ModelError(f"{both[0]!r} is a parameter of all groups and of each: give local a name of its own.")
+    if (size := tree.size(own)) > MOST:
+        raise ModelError(f"local holds {size} numbers a group; at most {MOST} are integrated over.")
+
+
+def _named_locals(model: Model, params: PyTree) -> dict:
+    """Parameters of one group, by name."""
+    own: Any = None if model.local is None else model.local(params)
+    if not isinstance(params, dict) or not isinstance(own, dict):
+        raise ModelError(
+            "Model(local=...) expects a prior that is a dict, and local(params) to return a dict of distributions, "
+            f'such as {{"a": dist.Normal(params["mu"], params["tau"])}}; got {type(own).__name__}.'
+        )
+    return model.given(params).example(jax.random.key(0))
 
 
 def needed_likelihood(model: Model) -> Callable:

@@ -210,7 +210,8 @@ def measure(
         stacked = jax.tree.map(lambda a: a[rows], data.windows(n))
     else:
         stacked = jax.tree.map(jnp.asarray, data.read(np.asarray(starts), seen.width))
-    rows = data.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
+    some = data.sketched()
+    rows = some.arrays() if data.resident else jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
 
     def noise_of(position: jax.Array, stacked: PyTree) -> np.ndarray:
         summed = np.asarray(_noise(model, seen, source, dense, tuned, position, stacked), np.float64)
@@ -220,7 +221,7 @@ def measure(
     for position in where:
         noise = noise_of(position, stacked)
         if dense:
-            hessian = -np.asarray(_hessian(model, position, rows, size), np.float64)
+            hessian = -np.asarray(_hessian(model, position, rows, some.size), np.float64)
             curvatures.append((hessian + hessian.T) / 2)
         else:
             fisher = noise

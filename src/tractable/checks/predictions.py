@@ -65,7 +65,7 @@ class Scored(NamedTuple):
 
 def can_be_compared(model: Model, data: Data | None) -> bool:
     """Whether a row's prediction is one distribution, whose data can be drawn."""
-    if data is None or model.likelihood is None:
+    if data is None or model.likelihood is None or model.local is not None:
         return False
     theta = jax.eval_shape(model.example, jax.random.key(0))
     row = None if data.given is None else jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), data.given)

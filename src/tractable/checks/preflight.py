@@ -34,6 +34,14 @@ def check(model: Model, data: Data | None) -> None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
         raise ModelError("This model has no likelihood, so it cannot use data: infer(model, None, ...).")
+    if data is not None and (model.local is None) != (data.labels is None):
+        raise DataError(
+            "This model has local=, what each group of rows has of its own: give Data(y, group=...)."
+            if data.labels is None
+            else "These data have group=, and this model nothing that is a group's own: give Model(..., local=...)."
+        )
+    if data is not None and data.labels is not None:
+        model, data = model.member, data.members()
     seen, precision = data is not None, jnp.result_type(float)
     if data is None or data.size == 0:
         _check_shapes(model, seen, (), None, precision)

@@ -1,7 +1,7 @@
 """Data that knows its size, where its rows live, and which rows batch t of a run holds."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ PyTree = Any
 CHUNK = 1 << 16  # rows read at a time from a file
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
+SKETCH = 4096  # groups that stand for all, where a run begins
 EVENLY = 10_000  # rows that stand for rows of unlike weight
 
 
@@ -58,6 +59,18 @@ class Weighted(NamedTuple):
     y: PyTree
     given: PyTree
     weights: Any  # (n,) ≥ 0
+
+
+class Members(NamedTuple):
+    """What is given of the rows of groups, padded to those of the largest: the ``given`` of data with groups.
+
+    Attributes:
+        given: pytree of inputs, every leaf (groups, members, ...); None where there are none.
+        counts: (groups, members) how often a row counts, 0 for padding.
+    """
+
+    given: PyTree
+    counts: Any
 
 
 def apart(rows: PyTree) -> tuple[PyTree, Any]:
@@ -147,6 +160,10 @@ class Data(Spelt):
         weights: (N,) numbers ≥ 0, or a path to them: how often each row counts in Σ_n w_n log p(y_n|θ). Weight 2 is the
             row twice, weight 0 as if it were not there. By default every row counts once. Minibatches draw rows alike,
             whatever they weigh, and predictions for a row do not look at its weight.
+        group: (N,) labels or numbers of the group that each row belongs to, for a model with ``local``; rows of a group
+            may lie anywhere. A datum is then a group, all of its rows: N of a sum, of a batch and of ``size`` counts
+            groups, and what is unbiased for data is so for them, whatever their sizes. Every group takes the room of
+            the largest.
         missing: "raise" refuses rows with NaN or infinite numbers, "drop" leaves them out; "keep" keeps NaN (not
             infinite numbers), for models that know what a missing number is (``models.mixture.with_missing``).
         allow_empty: accept N = 0, whose posterior is the prior.
@@ -160,6 +177,8 @@ class Data(Spelt):
     3
     >>> Data([1, 0, 1], weights=[2, 0.5, 0]).total
     2.5
+    >>> Data([1, 0, 1], group=["b", "a", "b"])
+    Data(2 groups of at most 2 rows, y=int64[2, 2], given=None)
     """
 
     def __init__(
@@ -171,6 +190,7 @@ class Data(Spelt):
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
+        group: Sequence | np.ndarray | None = None,
     ):
         if missing not in ("raise", "drop", "keep"):
             raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
@@ -181,12 +201,14 @@ class Data(Spelt):
         if self.size >= 1 << 30:
             raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
         self.weights = None if weights is None else weights_of(weights, self.size)
+        groups = None if group is None else labels_of(group, self.size)
         wrong, bad = _not_finite(rows, self.size, missing == "keep")
         if wrong and missing != "drop":
             raise DataError(wrong)
         if wrong:
             rows = jax.tree.map(lambda a: np.asarray(a)[~bad], rows)
             self.weights = None if self.weights is None else self.weights[~bad]
+            groups = None if groups is None else groups[~bad]
             self.size = _common_length(rows)
             if self.size == 0:
                 raise DataError("Data holds no rows once those that are not finite are dropped.")
@@ -195,6 +217,10 @@ class Data(Spelt):
                 "Every weight of Data is zero, so that no row counts: expected a row above zero at least. Pass "
                 "allow_empty=True to sample the prior."
             )
+        self.labels: np.ndarray | None = None
+        if groups is not None:
+            rows, self.labels = gathered(rows, self.weights, groups)
+            self.size, self.weights = len(self.labels), None
         self.rows = rows
         self.missing = missing
         self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves((rows, self.weights)))
@@ -205,6 +231,9 @@ class Data(Spelt):
     def __repr__(self) -> str:
         shapes = jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", self.rows)
         weight = "" if self.weights is None else f" of total weight {self.total:g}"
+        if isinstance(self.given, Members):
+            most, shapes = self.given.counts.shape[1], (shapes[0], shapes[1].given)
+            return f"Data({self.size} groups{weight} of at most {most} rows, y={shapes[0]}, given={shapes[1]})"
         return f"Data({self.size} rows{weight}, y={shapes[0]}, given={shapes[1]})"
 
     def __len__(self) -> int:
@@ -216,7 +245,15 @@ class Data(Spelt):
 
     @property
     def given(self) -> PyTree:
+        """What each row is given; of data with groups ``Members``."""
         return self.rows[1]
+
+    def members(self) -> "Data":
+        """The rows of all groups, one below the other, each a datum of its own."""
+        if not isinstance(self.given, Members):
+            return self
+        y, (given, counts) = self.y, self.given
+        return Data(*jax.tree.map(lambda a: a[counts > 0], (y, given)), missing=self.missing)
 
     @property
     def total(self) -> int | float:
@@ -228,6 +265,7 @@ class Data(Spelt):
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
         taken = Data(y, given, missing=self.missing)
         taken.weights = None if self.weights is None else self.weights[index]  # of which all may be zero
+        taken.labels = None if self.labels is None else self.labels[index]
         return taken
 
     def alike(self, count: int = EVENLY) -> "Data":
@@ -245,6 +283,16 @@ class Data(Spelt):
             evenly = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
             kept = kept[np.minimum(evenly, len(kept) - 1)]
         return Data(*jax.tree.map(lambda a: np.asarray(a[kept]), self.rows), missing=self.missing)
+
+    def sketched(self, count: int = SKETCH) -> "Data":
+        """``count`` groups that stand for all of them, each as often, where there are more: for where a run begins, and
+        how the density curves. Data without groups are themselves.
+        """
+        if self.labels is None or self.size <= count:
+            return self
+        some = self.take(np.sort(np.random.default_rng(SHUFFLE).permutation(self.size)[:count]))
+        some.weights = np.full(count, self.size / count) * (1 if some.weights is None else some.weights)
+        return some
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Data", "Data"]:
         """Two random parts, the second of about ``fraction`` of the rows."""
@@ -307,6 +355,41 @@ class Data(Spelt):
                     digest.update(np.ascontiguousarray(leaf[first : first + CHUNK]).data)
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
+
+
+def labels_of(source: Sequence | np.ndarray, size: int) -> np.ndarray:
+    """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
+    labels = np.asarray(source)
+    if labels.shape != (size,):
+        raise DataError(f"Data(group=...) expects one label a row, shape ({size},); got {labels.shape}.")
+    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+        first = np.argmin(np.isfinite(labels))
+        raise DataError(f"Data(group=...) expects a label for every row; that of row {first} is {labels[first]}.")
+    return labels.astype(str) if labels.dtype.kind == "O" else labels
+
+
+def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray]:
+    """Rows by group, every leaf (groups, members, ...), and the groups' labels in order.
+
+    Padding repeats a group's first row, so that its density is finite, and counts 0 times.
+    """
+    labels, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    most, count = int(sizes.max(initial=0)), len(groups)
+    room = most * len(labels) / max(count, 1) * sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
+    if room > RESIDENT:
+        raise DataError(
+            f"The largest of {len(labels)} groups holds {most} rows, and every group takes its room: "
+            f"{room / 2**30:.1f} GiB. Expected groups more alike in size: split the largest, or draw from its rows and "
+            "give those drawn weights= of how many they stand for."
+        )
+    order = np.argsort(index, kind="stable")
+    first = np.cumsum(sizes) - sizes
+    member = np.arange(most)
+    there = member < sizes[:, None]
+    where = order[np.where(there, first[:, None] + member, first[:, None])]
+    counts = there.astype(np.float64) if weights is None else np.where(there, weights[where], 0.0)
+    y, given = jax.tree.map(lambda a: np.asarray(a)[where], rows)
+    return (y, Members(given, counts)), labels
 
 
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:

@@ -219,7 +219,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
 
     By all rows, or by a first part of data that are large or on file.
     """
-    model, data = session.model, session.data
+    model, data = session.model, None if session.data is None else session.data.sketched()
     if data is not None and (not data.resident or data.nbytes > CLIMB_BYTES):
         data = data.take(slice(0, max(1, int(data.size * min(1.0, CLIMB_BYTES / data.nbytes) / 8))))
     out = []

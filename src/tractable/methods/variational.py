@@ -20,7 +20,7 @@ from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, log_posterior, whole
-from tractable.data.rows import Batch, Data, Plan
+from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts_of
@@ -36,6 +36,7 @@ PyTree = Any
 WEIGHED = 1000  # draws whose weights are looked at, at the end
 ROWS_WEIGHED = 1 << 28  # rows times draws times numbers up to which they are
 MODE_SIZE = 1000  # parameters up to which curvature is formed
+NODES = 10  # looks at each row that a group's integral takes, about
 FAR = 1.0  # nats short of its maximum, with which a bound is no posterior
 
 
@@ -184,7 +185,7 @@ class Variational(Method):
         if self.start == "random" or size > MODE_SIZE or (data is not None and not data.resident):
             scale = 0.1 if model.start is None else 0.01  # a network's start is a point that more noise would drown
             return positions, jnp.full(positions.shape, scale, positions.dtype)
-        means, sds = [], []
+        means, sds, data = [], [], None if data is None else data.sketched()
         for position in positions:
             found = maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop)
             root = laplace_root(model, data, found.position)
@@ -287,6 +288,8 @@ def conditional_sd(root: np.ndarray) -> np.ndarray:
 def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, key: jax.Array) -> np.ndarray | None:
     """log p(y, z) − log q(z) of independent draws of q, (S,); None where that is too much work."""
     size = 1 if data is None else data.size
+    if data is not None and isinstance(data.given, Members):
+        size = NODES * data.given.counts.size
     if data is not None and (not data.resident or size * WEIGHED * model.space.size > ROWS_WEIGHED * 64):
         return None
     rows = None if data is None else data.arrays()

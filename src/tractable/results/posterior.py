@@ -16,6 +16,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.beliefs.check import Check
 from tractable.checks.evidence import EvidenceOf
+from tractable.checks.groups import look as group_integrals
 from tractable.checks.importance import khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
@@ -30,7 +31,7 @@ from tractable.methods.session import sitting
 from tractable.models.latent import latent_model
 from tractable.models.relabelling import matched
 from tractable.results import encoding as coding
-from tractable.results import imputing, pointwise
+from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
 from tractable.results.folder import model_fingerprint, write
@@ -200,8 +201,9 @@ class Posterior(Learnt):
 
     @spelt
     def predict(
-        self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0, calibrate: Data | PyTree = None
-    ) -> prediction.Prediction:
+        self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0,
+        calibrate: Data | PyTree = None, group: Any = None,
+    ) -> prediction.Prediction:  # fmt: skip
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
         Args:
@@ -213,7 +215,15 @@ class Posterior(Learnt):
             calibrate: Data that took no part in the fit. The interval becomes mean ± q sd with q from their errors,
                 and holds a new y with probability at least ``level`` over rows exchangeable with these, in finite
                 samples and whatever the model; on average over rows, not at each input. For numbers only.
+            group: of a model with ``local`` (n,) labels of the groups that rows belong to, known ones or new; by
+                default every row is of a new one.
         """
+        if self.model.local is not None:
+            if calibrate is not None:
+                raise SettingsError("predict(calibrate=...) is not for rows of groups, which are not exchangeable.")
+            return groups.predict(self, x, group, level, draws, seed)
+        if group is not None:
+            raise SettingsError("predict(group=...) is for a model with local=; this one has no groups.")
         if self.phi is not None:
             raise DataError(
                 "A ladder predicts no y from inputs: posterior.generate(n) draws new rows, posterior.reconstruct(x) "
@@ -233,6 +243,16 @@ class Posterior(Learnt):
             prediction.alike(self.data.given, x, "predict(x)")
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
+    def local(self, group: Any = None, *, draws: int = 100) -> Any:
+        """Mean and sd of what groups have of their own, by label (``groups.local_moments``): a pandas DataFrame.
+
+        Args:
+            group: labels; by default all.
+            draws: of the parameters, at most, evenly over chains and time.
+        """
+        expect("local(draws)", draws, Count)
+        return groups.local_moments(self.model, self.data, *self.spread(draws), group)
+
     def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
         """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
@@ -241,7 +261,7 @@ class Posterior(Learnt):
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
         data = as_data(data)
-        if self.data is not None:
+        if self.data is not None and self.model.local is None:
             prediction.alike(self.data.given, data.given, "log_predictive(data)")
         return prediction.log_predictive(self.predictive, *self.spread(draws), data)
 
@@ -417,7 +437,7 @@ class Posterior(Learnt):
         """
         expect("verify(how)", how, Verify)
         began = time.perf_counter()
-        looked = tuple(verify(self, how, self._again, held_out is not None))
+        looked = (*verify(self, how, self._again, held_out is not None), *group_integrals(self))
         if held_out is not None:
             looked += tuple(self._held_out(held_out))
         seconds = self.seconds | {"verifying": time.perf_counter() - began}

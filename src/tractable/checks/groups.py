@@ -1,0 +1,54 @@
+"""How well the integrals over what groups have of their own are known."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.beliefs.check import Check
+from tractable.checks.learnt import Learnt
+from tractable.core import Model
+from tractable.data.rows import Members
+from tractable.tools.integrals import rule
+
+PLACES, GROUPS = 16, 512  # draws of θ and groups that are looked at, at most
+FINE, COARSE = 0.1, 0.5  # nats by which the log density's error may differ from draw to draw
+
+
+def look(learnt: Learnt) -> list[Check]:
+    """The integrals held against a finer rule's, at draws of θ; nothing of models without groups.
+
+    What tilts the posterior is what the error of Σ_g log p(y_g | θ) differs by over its draws: their sd, in nats. Of a
+    point it is the error there.
+    """
+    model, data = learnt.model, learnt.data
+    places = learnt.belief.positions if learnt.point is None else learnt.point[None]
+    if model.local is None or data is None or places is None or not places.size:
+        return []
+    flat = np.asarray(places).reshape(-1, model.space.size)
+    flat = flat[np.unique(np.linspace(0, len(flat) - 1, min(len(flat), PLACES)).astype(int))]
+    some = data.take(np.unique(np.linspace(0, data.size - 1, min(data.size, GROUPS)).astype(int)))
+    errors = np.asarray(_errors(model, jnp.asarray(flat), some.rows), np.float64).sum(1) * data.size / some.size
+    error = float(errors.std() if len(errors) > 1 else abs(errors[0]))
+    verdict = "trust" if error <= FINE else "caution" if error <= COARSE else "reject"
+    sentence = f"nats by which a finer rule changes the log density, from draw to draw, by {some.size} groups"
+    if verdict != "trust":
+        sentence += ": given its rows, what a group has of its own is far from normal; take fewer numbers of each"
+    return [Check("group integrals", error, verdict, sentence)]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _errors(model: Model, positions: jax.Array, rows: tuple[jax.Array, Members]) -> jax.Array:
+    """(s, groups) of each log p(y_g | θ_s): a finer rule's less the rule's."""
+
+    def one(position: jax.Array) -> jax.Array:
+        params = model.params(position)
+        finer = rule(model.given(params).space.size, finer=True)
+        both = [
+            model.over_groups(lambda own, places, logs: jax.nn.logsumexp(logs), params, rows, nodes)
+            for nodes in (None, lambda g: finer)
+        ]
+        return both[1] - both[0]
+
+    return jax.lax.map(one, positions)

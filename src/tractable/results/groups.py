@@ -1,0 +1,181 @@
+"""What groups have of their own, and predictions of their rows, from draws of what all groups share."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.core import Data, Model
+from tractable.data.rows import labels_of
+from tractable.results import predict as prediction
+from tractable.tools import tree
+from tractable.tools.errors import DataError, ModelError
+from tractable.tools.settings import Count, expect
+
+PyTree = Any
+PROPOSED = 64  # places drawn for each draw of a group's own, of which one is taken
+WIDER = 1.2  # factor of the proposal's sds over those of the normal at the peak
+NUMBERS = 1 << 24  # a group's own, times draws, held at once
+
+
+def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.ndarray, groups: Any = None) -> Any:
+    """Mean and sd of what each group has of its own, a pandas DataFrame with a row for a group's label.
+
+        E[z | y] = E_θ E[z | y_g, θ],     Var[z | y] = E_θ Var[z | y_g, θ] + Var_θ E[z | y_g, θ]
+
+    over draws of θ; within a draw by the nodes that integrate z out.
+
+    Args:
+        params, weights: draws of θ (s, ...), and what they weigh.
+        groups: labels; by default all.
+    """
+    import pandas as pd
+
+    known = grouped(model, data)
+    labels = np.atleast_1d(np.asarray(known.labels if groups is None else groups))
+    some = known if groups is None else known.take(_places(known, labels, unknown=False))
+    names = tree.names(jax.eval_shape(lambda p: model.given(p).example(jax.random.key(0)), _first(params)))
+    mean, sd = _in_chunks(lambda part, _: _moments(model, params, jnp.asarray(weights), part), some, len(weights))
+    columns = pd.MultiIndex.from_product([names, ("mean", "sd")], names=["parameter", None])
+    table = np.stack([mean, sd], -1).reshape(len(mean), -1)
+    return pd.DataFrame(table, index=pd.Index(labels, name="group"), columns=columns)
+
+
+def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, seed: int) -> prediction.Prediction:
+    """The predictive distribution of rows of groups: z is drawn given θ and its group's rows, or of a new one from
+    its prior.
+
+    Args:
+        group: a label a row; rows of one new label share its z. None where every row is of a new group.
+    """
+    model: Model = posterior.model
+    known = grouped(model, posterior.data)
+    prediction.alike(known.take([0]).members().given, x, "predict(x)")
+    expect("predict(draws)", draws, Count)
+    params, weights = posterior.spread(draws)
+    count = len(jax.tree.leaves(x)[0]) if x is not None else 1 if group is None else len(group)
+    labels, place = np.unique(np.arange(count) if group is None else labels_of(group, count), return_inverse=True)
+    held = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
+    key = jax.random.key(seed)
+    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(labels))
+    if np.any(held >= 0):
+        some, of_known = known.take(held[held >= 0]), jax.random.fold_in(key, 1)
+        drawn = _in_chunks(
+            lambda part, begin: _drawn(model, params, part, jax.random.fold_in(of_known, begin)), some, len(weights)
+        )
+        own = jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), held >= 0), own, drawn)
+    return prediction.predict(_looked_up(model), (params, own), weights, (x, place), level=level, seed=seed)
+
+
+def grouped(model: Model, data: Data | None) -> Data:
+    """The data by group, or a sentence where there are no groups."""
+    if model.local is None:
+        raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
+    if data is None or data.labels is None:
+        raise DataError("This posterior came without the data of its groups: load(path, model, data).")
+    return data
+
+
+@functools.lru_cache(maxsize=32)  # so that a second prediction finds its compilation
+def _looked_up(model: Model) -> Model:
+    """Of one row, given (θ, z of all groups) and (x, the place of its group)."""
+    likelihood: Any = model.likelihood
+
+    def of_row(both: tuple[PyTree, PyTree], row: tuple[PyTree, jax.Array]) -> PyTree:
+        (params, own), (x, place) = both, row
+        return likelihood({**params, **jax.tree.map(lambda a: a[place], own)}, *(() if x is None else (x,)))
+
+    return Model(lambda both: jnp.zeros(()), of_row, position=(0.0, 0.0))
+
+
+def _places(data: Data, labels: np.ndarray, unknown: bool) -> np.ndarray:
+    """Where groups lie in the data; −1 of an unknown one, or a sentence."""
+    of: dict = {label: i for i, label in enumerate(np.asarray(data.labels).tolist())}
+    found = np.array([of.get(label, -1) for label in labels.tolist()], int)
+    if not unknown and np.any(found < 0):
+        raise DataError(f"There is no group {labels.tolist()[np.argmin(found)]!r} in the data.")
+    return found
+
+
+def _first(params: PyTree) -> PyTree:
+    return jax.tree.map(lambda a: a[0], params)
+
+
+def _put(into: np.ndarray, what: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """(s, groups, ...) with other values of some groups."""
+    into = into.copy()
+    into[:, where] = what
+    return into
+
+
+def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
+    """``function(rows, first)`` of so many groups at a time that memory does not grow with them, end to end."""
+    rows = data.y, data.given
+    groups, members = rows[1].counts.shape
+    width = min(groups, max(1, NUMBERS // (draws * PROPOSED * members)))
+    parts = []
+    for begin in range(0, groups, width):
+        part = jax.tree.map(lambda a, b=begin: a[b : b + width], rows)
+        real = len(part[1].counts)
+        full = jax.tree.map(lambda a, n=width - real: np.concatenate([a, np.repeat(a[:1], n, 0)]), part)
+        parts.append(jax.tree.map(lambda a, n=real: np.asarray(a)[:n], function(full, begin)))
+    return jax.tree.map(lambda *a: np.concatenate(a), *parts)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+    """(groups, k) mean and sd of each group's own."""
+
+    def of_group(own: Model, places: jax.Array, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shares, values = jax.nn.softmax(logs), jax.vmap(own.values)(places)
+        mean = shares @ values
+        return mean, shares @ jnp.square(values - mean)
+
+    def add(carry: tuple, draw: tuple[PyTree, jax.Array]) -> tuple[tuple, None]:
+        (mean, square, within, total), (theta, w) = carry, draw
+        means, variances = model.over_groups(of_group, theta, rows)
+        total = total + w
+        new = mean + w / total * (means - mean)
+        return (new, square + w * (means - mean) * (means - new), within + w * variances, total), None
+
+    zeros = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype),
+        jax.eval_shape(lambda p: model.over_groups(of_group, _first(p), rows)[0], params),
+    )
+    w = weights.astype(zeros.dtype)
+    mean, square, within, total = jax.lax.scan(add, (zeros, zeros, zeros, jnp.zeros((), w.dtype)), (params, w))[0]
+    return mean, jnp.sqrt((square + within) / total)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree:
+    """z ~ p(z | y_g, θ_s), leaves (groups, s, ...): one of 64 places around the peak, drawn by weight (Rubin 1987)."""
+
+    def one(theta: PyTree, key: jax.Array) -> PyTree:
+        proposed, taken = jax.random.split(key)
+
+        def nodes(g: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = jax.random.normal(jax.random.fold_in(proposed, g), (PROPOSED, model.given(theta).space.size))
+            log_ratio = (1 - WIDER**2) * jnp.square(x) / 2 + math.log(WIDER)
+            return WIDER * x, jnp.sum(log_ratio, 1) - math.log(PROPOSED)
+
+        def of_group(own: Model, places: jax.Array, logs: jax.Array) -> tuple[PyTree, jax.Array]:
+            return jax.vmap(own.params)(places), logs
+
+        values, logs = model.over_groups(of_group, theta, rows, nodes)
+        which = jax.random.categorical(taken, logs)  # (groups,)
+        return jax.tree.map(lambda a: jax.vmap(lambda of, j: of[j])(a, which), values)
+
+    drawn = jax.lax.map(lambda now: one(*now), (params, jax.random.split(key, len(jax.tree.leaves(params)[0]))))
+    return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), drawn)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "count"))
+def _from_prior(model: Model, params: PyTree, key: jax.Array, count: int) -> PyTree:
+    """z ~ p(z | θ_s) of ``count`` groups, leaves (s, count, ...)."""
+    keys = jax.random.split(key, (len(jax.tree.leaves(params)[0]), count))
+    return jax.vmap(lambda p, ks: jax.vmap(model.given(p).sample_prior)(ks))(params, keys)

@@ -1,0 +1,260 @@
+"""Groups of rows with effects of their own, which every method integrates out."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tractable as tr
+from tractable.beliefs.belief import Draws
+from tractable.checks.groups import look
+from tractable.checks.learnt import Learnt
+from tractable.core import Batch
+from tractable.data.rows import Members, whole
+from tractable.tools.errors import DataError, ModelError
+from tractable.tools.integrals import around, rule
+
+RNG = np.random.default_rng(3)
+LABELS = np.array(["Bern", "Aarau", "Chur", "Davos", "Genf", "Uri"])
+GROUP = RNG.permutation(np.repeat(np.arange(6), [1, 5, 2, 3, 1, 4]))
+X = RNG.normal(size=(16, 2))
+OWN = RNG.normal(1.0, 1.5, size=6)
+Y = OWN[GROUP] + X @ [0.5, -1.0] + RNG.normal(size=16)
+PRIOR = {
+    "mu": dist.Normal(0.0, 5.0),
+    "tau": dist.HalfNormal(2.0),
+    "w": dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+}
+THETA = {"mu": jnp.array(0.7), "tau": jnp.array(1.2), "w": jnp.array([0.4, -0.8])}
+CITIES = tr.Model(
+    PRIOR,
+    lambda p, x: dist.Normal(p["a"] + x @ p["w"], 1.0),
+    local=lambda p: {"a": dist.Normal(p["mu"], p["tau"])},
+)
+DATA = tr.Data(Y, given=X, group=LABELS[GROUP])
+
+
+def exact_terms(params: dict) -> jax.Array:
+    """log p(y_g | θ) of each group in the order of labels, a in closed form: y_g ~ N(μ + X w, I + τ² 1 1ᵀ)."""
+    rest, place = Y - X @ params["w"] - params["mu"], np.unique(LABELS[GROUP], return_inverse=True)[1]
+    square, total, n = (jax.ops.segment_sum(a, place, 6) for a in (rest**2, rest, jnp.ones(16)))
+    spread = 1 + n * params["tau"] ** 2
+    return -(square - params["tau"] ** 2 * total**2 / spread + jnp.log(spread) + n * jnp.log(2 * jnp.pi)) / 2
+
+
+terms = jax.jit(tr.Model.log_likelihoods, static_argnums=0)
+
+
+def total(params: dict) -> jax.Array:
+    return jnp.sum(CITIES.log_likelihoods(params, DATA.arrays()))
+
+
+def test_normal_groups_are_integrated_exactly():
+    for derive in (lambda f: f, jax.grad, jax.hessian):
+        found, wanted = (jax.jit(derive(f))(THETA) for f in (total, lambda p: jnp.sum(exact_terms(p))))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_of_a_group_lie_anywhere_and_padding_counts_nothing():
+    order = np.random.default_rng(0).permutation(16)
+    shuffled = tr.Data(Y[order], given=X[order], group=LABELS[GROUP][order])
+    y, (x, counts) = DATA.rows
+    wider = (
+        np.pad(y, ((0, 0), (0, 3)), constant_values=7.0),
+        Members(np.pad(x, ((0, 0), (0, 3), (0, 0))), np.pad(counts, ((0, 0), (0, 3)))),
+    )
+    wanted = terms(CITIES, THETA, DATA.arrays())
+    for rows in (shuffled.arrays(), wider):
+        np.testing.assert_allclose(terms(CITIES, THETA, rows), wanted, rtol=1e-9)
+
+
+def test_a_row_of_weight_two_is_the_row_twice_and_of_weight_zero_none():
+    weights = np.arange(16) % 3
+    often = np.repeat(np.arange(16), weights)
+    weighed = tr.Data(Y, given=X, group=GROUP, weights=weights)
+    twice = tr.Data(Y[often], given=X[often], group=GROUP[often])
+    kept = np.isin(weighed.labels, twice.labels)
+    found = terms(CITIES, THETA, weighed.arrays())
+    np.testing.assert_allclose(found[kept], terms(CITIES, THETA, twice.arrays()), rtol=1e-9)
+    np.testing.assert_allclose(found[~kept], 0.0, atol=1e-9)
+
+
+def test_batches_of_groups_are_unbiased_and_scaled_by_rows_they_are_not():
+    """Each set of two groups of six, all fifteen of them: the mean of the estimates is the whole, to the last digit."""
+    target = jax.jit(tr.log_posterior(CITIES))
+    position = CITIES.unconstrain(THETA)
+    rows = DATA.arrays()
+    members = DATA.given.counts.sum(1)
+
+    def estimate(pair: tuple[int, int], size: float) -> jax.Array:
+        batch = Batch(jax.tree.map(lambda a: a[jnp.array(pair)], rows), jnp.ones(2), size)
+        return target(position, batch)
+
+    pairs = list(itertools.combinations(range(6), 2))
+    whole_ = float(target(position, whole(rows)))
+    by_groups = np.mean([estimate(pair, 6) for pair in pairs])
+    by_rows = np.mean([estimate(pair, 2 * 16 / members[list(pair)].sum()) for pair in pairs])
+    assert by_groups == pytest.approx(whole_, rel=1e-10)
+    assert abs(by_rows - whole_) > 0.01 * abs(whole_)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_normal_integrand_is_integrated_exactly_in_any_dimension(size: int):
+    root = np.tril(np.random.default_rng(size).normal(size=(size, size)), -1) + 2 * np.eye(size)
+    target = dist.MultivariateNormal(jnp.full(size, 3.0), scale_tril=jnp.asarray(root))
+    places, weights = jax.jit(lambda start: around(lambda u: target.log_prob(u) + 1.7, start, *rule(size)))(
+        jnp.zeros(size)
+    )
+    assert float(jax.nn.logsumexp(weights + target.log_prob(places) + 1.7)) == pytest.approx(1.7, abs=1e-6)
+    shares = np.exp(np.asarray(weights + target.log_prob(places)))
+    np.testing.assert_allclose(shares @ np.asarray(places), 3.0, atol=1e-5)
+    np.testing.assert_allclose(np.cov(np.asarray(places).T, aweights=shares, bias=True), root @ root.T, atol=1e-5)
+
+
+BUSY = tr.Model(
+    {"rate": dist.Gamma(2.0, 1.0), "spread": dist.HalfNormal(1.0)},
+    lambda p: dist.Poisson(p["rate"] * p["own"]),
+    local=lambda p: {"own": dist.LogNormal(0.0, p["spread"])},
+)
+
+
+def test_counts_and_a_positive_effect_by_brute_force():
+    """p(y_g | θ) on a grid of the effect itself, so that its log-determinant is looked at too."""
+    y, group = np.array([0, 3, 2, 9, 11, 14, 0]), np.array([0, 0, 1, 2, 2, 2, 3])
+    theta = {"rate": jnp.array(2.5), "spread": jnp.array(0.8)}
+    found = terms(BUSY, theta, tr.Data(y, group=group).arrays())
+    log_own = np.linspace(-9.0, 6.0, 20_001)
+    own = np.exp(log_own)
+    prior = np.asarray(dist.LogNormal(0.0, 0.8).log_prob(own)) + log_own
+    for g in range(4):
+        logs = prior + sum(np.asarray(dist.Poisson(2.5 * own).log_prob(value)) for value in y[group == g])
+        assert float(found[g]) == pytest.approx(np.log(np.trapezoid(np.exp(logs), log_own)), abs=2e-4)
+
+
+SHIFTS = tr.Model(
+    {"mu": dist.Normal(0.0, 3.0)},
+    lambda p, x: dist.Normal(p["a"] + x, 1.0),
+    local=lambda p: {"a": dist.Normal(p["mu"], 1.5)},
+)
+SHIFTED = tr.Data(Y, given=X[:, 0], group=GROUP)
+
+
+def whole_posterior() -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of (μ, a_0 … a_5) where all of them are one normal vector: the whole model's answer."""
+    precision, linear = np.zeros((7, 7)), np.zeros(7)
+    precision[0, 0] = 1 / 9
+    for g in range(6):
+        precision[np.ix_([0, g + 1], [0, g + 1])] += np.array([[1, -1], [-1, 1]]) / 1.5**2
+        rest = (Y - X[:, 0])[g == GROUP]
+        precision[g + 1, g + 1] += len(rest)
+        linear[g + 1] += rest.sum()
+    covariance = np.linalg.inv(precision)
+    return covariance @ linear, np.sqrt(np.diag(covariance))
+
+
+METHODS = {
+    "meanfield": tr.MeanField(batch_size=3, start="random", samples=8, steps=1000),
+    "bbb": tr.BayesByBackprop(batch_size=3, start="random", samples=8, learning_rate=0.02, sd=0.5),
+    "sgld": tr.SGLD(batch_size=3, chains=2, draws=4000, warmup=400, bias_tolerance=0.02),
+}
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def learnt(request: pytest.FixtureRequest) -> tr.Posterior:
+    return tr.infer(SHIFTS, SHIFTED, METHODS[request.param], verify=None, progress=False)
+
+
+def test_every_method_has_the_whole_models_answer(learnt):
+    """Climbs end within 0.02 nats, ½ (δ/sd)² of them the mean's; chains know it by their effective draws."""
+    mean, sd = whole_posterior()
+    error = 5 / np.sqrt(np.nanmin(learnt.diagnosed.bulk)) if learnt.method.chained else 0.2
+    assert learnt.mean()["mu"] == pytest.approx(mean[0], abs=error * sd[0])
+    assert learnt.sd()["mu"] == pytest.approx(sd[0], rel=error)
+    local = learnt.local(draws=1000)
+    share = np.abs(mean_slopes()) * sd[0] / sd[1:]  # sds of a local mean for one of μ
+    np.testing.assert_array_less(np.abs(local["a", "mean"] - mean[1:]) / sd[1:], error * share + 1e-6)
+    np.testing.assert_allclose(local["a", "sd"], sd[1:], rtol=2 * error * np.max(share**2))
+
+
+def mean_slopes() -> np.ndarray:
+    """d E[a_g | μ, y] / dμ."""
+    return 1 / (1 + 1.5**2 * np.bincount(GROUP))
+
+
+def test_rows_of_known_and_of_new_groups_are_predicted(learnt):
+    mean, sd = whole_posterior()
+    drawn = 5 / np.sqrt(1000)
+    off = 5 / np.sqrt(np.nanmin(learnt.diagnosed.bulk)) if learnt.method.chained else 0.2
+    told = learnt.predict(np.array([0.5, 0.5, -1.0, 0.5]), group=np.array([0, 4, 4, 17]))
+    new = np.sqrt(1 + 1.5**2 + sd[0] ** 2)
+    wanted = np.array([mean[1] + 0.5, mean[5] + 0.5, mean[5] - 1.0, mean[0] + 0.5])
+    spread = np.array([np.sqrt(1 + sd[1] ** 2), *[np.sqrt(1 + sd[5] ** 2)] * 2, new])
+    np.testing.assert_array_less(np.abs(told.mean - wanted), (drawn + off) * spread)
+    np.testing.assert_allclose(told.sd, spread, rtol=drawn + off * sd[0])
+
+
+def test_a_saved_posterior_tells_locals_and_a_stopped_run_goes_on(tmp_path):
+    method: tr.Method = METHODS["sgld"]
+
+    def stop(phase: str, done: int, of: int) -> None:
+        if phase == "drawing" and 0 < done < of:
+            raise RuntimeError("the machine is gone")
+
+    unbroken = tr.infer(SHIFTS, SHIFTED, method, verify=None, checkpoint=tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="gone"):
+        tr.infer(SHIFTS, SHIFTED, method, verify=None, checkpoint=tmp_path / "broken", progress=stop)
+    again = tr.infer(SHIFTS, SHIFTED, method, verify=None, checkpoint=tmp_path / "broken")
+    np.testing.assert_array_equal(again.values, unbroken.values)
+    read = tr.load(tmp_path / "whole", SHIFTS, SHIFTED)
+    np.testing.assert_array_equal(read.local([4, 1]), unbroken.local([4, 1]))
+    with pytest.raises(DataError, match="came without the data of its groups"):
+        tr.load(tmp_path / "whole", SHIFTS).local()
+
+
+def test_integrals_that_are_not_known_are_no_reason_to_trust():
+    """A spread of fifty on the logit scale and answers all alike: far from normal in three numbers at once."""
+    three = tr.Model(
+        {"mu": dist.Normal(0.0, 1.0)},
+        lambda p, x: dist.Bernoulli(logits=p["mu"] + p["a"] @ x),
+        local=lambda p: {"a": dist.Normal(jnp.zeros(3), 50.0).to_event(1)},
+    )
+    inputs = np.random.default_rng(1).normal(size=(80, 3))
+    answers = tr.Data(np.arange(80) % 2, given=inputs, group=np.arange(80) // 2)
+    for model, data, trusted in ((three, answers, False), (SHIFTS, SHIFTED, True)):
+        belief = Draws(positions=np.linspace(-1, 1, 8).reshape(1, 8, 1))
+        (check,) = look(Learnt(model, data, None, 0, belief))
+        assert check.name == "group integrals" and (check.verdict == "trust") == trusted
+
+
+WRONG = {
+    "name": (
+        lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(p["nu"], 1)}),
+        "asks for 'nu'; there",
+    ),
+    "twice": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"mu": dist.Normal(0, 1)}), "'mu' is a parameter of all"),
+    "no dict": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: dist.Normal(0, 1)), "a dict of distributions"),
+    "discrete": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Poisson(1.0)}), "is discrete"),
+    "many": (lambda: tr.Model(PRIOR, OF_ROW, local=lambda p: {"a": dist.Normal(jnp.zeros(20), 1)}), "at most 16"),
+    "no groups": (lambda: tr.infer(CITIES, tr.Data(Y, given=X), tr.MAP()), r"give Data\(y, group=...\)"),
+    "no local": (lambda: tr.infer(tr.Model(PRIOR, OF_ROW), DATA, tr.MAP()), "nothing that is a group's own"),
+    "labels": (lambda: tr.Data(Y, group=GROUP[:3]), r"one label a row, shape \(16,\); got \(3,\)"),
+    "no label": (lambda: tr.Data(Y, group=np.where(GROUP > 2, np.nan, GROUP)), "is nan"),
+    "likelihood": (lambda: tr.infer(tr.Model(PRIOR, OF_B, local=OWN_A), DATA, tr.MAP()), "asks for 'b'"),
+    "one datum": (lambda: CITIES.datum(THETA, DATA.given), "A datum of this model is a group"),
+}
+OF_ROW, OWN_A = CITIES.likelihood, CITIES.local
+
+
+def OF_B(p: dict, x: jax.Array) -> dist.Distribution:
+    return dist.Normal(p["b"], 1.0)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_groups_is_said(what):
+    made, sentence = WRONG[what]
+    with pytest.raises((DataError, ModelError), match=sentence):
+        made()
