@@ -1,7 +1,7 @@
 """Does a step cost more, or a run more memory, where there are more groups?
 
 Counts in G = 1e3, 1e4 and 1e5 groups of 1 to 10 rows, y ~ Poisson(exp(a_g + w·x)), a_g ~ N(μ, τ²): in a fresh process
-each a step on batches of 100 groups, of SGLD and of a mean field's bound, then a whole run of the mean field, with the
+each the gradient on a batch of 100 groups, then a whole run of the mean field, with the
 peak memory of the process and how far its means lie from the parameters that made the data.
 
 Predicted: a step looks at its batch's groups alone, so that its time is flat in G; memory grows by the rows themselves,
