@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from montecarlo import assert_holds, binomial, broken, error
@@ -479,6 +480,7 @@ def test_it_goes_where_estimators_go():
         make_pipeline(StandardScaler(), BayesianLinearRegression(method="laplace")),
         {"bayesianlinearregression__weight_scale": [1e-3, 2.5]},
         cv=2,
+        n_jobs=2,
     ).fit(frame, y)
     assert search.best_params_ == {"bayesianlinearregression__weight_scale": 2.5}
     model = BayesianLinearRegression(method="laplace", random_state=np.random.RandomState(0))
@@ -572,3 +574,15 @@ def test_a_fit_that_is_not_to_be_trusted_says_so():
     x, y = problem(60)
     with pytest.warns(ConvergenceWarning, match="not to be used as one: R-hat"):
         BayesianLinearRegression(method=tr.NUTS(draws=5, warmup=1, chains=2), random_state=0).fit(x, y)
+
+
+def test_priors_by_name():
+    """A prior a thousand times narrower than the data's own say holds the weights; one of Laplace is learnt by NUTS."""
+    x, y = problem(60)
+    held = {"weights": dist.Normal(0.0, 1e-3)}
+    model = BayesianLinearRegression(priors=held, random_state=0, verify=None).fit(x, y)
+    assert np.abs(model.coef_ * x.std(0) / y.std()).max() < 5e-3
+    assert clone(model).fit(x, y).posterior_.model is model.posterior_.model
+    other = BayesianLinearRegression(priors={"weights": dist.Laplace(0.0, 1.0)})
+    other.n_features_in_ = 2
+    assert isinstance(other._chosen(), tr.NUTS)

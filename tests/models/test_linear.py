@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
@@ -161,3 +162,33 @@ def test_logits_have_their_density_and_derivative(eta):
         value, slope = jax.value_and_grad(lambda e: linear.BernoulliLogits(e).log_prob(y))(eta)  # noqa: B023
         np.testing.assert_allclose(value, -np.logaddexp(0.0, -(2 * y - 1) * eta), rtol=1e-12)
         np.testing.assert_allclose(slope, y - 1 / (1 + np.exp(-eta)), atol=1e-12)
+
+
+def test_other_priors_by_name():
+    """Logistic regression with Laplace priors is one with other priors; equal priors are one model."""
+    laplace = {"weights": dist.Laplace(0.0, 1.0), "intercept": dist.Laplace(0.0, 1.0)}
+    made = linear.with_priors(linear.generalised_linear(3, "bernoulli"), laplace)
+    again = {"weights": dist.Laplace(0.0, 1.0), "intercept": dist.Laplace(0.0, 1.0)}
+    assert linear.with_priors(linear.generalised_linear(3, "bernoulli"), again) is made
+    right = linear.logistic_laplace(3)
+    rows = (jnp.array(CLASSES), jnp.array(X))
+    for flat in np.random.default_rng(1).normal(size=(3, 4)):
+        densities = [log_density(model, rows, flat=True)(jnp.array(flat)) for model in (made, right)]
+        np.testing.assert_allclose(*densities, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "priors", "sentence"),
+    [
+        ("normal", {"weight": dist.Normal(0.0, 1.0)}, r"no parameter 'weight'; the model has .* Did you mean"),
+        ("normal", {"noise": dist.Normal(0.0, 1.0)}, "'noise', Normal, allows negative numbers"),
+        ("normal", {"weights": dist.Normal(np.zeros(2), 1.0)}, r"is of shape \(3,\), or of one number; got \(2,\)"),
+        ("normal", {"weights": 2.5}, "is a numpyro distribution; got float"),
+        ("categorical", {"intercept": dist.Normal(0.0, 1.0)}, "'intercept' is a ZeroSumNormal"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 12 else None,
+)
+def test_priors_that_cannot_be(family, priors, sentence):
+    model = linear.generalised_linear(3, family, 4 if family == "categorical" else None)
+    with pytest.raises(ModelError, match=sentence):
+        linear.with_priors(model, priors)

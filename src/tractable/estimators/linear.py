@@ -1,21 +1,25 @@
 """Linear and logistic regression with a posterior over the coefficients."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpyro.distributions as dist
 
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.methods import INLA, FullRank, Method
+from tractable.methods import INLA, NUTS, FullRank, Method
+from tractable.models.causes import base_of
 from tractable.models.families import with_offset
-from tractable.models.linear import generalised_linear
+from tractable.models.linear import generalised_linear, with_priors
 from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
 
+Priors = Mapping[str, dist.Distribution] | None
 Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
 AUTO = "auto"  # nested Laplace, which is exact where y is normal
 
@@ -34,6 +38,8 @@ class BayesianLinearRegression(BayesianRegressor):
         intercept_scale: > 0, prior sd of the intercept.
         method: "auto" is ``INLA``, which is exact here; or as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as there.
+        priors: numpyro distributions by parameter, in place of those above: "weights" (of one number, or of D),
+            "intercept", "noise"; of standardised columns and y. With weights that are not normal "auto" is ``NUTS``.
 
     Attributes:
         coef_: (D,) posterior means, units of y by units of x.
@@ -55,12 +61,14 @@ class BayesianLinearRegression(BayesianRegressor):
     calibration: HeldOut = 0.0
     random_state: RandomState = None
     verify: Verify = "auto"
+    priors: Priors = None
 
     def _model(self) -> Model:
-        return generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
+        model = generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
+        return with_priors(model, self.priors or {})
 
     def _chosen(self) -> Method:
-        return _auto(self.n_features_in_) if self.method == AUTO else super()._chosen()
+        return _auto(self.n_features_in_, self.priors) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -87,6 +95,7 @@ class BayesianCountRegression(BayesianRegressor):
     Args:
         family: "negative-binomial" or "poisson".
         weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
+        priors: as there, of "weights", "intercept" and "dispersion".
         method: "auto" is ``INLA``.
 
     Attributes:
@@ -110,15 +119,15 @@ class BayesianCountRegression(BayesianRegressor):
     calibration: HeldOut = 0.0
     random_state: RandomState = None
     verify: Verify = "auto"
+    priors: Priors = None
     _standardised = False
 
     def _model(self) -> Model:
-        return with_offset(
-            generalised_linear(self.n_features_in_, self.family, None, self.weight_scale, self.intercept_scale)
-        )
+        model = generalised_linear(self.n_features_in_, self.family, None, self.weight_scale, self.intercept_scale)
+        return with_offset(with_priors(model, self.priors or {}))
 
     def _chosen(self) -> Method:
-        return _auto(self.n_features_in_) if self.method == AUTO else super()._chosen()
+        return _auto(self.n_features_in_, self.priors) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         wrong = (y < 0) | (y != np.floor(y))
@@ -149,6 +158,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     Args:
         weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
+        priors: as there, of "weights" and "intercept"; of more than two classes (D, C) and (C,) that sum to zero.
         method: "auto" is ``INLA``, or ``FullRank`` of more numbers than that takes.
 
     Attributes:
@@ -169,17 +179,20 @@ class BayesianLogisticRegression(BayesianClassifier):
     method: Learner = AUTO
     random_state: RandomState = None
     verify: Verify = "auto"
+    priors: Priors = None
 
     def _model(self) -> Model:
         family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        return generalised_linear(self.n_features_in_, family, classes, self.weight_scale, self.intercept_scale)
+        model = generalised_linear(self.n_features_in_, family, classes, self.weight_scale, self.intercept_scale)
+        return with_priors(model, self.priors or {})
 
     def _chosen(self) -> Method:
         if self.method != AUTO:
             return super()._chosen()
         count = len(self.classes_)
-        if count == 2:
-            return _auto(self.n_features_in_)
+        usual = _auto(self.n_features_in_, self.priors)
+        if count == 2 or isinstance(usual, NUTS):
+            return usual
         return INLA() if (self.n_features_in_ + 1) * (count - 1) <= MOST_TOGETHER else FullRank()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
@@ -191,6 +204,8 @@ class BayesianLogisticRegression(BayesianClassifier):
         self.intercept_ = np.ravel(np.asarray(mean["intercept"], np.float64)) - self.coef_ @ by.centre
 
 
-def _auto(features: int) -> Method:
-    """``INLA``, up to as many weights as it takes."""
+def _auto(features: int, priors: Priors) -> Method:
+    """``INLA``, up to as many weights as it takes, where their prior is normal."""
+    if not isinstance(base_of((priors or {}).get("weights", dist.Normal())), dist.Normal):
+        return NUTS()
     return INLA() if features + 2 <= MOST else FullRank()

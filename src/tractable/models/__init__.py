@@ -7,6 +7,7 @@ from tractable.models.formula import Regression, regression
 from tractable.models.ladder import Ladder, Recognition, bottom_up
 from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
+from tractable.models.linear import with_priors
 from tractable.models.mixture import bernoulli_mixture, gaussian_mixture
 from tractable.models.network import mlp, neural_network, scale_mixture
 from tractable.models.top_down import top_down
@@ -17,5 +18,5 @@ __all__ = [
     "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis",
     "factors", "gaussian_mixture", "hierarchical", "latent_gaussian", "layer", "linear", "mixture", "mlp", "network",
     "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression", "scale_mixture",
-    "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_offset",
+    "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_offset", "with_priors",
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 Inputs are expected standardised, so that one scale suits every weight.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,10 +14,13 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from tractable.core import Model, Through
+from tractable.models.causes import base_of
 from tractable.models.conjugate import Real, positive
 from tractable.models.families import CLASSES, FAMILIES, BernoulliLogits
 from tractable.tools.errors import ModelError
+from tractable.tools.priors import is_distribution
 from tractable.tools.shared import shared
+from tractable.tools.words import listing, nearest
 
 
 @shared
@@ -78,6 +83,67 @@ def generalised_linear(
         if kind.intercept:
             prior["intercept"] = dist.Normal(0.0, intercept_scale)
     return Model(prior, Through(predictor, kind.observe))
+
+
+def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
+    """The model with other priors of some of its parameters, by name. Equal priors give the same ``Model``.
+
+    Args:
+        model: whose prior is a dict of distributions.
+        priors: a distribution of the parameter's shape, or of one number for each of its numbers.
+
+    Raises:
+        ModelError: a name that the model does not have, a shape that does not fit, a prior of a part of the support.
+
+    >>> model = with_priors(generalised_linear(3, "normal"), {"weights": dist.Laplace(0.0, 1.0)})
+    >>> model.prior["weights"].shape()
+    (3,)
+    """
+    if not isinstance(model.prior, dict):
+        raise ModelError("with_priors expects a model whose prior is a dict of distributions by name.")
+    found = []
+    for name, prior in sorted(priors.items()):
+        if name not in model.prior:
+            known = listing(sorted(model.prior))
+            raise ModelError(f"There is no parameter {name!r}; the model has {known}.{nearest(name, model.prior)}")
+        if not is_distribution(prior):
+            raise ModelError(f"The prior of {name!r} is a numpyro distribution; got {type(prior).__name__}.")
+        wanted = model.prior[name].shape()
+        if prior.shape() not in ((), wanted):
+            raise ModelError(f"The prior of {name!r} is of shape {wanted}, or of one number; got {prior.shape()}.")
+        _check_support(name, prior, model.prior[name])
+        leaves, structure = jax.tree.flatten(prior)
+        found.append((name, structure, tuple(tuple(np.ravel(leaf).tolist()) for leaf in leaves),
+                      tuple(np.shape(leaf) for leaf in leaves)))  # fmt: skip
+    return _with_priors(model, tuple(found)) if found else model
+
+
+def _check_support(name: str, prior: Any, usual: Any) -> None:
+    """Raise a sentence where a prior leaves what the parameter can be: a noise is positive, classes sum to zero."""
+    if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
+        raise ModelError(
+            f"The prior of {name!r} is a ZeroSumNormal, as constants added to all classes mean nothing, and of nothing "
+            f"else; got {type(prior).__name__}."
+        )
+    if usual.shape() != ():
+        return
+    probe = np.array([-1.0, 1.0])
+    allowed, given = (np.asarray(d.support(probe)) for d in (usual, prior))
+    if np.any(given & ~allowed):
+        raise ModelError(
+            f"The prior of {name!r}, {type(prior).__name__}, allows negative numbers; expected one such as "
+            f"{type(usual).__name__}."
+        )
+
+
+@shared
+def _with_priors(model: Model, priors: tuple) -> Model:
+    new = {}
+    for name, structure, leaves, shapes in priors:
+        parts = [jnp.reshape(jnp.asarray(a), shape) for a, shape in zip(leaves, shapes, strict=True)]
+        prior = jax.tree.unflatten(structure, parts)
+        new[name] = prior.expand(model.prior[name].shape()) if prior.shape() == () else prior
+    return replace(model, prior=model.prior | new)
 
 
 @shared
