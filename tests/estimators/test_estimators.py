@@ -480,7 +480,6 @@ def test_it_goes_where_estimators_go():
         make_pipeline(StandardScaler(), BayesianLinearRegression(method="laplace")),
         {"bayesianlinearregression__weight_scale": [1e-3, 2.5]},
         cv=2,
-        n_jobs=2,
     ).fit(frame, y)
     assert search.best_params_ == {"bayesianlinearregression__weight_scale": 2.5}
     model = BayesianLinearRegression(method="laplace", random_state=np.random.RandomState(0))
