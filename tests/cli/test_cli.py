@@ -234,7 +234,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
     for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
         asked = {"held_out": 0.2, "missing": missing, "family": "normal", "shifted": None, "verify": "auto"}
-        asked |= {"exclude": [], "weights": None, "exposure": None, "sep": None, "decimal": None}
+        asked |= {"exclude": [], "weights": None, "exposure": None, "sep": None, "decimal": None, "formula": None}
         assert kinds.named("glm").ask(upgrade(older | written)) == asked
     problem = task_of(older)
     assert problem.spec == spec

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 from numpyro import handlers
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
@@ -27,11 +28,11 @@ KINDS = (
 class Plates(Messenger):
     """Every plate at its full size, whatever it subsamples; one of them, where it is named, at a single row."""
 
-    def __init__(self, fn: Callable, plate: str | None = None, at: Any = 0) -> None:
+    def __init__(self, fn: Callable, plate: str | None = None, at: ArrayLike = 0) -> None:
         super().__init__(fn)
         self.plate, self.at = plate, at
 
-    def process_message(self, msg: Any) -> None:
+    def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "plate":
             size = msg["args"][0]
             alone = msg["name"] == self.plate
@@ -55,7 +56,11 @@ class Program:
         self.arrays = {name: leaf for name, leaf in self.leaves.items() if jnp.ndim(leaf) and hasattr(leaf, "dtype")}
 
     def trace(
-        self, values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, plate: str | None = None, at: Any = 0
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None = None,
+        plate: str | None = None,
+        at: ArrayLike = 0,
     ) -> Sites:
         """Every site, latent ones at ``values``, with other ``arrays`` for arguments of their names."""
         return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
@@ -69,7 +74,7 @@ class Program:
         """Every site, latent ones drawn from their priors."""
         return self._run(self._seeded(key), None)
 
-    def _seeded(self, key: jax.Array, plate: str | None = None, at: Any = 0) -> Callable:
+    def _seeded(self, key: jax.Array, plate: str | None = None, at: ArrayLike = 0) -> Callable:
         return handlers.seed(Plates(self.model, plate, at), key)
 
     def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
@@ -87,12 +92,12 @@ class Program:
         return trace
 
 
-def log_prob(site: Any) -> jax.Array:
+def log_prob(site: Mapping[str, Any]) -> jax.Array:
     """log p of a site's value, of its batch shape, in nats; not scaled."""
     return jnp.broadcast_to(site["fn"].log_prob(site["value"]), site["fn"].batch_shape)
 
 
-def scaled(site: Any) -> jax.Array:
+def scaled(site: Mapping[str, Any]) -> jax.Array:
     """The whole of it, as NumPyro counts it: ()."""
     return jnp.sum(log_prob(site) * (1.0 if site["scale"] is None else site["scale"]))
 
@@ -102,7 +107,7 @@ def axis_of(fn: dist.Distribution, dim: int) -> int:
     return len(fn.batch_shape) + dim
 
 
-def row_of(fn: dist.Distribution, dim: int, row: Any = 0) -> dist.Distribution:
+def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribution:
     """The distribution of one row of a site, of batch shape ().
 
     Args:

@@ -206,6 +206,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
 def _auto(features: int, priors: Priors) -> Method:
     """``INLA``, up to as many weights as it takes, where their prior is normal."""
-    if not isinstance(base_of((priors or {}).get("weights", dist.Normal())), dist.Normal):
+    weights = None if priors is None else priors.get("weights")
+    if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
         return NUTS()
     return INLA() if features + 2 <= MOST else FullRank()

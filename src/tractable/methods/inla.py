@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from scipy.interpolate import CubicSpline
 
 from tractable.beliefs.belief import Draws
@@ -300,14 +301,14 @@ def suited(model: Model, data: Data | None) -> tuple[Linear | None, Linear | Non
     return None, quadrature.together(model, data)
 
 
-def in_blocks(rows: PyTree, counts: Any) -> tuple[PyTree, jax.Array]:
+def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:
     """Rows (b, n, …) and how often they count (b, n), the last block filled with its last row, which counts nothing."""
     total = len(jax.tree.leaves(rows)[0])
     counts = jnp.ones(total) if counts is None else jnp.asarray(counts)
     size = min(ROWS, total)
     rest = -total % size
 
-    def blocks(rows: Any, **how: Any) -> jax.Array:
+    def blocks(rows: ArrayLike, **how: Any) -> jax.Array:
         rows = jnp.asarray(rows)
         padded = jnp.pad(rows, ((0, rest), *((0, 0),) * (rows.ndim - 1)), **how)
         return padded.reshape(-1, size, *rows.shape[1:])

@@ -99,7 +99,7 @@ def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
     >>> model.prior["weights"].shape()
     (3,)
     """
-    if not isinstance(model.prior, dict):
+    if type(model.prior) is not dict:
         raise ModelError("with_priors expects a model whose prior is a dict of distributions by name.")
     found = []
     for name, prior in sorted(priors.items()):
@@ -118,7 +118,7 @@ def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
     return _with_priors(model, tuple(found)) if found else model
 
 
-def _check_support(name: str, prior: Any, usual: Any) -> None:
+def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution) -> None:
     """Raise a sentence where a prior leaves what the parameter can be: a noise is positive, classes sum to zero."""
     if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
         raise ModelError(
@@ -128,7 +128,8 @@ def _check_support(name: str, prior: Any, usual: Any) -> None:
     if usual.shape() != ():
         return
     probe = np.array([-1.0, 1.0])
-    allowed, given = (np.asarray(d.support(probe)) for d in (usual, prior))
+    supports: list[Any] = [usual.support, prior.support]
+    allowed, given = (np.asarray(support(probe)) for support in supports)
     if np.any(given & ~allowed):
         raise ModelError(
             f"The prior of {name!r}, {type(prior).__name__}, allows negative numbers; expected one such as "

@@ -20,6 +20,7 @@ from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
 from tractable.tools.words import counted
 
+PyTree = Any
 ROWS, DRAWN = 500, 500  # that are looked at
 CLASSES = 12  # of a figure
 NAMED = 6  # numbers that the prior moves
@@ -133,7 +134,7 @@ def seen_beside(posterior: Posterior) -> Seen | None:
     return Seen(y, np.asarray(drawn), classes_of(datum_of(posterior, data.given)) is not None)
 
 
-def datum_of(posterior: Posterior, given: Any) -> Any:
+def datum_of(posterior: Posterior, given: PyTree) -> Any:
     """The distribution of one row, by shapes alone."""
     theta = jax.eval_shape(posterior.model.example, jax.random.key(0))
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)

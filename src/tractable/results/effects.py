@@ -1,7 +1,5 @@
 """A linear model's weights in the units and names of the table that it was fitted to."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -61,7 +59,7 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     return pd.DataFrame(table | {"5%": low, "95%": high}, index=pd.Index(index, name="effect"))
 
 
-def _unbiased(count: int, weights: Any) -> float:
+def _unbiased(count: int, weights: np.ndarray | None) -> float:
     return count / max(count - 1, 1) if weights is None else 1.0
 
 
