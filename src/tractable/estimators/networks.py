@@ -46,7 +46,8 @@ class BayesianMLPRegressor(BayesianRegressor):
 
     >>> import numpy as np, tractable as tr
     >>> X = np.linspace(-2.0, 2.0, 40)[:, None]
-    >>> model = BayesianMLPRegressor(hidden=(8,), method=tr.Laplace(), random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(0.0, 0.3, 40)
+    >>> model = BayesianMLPRegressor((8,), "tanh", method=tr.Laplace(), random_state=0).fit(X, y)
     >>> model.predict([[0.0], [1.5]]).shape
     (2,)
     """

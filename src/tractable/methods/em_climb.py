@@ -19,7 +19,7 @@ from tractable.tools.leaves import beneath, restored
 
 PyTree = Any
 SEGMENT = 25  # steps between two visits of the host
-ROUNDING = 8  # in units of the objective's last digit, gains that are none
+ROUNDING, FALLEN = 8, 64  # in units of the objective's last digit, gains that are none, and those at a fall
 
 
 class Reached(NamedTuple):
@@ -96,8 +96,11 @@ def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance:
     rate = jnp.where(before > 0, rate, 0.999)
     to_come = jnp.abs(gain) * rate / (1 - rate)
     scale = jnp.maximum(jnp.abs(objective), 1.0)
-    rounding = ROUNDING * jnp.finfo(jnp.result_type(objective)).eps * scale
-    return to_come, (to_come <= tolerance * scale) | (jnp.abs(gain) <= rounding)
+    digit = jnp.finfo(jnp.result_type(objective)).eps * scale
+    # EM loses nothing but by rounding: after a fall, gains of its size are none either.
+    rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
+    none = jnp.abs(gain) <= rounding  # from which nothing is to be extrapolated
+    return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
 
 
 def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
