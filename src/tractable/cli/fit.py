@@ -66,7 +66,8 @@ def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        console.print(to_terminal(results_table(pd.read_csv(folder / "comparison.csv", index_col=0))))
+        table = pd.read_csv(folder / "comparison.csv", index_col=0).drop(columns=show.BESIDE, errors="ignore")
+        console.print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:
