@@ -1,19 +1,26 @@
-"""Does a run survive being killed, and a checkpoint a flipped bit?
+"""Does a run survive being stopped, and a checkpoint a flipped bit?
 
-Kills: a process that draws with ``checkpoint=`` is killed (SIGKILL) at a random moment, started again on the same
-folder, killed again, until ``--kills`` are spent; then it may finish. Its draws must be those of a run that nobody
-touched, bit for bit. Flips: one random bit of a random file of the newest checkpoint is flipped, or the file cut short
-at random; what ``load`` gives must be the checkpoint before, or this one's very arrays, never anything else.
+Stops: a process that learns with ``checkpoint=`` is stopped at a random instant of its life, started again on the same
+folder, stopped again, until ``--kills`` of a method are spent; then it may finish. Every time it comes to its end, its
+numbers must be those of a run that nobody touched, bit for bit. Eight stops of ten are SIGKILL, one is Ctrl-C (SIGINT),
+one SIGTERM. All methods of ``tests/every_method.py`` with up to a hundred times their draws, steps or epochs, and runs
+of the command line gone on with by ``--resume``. Flips: one random bit of a random file of the newest checkpoint is
+flipped, or the file cut short at random; what ``load`` gives must be the checkpoint before, or this one's very arrays,
+never anything else.
 
 Predicted: no failure of either kind; a flip that goes unnoticed sits where the archive holds nothing that is read.
 
-    python benchmarks/endurance.py [--kills 200] [--flips 200] [--quick]
+    python -W ignore benchmarks/endurance.py [--kills 20] [--only NAME ...] [--flips 200] [--quick]
 """
 
+import dataclasses
+import hashlib
+import multiprocessing
+import os
 import pathlib
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -23,53 +30,92 @@ import numpy as np
 from measuring import arguments, say_where, table
 
 import tractable as tr
-from tractable.models.gallery import EXAMPLES
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
 
-METHODS = {
-    "mala": tr.MALA(chains=2, warmup=64, draws=20_000, thin=64),
-    "sgld": tr.SGLD(chains=2, warmup=100, draws=20_000, thin=50, batch_size=20, step_size=0.01),
+TESTS = pathlib.Path(__file__).parents[1] / "tests"
+STOPS = [signal.SIGKILL] * 8 + [signal.SIGINT, signal.SIGTERM]
+LONGER = {"draws": 100, "steps": 50, "epochs": 20}  # times as many as in the tests: a run of about a second
+COMMANDS = {
+    f"tractable fit, {method}": ["--example", "beta-bernoulli", "--method", method, "--set", f"draws={draws}"]
+    for method, draws in {"nuts": 20_000, "sgld": 20_000, "random-walk": 200_000, "meanfield": 100_000}.items()
 }
 
 
-def example() -> tuple:
-    return EXAMPLES["beta-bernoulli"].build()[:2]
+def names() -> list[str]:
+    """Methods and commands; asked in a process of its own, for this one starts no device so that it can fork."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return [*pool.apply(methods), *COMMANDS]
 
 
-def child(name: str, folder: str) -> None:
-    model, data = example()
-    tr.infer(model, data, METHODS[name], seed=5, progress=False, checkpoint=folder)
+def methods() -> list[str]:
+    sys.path.insert(0, str(TESTS))
+    from every_method import CASES
+
+    return list(CASES)
 
 
-def started(name: str, folder: pathlib.Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--child", name, str(folder)])
+def learn(name: str, folder: pathlib.Path | None, answer: pathlib.Path) -> None:
+    """A run from where it stands to its end, and the digest of its numbers."""
+    warnings.simplefilter("ignore")
+    found = command(name, folder or answer.with_suffix(".run")) if name in COMMANDS else method(name, folder)
+    answer.write_text(hashlib.sha256(np.ascontiguousarray(found).tobytes()).hexdigest())
 
 
-def killed(name: str, kills: int, whole: np.ndarray, rng: random.Random) -> tuple[int, int, bool]:
-    """(kills, of which while it was saving or drawing, whether the draws are the same)."""
-    spent = drawing = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch) / "run"
-        while spent < kills:
-            process = started(name, folder)
-            before = time.monotonic()
-            # Until it has begun to save, or goes on; then at any moment of the next two seconds.
-            known = set(folder.glob("checkpoint/step-*"))
-            while process.poll() is None and time.monotonic() - before < 60:
-                if set(folder.glob("checkpoint/step-*")) - known:
-                    break
-                time.sleep(0.005)
-            time.sleep(rng.uniform(0, 0.5))
-            if process.poll() is not None:
-                shutil.rmtree(folder)  # it was done: begin anew
-                continue
-            process.kill()
-            process.wait()
-            spent, drawing = spent + 1, drawing + bool(list(folder.glob("checkpoint/step-*")))
-        started(name, folder).wait()
-        model, data = example()
-        return spent, drawing, np.array_equal(tr.load(folder, model, data).unconstrained, whole)
+def method(name: str, folder: pathlib.Path | None) -> np.ndarray:
+    sys.path.insert(0, str(TESTS))
+    from every_method import CASES, numbers
+
+    case = CASES[name]
+    of = {field.name: getattr(case.method, field.name) for field in dataclasses.fields(case.method)}
+    more = {field: of[field] * times for field, times in LONGER.items() if of.get(field)}
+    longer = dataclasses.replace(case.method, **more)
+    run = tr.infer(case.model, case.rows, longer, seed=5, progress=False, checkpoint=folder, verify=None)
+    return numbers(run)
+
+
+def command(name: str, folder: pathlib.Path) -> np.ndarray:
+    from tractable.cli import main
+
+    again = (folder / "settings.toml").exists()
+    asked = ["--resume"] if again else [*COMMANDS[name], "--verify", "none", "--seed", "5"]
+    sys.argv = ["tractable", "fit", *asked, "--out", str(folder), "--quiet"]
+    try:
+        main()
+    except SystemExit as left:
+        if left.code not in (0, None):
+            raise
+    return tr.load(folder).unconstrained
+
+
+def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) -> tuple[int, int, int, int]:
+    """Of a method's runs: stops, those of them with a checkpoint there, runs that ended, those of them the same."""
+    context = multiprocessing.get_context("forkserver")
+    folder, answer, whole = scratch / "run", scratch / "answer", scratch / "whole"
+
+    def begun(into: pathlib.Path | None, digest: pathlib.Path) -> multiprocessing.process.BaseProcess:
+        process = context.Process(target=learn, args=(name, into, digest))
+        process.start()
+        return process
+
+    for _ in range(2):  # the second finds its programs compiled
+        shutil.rmtree(whole.with_suffix(".run"), ignore_errors=True)
+        began = time.monotonic()
+        begun(None, whole).join()
+        seconds = time.monotonic() - began
+    spent = saved = ended = same = 0
+    while ended == 0 or spent < stops or folder.exists():
+        process, interrupted = begun(folder, answer), False
+        process.join(rng.uniform(0.2, 1.0) * seconds if spent < stops else None)
+        if process.is_alive():
+            os.kill(process.pid or 0, rng.choice(STOPS))
+            process.join()
+            spent, saved, interrupted = spent + 1, saved + bool(list(folder.rglob("step-*"))), True
+        if answer.exists() or not interrupted:  # it came to its end, or failed by itself
+            ended, same = ended + 1, same + (answer.exists() and answer.read_text() == whole.read_text())
+            answer.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+    return spent, saved, ended, same
 
 
 def flipped(count: int, rng: random.Random) -> dict[str, int]:
@@ -107,25 +153,32 @@ def flipped(count: int, rng: random.Random) -> dict[str, int]:
 
 
 def main() -> None:
-    """Kill, flip, tell."""
-    if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:4])
-        return
+    """Stop, flip, tell."""
     parser = arguments(__doc__)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=20, help="of each method")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="methods as tests/every_method.py calls them")
     parser.add_argument("--flips", type=int, default=200)
     options = parser.parse_args()
     if options.quick:
-        options.kills, options.flips = 2, 20
+        options.kills, options.flips, options.only = 2, 20, ["mala", "map adam"]
     rng = random.Random(0)
-    say_where("Kills and flips")
-    model, data = example()
-    rows = []
-    for name, method in METHODS.items():
-        whole = np.asarray(tr.infer(model, data, method, seed=5, progress=False).unconstrained)
-        rows.append([name, *map(str, killed(name, options.kills // len(METHODS), whole, rng))])
-    table(["method", "kills", "with a checkpoint there", "same to the bit"], rows)
+    say_where("Stops and flips")
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= {
+            "JAX_COMPILATION_CACHE_DIR": f"{scratch}/programs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }  # fmt: skip
+        multiprocessing.set_forkserver_preload(["tractable"])
+        rows = []
+        for name in options.only or names():
+            folder = pathlib.Path(scratch) / name.replace(" ", "-")
+            folder.mkdir()
+            rows.append([name, *stopped(name, options.kills, folder, rng)])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    table(["method", "stops", "with a checkpoint there", "runs that ended", "same to the bit"], rows)
     table(["of flips and cuts", "count"], [[k, v] for k, v in flipped(options.flips, rng).items()])
+    if any(ended != same for *_, ended, same in rows):
+        sys.exit("Some runs that were stopped ended with other numbers.")
 
 
 if __name__ == "__main__":
