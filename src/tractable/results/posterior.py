@@ -38,6 +38,7 @@ from tractable.results.folder import model_fingerprint, write
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
+from tractable.tools.forks import check_unforked
 from tractable.tools.settings import Count, Seed, Share, expect
 from tractable.tools.shared import recipe
 from tractable.tools.shown import as_html
@@ -218,6 +219,7 @@ class Posterior(Learnt):
             group: of a model with ``local`` (n,) labels of the groups that rows belong to, known ones or new; by
                 default every row is of a new one.
         """
+        check_unforked()
         if self.model.local is not None:
             if calibrate is not None:
                 raise SettingsError("predict(calibrate=...) is not for rows of groups, which are not exchangeable.")

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from tractable.tools.forks import check_unforked
+
 PATIENCE = 1.0  # seconds that a device gets to finish once a stop was asked for
 
 
@@ -51,8 +53,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def ending(*, leave: bool = True) -> Iterator[None]:
-    """Around work that saves what there is when it is stopped: where SIGTERM stopped it, the outermost of these then
-    ends the process with exit code 143, unless not to ``leave``."""
+    """Around work that runs programs, and saves what there is when it is stopped: where SIGTERM stopped it, the
+    outermost of these then ends the process with exit code 143, unless not to ``leave``."""
+    check_unforked()
     if threading.current_thread() is not threading.main_thread():  # which hears no signals
         yield
         return
