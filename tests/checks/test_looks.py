@@ -306,6 +306,7 @@ def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> No
     np.testing.assert_allclose(first.mean(), 0, atol=0.1)
     np.testing.assert_allclose(again.mean(), FAR, atol=0.1)
     assert again.looked[0].name == "begun again"
+    assert again.cost.gradients > first.cost.gradients
     assert again.report().verdict == ("trust" if method.point else "reject")  # a tenth of the mass is elsewhere
 
 

@@ -31,7 +31,7 @@ SETTLED = 1.02  # R-hat up to which another method's chains are held against a r
 WORTH = 200  # weighted places that it takes at least
 HEAVY = 0.35  # tail index of draws, 1/ν of a t, above which quantiles are looked at too
 TAIL, SURELY = 0.7, 0.5  # k-hat of the weights up to which they are believed, and believed alone
-SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
+SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
 UNVISITED = 0.05  # share of the mass at which a mode that was not visited is a reason to reject
 SELDOM = 0.02  # of the climbs, by which a maximum is met that stands for unmet ones
 BETTER = 0.1  # nats by which another maximum must be higher
@@ -295,7 +295,8 @@ def _shape(
         verdict, error = compared.verdict(chained), compared.error
         sentence = f"largest error over what is allowed: {compared.words()}, by {by}"
     if point:  # its standard errors are shown only where they are a posterior's sds, around its mean
-        return Check(ERRORS, error, "trust", sentence if verdict == "trust" else f"{NOT_SHOWN}: {sentence}")
+        name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
+        return Check(name, error, "trust", sentence)
     remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
     return Check(SHAPE, error, verdict, sentence if compared is None else sentence + remedy[verdict])
 
@@ -410,4 +411,4 @@ def _moved(
 
 def errors_serve(looked: Sequence[Check]) -> bool:
     """Whether a point's standard errors may be shown."""
-    return not any(c.name == ERRORS and c.sentence.startswith(NOT_SHOWN) for c in looked)
+    return not any(c.name == HIDDEN for c in looked)
