@@ -122,7 +122,8 @@ def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = 
     seconds = {name: posterior.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
     if outcome.interrupted:
         return posterior
-    again = dataclasses.replace(posterior, belief=outcome.belief, found=outcome.found, seconds=seconds, judged=None)
+    found = outcome.found | {"gradients before": posterior.cost.gradients}
+    again = dataclasses.replace(posterior, belief=outcome.belief, found=found, seconds=seconds, judged=None)
     again = again.verify(verify, held_out=held_out)
     sentence = "the first climb ended lower, or at a mode of less mass; this one began where a look found better"
     return dataclasses.replace(again, looked=(Check("begun again", 1.0, "trust", sentence), *again.looked))

@@ -16,9 +16,11 @@ GAIN = 1e-3  # nats to be had, below which a climb has ended
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around what was found, in its sds
 SCREENED, LOW = 512, 6  # places of which the highest among their neighbours are climbed from; to six numbers four times
 NEIGHBOURS = 6
-INNER = 20  # places within what was found, a start
+INNER, OUTER = 40, 40  # places within what was found and far around it, a start
 INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in its sds
-SHELL = 128  # places as far from its centre as each other, among which one stands out
+OUTER_WIDTHS = (2.0, 3.0, 5.0, 8.0, 12.0)
+SHELL, FROM_SHELL = 128, 8  # places as far from its centre as each other, and how many of them may stand out
+ALIKE = 0.9  # cosine of the angle below which one place stands for another
 MODES = 8  # looked at, at most
 SAME = 0.1  # nats, and sds a number, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
@@ -45,43 +47,67 @@ class Mode(NamedTuple):
 
 
 def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """(count + count // 8, d) places: half of ``count`` overdispersed as they fell, the others those of many such that
-    are higher than all near them, and besides those that stand out within what was found.
+    """About ``count`` places (s, d).
+
+    Half of them are overdispersed as they fell, a quarter those of many such that are higher than all near them, an
+    eighth each those that stand out within what was found and far around it.
 
     Antithetic, from the prior where it is one, and around what was found at growing widths. A place above its
     neighbours stands for a basin that they do not (Boender et al. 1982): a narrow mode seldom has a start of its own.
     """
     generator = np.random.default_rng(seed)
-    screened = SCREENED * (4 if len(centre) <= LOW and count > SCREENED // 4 else 1)
-    fallen = count - count // 2
+    size, many = len(centre), count > SCREENED // 4
+    screened = SCREENED * (4 if size <= LOW and many else 1)
+    fallen, part = count // 2, count // 8
     away = _away(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
     first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
-    within = _standing_out(target, rows, generator, centre, root, INNER * count, count // 8)
-    many = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
-    values = target.at(rows, many)
-    white = (many - centre) @ np.linalg.inv(root).T
+    within = _standing_out(target, rows, generator, centre, root, np.resize(INNER_WIDTHS, INNER * count), part)
+    around = _standing_out(target, rows, generator, centre, root, np.resize(OUTER_WIDTHS, OUTER * count), part)
+    places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
+    values = target.at(rows, places)
+    white = (places - centre) @ np.linalg.inv(root).T
     near = np.asarray(KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
     highest = np.flatnonzero(values > values[near].max(1))
-    best = highest[np.argsort(-values[highest])][: count // 2]
-    others = np.argsort(-values)[: count // 2 - len(best)]
-    return np.concatenate([first, within, many[best], many[others]])
+    best = highest[np.argsort(-values[highest])][: count // 4]
+    others = np.argsort(-values)[: count // 4 - len(best)]
+    return np.concatenate([first, within, around, places[best], places[others]])
 
 
 def _standing_out(
-    target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int,
-    best: int,
+    target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
+    widths: np.ndarray, best: int,
 ) -> np.ndarray:  # fmt: skip
-    """(best, d) of ``count`` places within what was found, those furthest above others as far from its centre.
+    """(best, d) of as many places as ``widths``, in sds of what was found: those that are too high for where they are.
 
-    A spike in a slab is felt only from inside it: far from it the slab alone has a slope.
+    A spike in a slab is felt only from inside it: far from it the slab alone has a slope. And of a narrow mode far
+    away only a cone is felt from here. As far from the centre a normal is as high everywhere, so what stands out of
+    a shell belongs to something else; what is usual in a shell is told by its quartiles.
     """
-    x = np.resize(INNER_WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre)))
-    order = np.argsort(np.sum(x**2, 1))
-    positions = centre + x[order] @ root.T
-    values = target.at(rows, positions)
-    shells = np.array_split(values, max(1, count // SHELL))
-    above = np.concatenate([shell - np.median(shell) for shell in shells])
-    return positions[np.argsort(-above)[:best]]
+    x = widths[:, None] * generator.standard_normal((len(widths), len(centre)))
+    radii = np.einsum("nd,nd->n", x, x)
+    shells = np.argsort(radii)[: len(x) // SHELL * SHELL].reshape(-1, SHELL)
+    positions = centre + x @ root.T
+    values = (target.at(rows, positions) + radii / 2)[shells]
+    low, middle, high = np.sort(values, 1)[:, [SHELL // 4, SHELL // 2, 3 * SHELL // 4]].T
+    usual = np.maximum(high - low, 1e-6 * (1 + np.abs(middle)))
+    above = np.where(np.isfinite(usual)[:, None], (values - middle[:, None]) / usual[:, None], -np.inf)
+    top = np.argsort(-above, 1)[:, :FROM_SHELL]
+    shells, above = (np.take_along_axis(a, top, 1).ravel() for a in (shells, above))
+    return positions[_unlike(x, shells, above, best)]
+
+
+def _unlike(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> np.ndarray:
+    """(best,) of ``places``, which of x (n, d): the furthest above of each direction, and then the next ones."""
+    towards = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
+    left, free, chosen = np.ones(len(places), bool), np.ones(len(places), bool), []
+    while len(chosen) < best and left.any():
+        free = free if free.any() else left.copy()
+        which = np.flatnonzero(free)
+        i = which[np.argmax(above[which])]
+        chosen.append(i)
+        left[i] = free[i] = False
+        free &= towards @ towards[i] < ALIKE
+    return places[chosen]
 
 
 def _away(

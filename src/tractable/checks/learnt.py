@@ -87,8 +87,9 @@ class Learnt:
 
     @property
     def cost(self) -> Cost:
-        """Gradients and log densities that the run evaluated."""
-        return self.method.cost(self.belief, self.found, self.data)
+        """Gradients and log densities that the run evaluated, and a climb before it that began elsewhere."""
+        cost = self.method.cost(self.belief, self.found, self.data)
+        return cost._replace(gradients=cost.gradients + self.found.get("gradients before", 0.0))
 
     @property
     def rows(self) -> int | float:

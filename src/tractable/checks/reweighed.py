@@ -114,8 +114,8 @@ def _next(
     if size <= LOW:
         found += [Proposal(mean, 3 * whole, 0.1)]
         width = min(0.8, 1.1 * min(ess, 200.0) ** (-1 / (size + 4)))
-        for i in generator.choice(count, KERNELS, p=w):
-            found.append(Proposal(positions[i], width * whole, 0.4 / KERNELS))
+        local = width * whole
+        found += [Proposal(positions[i], local, 0.4 / KERNELS) for i in generator.choice(count, KERNELS, p=w)]
     found += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
     return _shared(found)
 
@@ -143,12 +143,18 @@ def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarr
     """(n,) log density of the mixture of t's."""
     size = positions.shape[1]
     constant = gammaln((FREEDOM + size) / 2) - gammaln(FREEDOM / 2) - size / 2 * np.log(FREEDOM * np.pi)
-    logs = np.empty((len(proposals), len(positions)))
-    for out, p in zip(logs, proposals, strict=True):
-        white = (positions - p.centre) @ np.linalg.inv(p.root).T
-        out[:] = constant + np.log(p.share) - np.sum(np.log(np.abs(np.diag(p.root))))
-        out -= (FREEDOM + size) / 2 * np.log1p(np.sum(white**2, 1) / FREEDOM)
-    return _log_sum(logs)
+    shared: dict[int, list[Proposal]] = {}  # local ones differ in their centres alone
+    for p in proposals:
+        shared.setdefault(id(p.root), []).append(p)
+    logs = []
+    for alike in shared.values():
+        inverse = np.linalg.inv(alike[0].root).T
+        white = (positions - alike[0].centre) @ inverse
+        centres = (np.stack([p.centre for p in alike]) - alike[0].centre) @ inverse
+        away = np.sum(centres**2, 1)[:, None] - 2 * centres @ white.T + np.sum(white**2, 1)
+        height = constant + np.log([p.share for p in alike]) - np.sum(np.log(np.abs(np.diag(alike[0].root))))
+        logs.append(height[:, None] - (FREEDOM + size) / 2 * np.log1p(np.maximum(away, 0.0) / FREEDOM))
+    return _log_sum(np.concatenate(logs))
 
 
 def _log_mixture(by_round: np.ndarray) -> np.ndarray:

@@ -13,9 +13,13 @@ RADII = np.array([0.0, 1e4, 1e5])  # in the posterior's sds
 SLOWEST = -0.9  # d log p / d log r of a density that has mass without end along a ray is −1 or more
 SEEN = 100.0  # nats below what was found, under which a plateau is never met
 NARROW = 24  # numbers up to which valleys are followed
-AWAY, FAR = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0), 12.0  # sds of one number to which they are, and to which at least
+AWAY = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # sds of one number to which they are
+NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # to which at least, where digits end there and where not; to which all
 NEWTON = 3  # steps of the other numbers at each
+FOUND, BLURRED, SADDLE = 0, 1, 2
+BLUR = 0.02  # of the largest eigenvalue of a curvature, that digits may cost the least
 AS_HIGH = 0.5  # nats below a maximum, above which a plateau says that it is none
+STEADY = 3  # such rises one after another at the end of a valley say that it climbs on
 
 
 def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, point: bool, seed: int) -> Check:
@@ -71,55 +75,89 @@ def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, po
     with what they scale (a variance of groups going to zero) mass escapes on no ray. For a point p is the density,
     and only a valley that climbs above it counts. −inf where all end far below.
     """
-    size = len(centre)
-    if size == 1:
+    numbers = np.tile(np.arange(len(centre)), 2)
+    signs = np.repeat([-1.0, 1.0], len(centre))
+    if len(centre) == 1:
         return -np.inf  # its own ray
-    return max(
-        _followed(target, rows, centre, sds, number, sign, point) for number in range(size) for sign in (-1.0, 1.0)
-    )
+    return float(np.max(followed(target, rows, centre, sds, numbers, signs, point)))
 
 
-def _followed(
-    target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, number: int, sign: float, point: bool
-) -> float:
-    """Of one number and direction."""
-    at, scale = centre.copy(), sds.copy()
-    reached, heights = [0.0], [_settled(target, rows, at, scale, number, point)]
+def followed(
+    target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, numbers: np.ndarray, signs: np.ndarray,
+    point: bool,
+) -> np.ndarray:  # fmt: skip
+    """(v,) the slopes at the ends of valleys, in each of which one of the numbers is moved in one direction.
+
+    All are followed side by side, so that a call of the compiled program looks at all of them.
+    """
+    count = len(numbers)
+    at, scale = np.tile(centre, (count, 1)), np.tile(sds, (count, 1))
+    home, found = settled(target, rows, at, scale, numbers, point)
+    last, slopes, reached = home.copy(), np.full(count, -np.inf), np.zeros(count)
+    rises, blurred = np.zeros(count, int), np.zeros(count, bool)
+    going = np.flatnonzero(found == FOUND)
     for radius in AWAY:
-        at[number] = centre[number] + sign * radius * sds[number]
-        height = _settled(target, rows, at, scale, number, point)
-        if height < heights[0] - SEEN:
-            return -np.inf
-        if np.isnan(height):  # finer than the digits there are
+        if radius > USUAL:  # only those that may have no end go further
+            going = going[slopes[going] > SLOWEST]
+        if not len(going):
             break
-        reached.append(radius)
-        heights.append(height)
-    if reached[-1] < FAR or not np.isfinite(heights[0]) or (point and heights[-1] <= heights[0] + AS_HIGH):
-        return -np.inf
-    return float((heights[-1] - heights[-2]) / np.log(reached[-1] / reached[-2]))
+        moved = np.arange(len(going)), numbers[going]
+        places, widths = at[going], scale[going]
+        places[moved] = (centre + radius * np.outer(signs[going], sds))[moved]
+        heights, found = settled(target, rows, places, widths, numbers[going], point)
+        blurred[going[found == BLURRED]] = True
+        on = found == FOUND
+        slopes[going[heights < home[going] - SEEN]] = -np.inf
+        on &= heights >= home[going] - SEEN
+        gone, going, height = going[~on], going[on], heights[on]
+        rises[going] = np.where(height > last[going] + AS_HIGH, rises[going] + 1, 0)
+        with np.errstate(divide="ignore"):
+            slopes[going] = (height - last[going]) / np.log(radius / reached[going])
+        last[going], reached[going], at[going], scale[going] = height, radius, places[on], widths[on]
+        reached[gone[np.isneginf(slopes[gone])]] = 0
+    counts = (reached >= FAR) | (blurred & (reached >= NEAR))
+    if point:
+        counts &= (last > home + AS_HIGH) | (rises >= STEADY)
+    return np.where(counts, slopes, -np.inf)
 
 
-def _settled(target: Target, rows: PyTree, at: np.ndarray, scale: np.ndarray, number: int, point: bool) -> float:
-    """log p where all but one number are at their conditional maximum, to which ``at`` moves; NaN without one."""
-    others = np.delete(np.arange(len(at)), number)
-    value = -np.inf
+def settled(
+    target: Target, rows: PyTree, at: np.ndarray, scale: np.ndarray, numbers: np.ndarray, point: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """log p (v,) where all but number ``numbers[i]`` of place ``at[i]`` (v, d) are at their conditional maximum.
+
+    ``at`` and ``scale``, sds, move there. The second answer is whether it was ``FOUND``, or whether the density curves
+    upwards there (``SADDLE``) or so little that its digits cannot tell (``BLURRED``).
+    """
+    count, size = at.shape
+    held = np.arange(count), numbers
+    value, found = np.zeros(count), np.full(count, FOUND)
     for _ in range(NEWTON):
-        steps = np.zeros((len(others), len(at)))
-        steps[np.arange(len(others)), others] = 0.1 * scale[others]
-        values, slopes = target.look(rows, np.concatenate([at[None], at + steps, at - steps]))
-        count = len(others)
-        curved = (slopes[1 + count :, others] - slopes[1 : 1 + count, others]) / (0.2 * scale[others, None])
-        curved = (curved + curved.T) / 2
-        if not np.isfinite(values[0]) or not np.all(np.isfinite(curved)) or not np.all(np.diag(curved) > 0):
-            return np.nan
-        own = 1 / np.sqrt(np.diag(curved))
-        spectrum, basis = np.linalg.eigh(curved * np.outer(own, own))
-        if spectrum[0] <= 0:
-            return np.nan
-        whitened = basis / np.sqrt(spectrum)
-        step = own * (whitened @ (whitened.T @ (own * slopes[0, others])))
-        at[others] += step
-        scale[others] = own
-        value = values[0] - (0.0 if point else float(0.5 * np.sum(np.log(spectrum)) - np.sum(np.log(own))))
-    final = target.at(rows, at[None])[0]
-    return float(value - values[0] + final)
+        steps = 0.1 * scale[:, :, None] * np.eye(size)
+        places = np.concatenate([at[:, None], at[:, None] + steps, at[:, None] - steps], 1)
+        values, slopes = target.look(rows, places.reshape(-1, size))
+        slopes = slopes.reshape(count, -1, size)
+        slope, value = slopes[:, 0], values.reshape(count, -1)[:, 0]
+        curved = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
+        curved = (curved + curved.swapaxes(1, 2)) / 2
+        # The number that is held takes no part: it has a row and a column of the unit matrix.
+        curved[held[0], numbers], curved[held[0], :, numbers], curved[held[0], numbers, numbers] = 0.0, 0.0, 1.0
+        slope[held] = 0.0
+        own = np.diagonal(curved, axis1=1, axis2=2)
+        found[~np.isfinite(value) | ~np.all(own > 0, 1)] = SADDLE
+        going = (found == FOUND)[:, None]
+        own = np.where(going, own, 1.0) ** -0.5
+        scaled = np.where(going[:, None], curved * own[:, :, None] * own[:, None, :], np.eye(size))
+        spectrum, basis = np.linalg.eigh(scaled)
+        found[spectrum[:, 0] <= 0] = BLURRED
+        found[spectrum[:, 0] <= -BLUR * spectrum[:, -1]] = SADDLE
+        going = (found == FOUND)[:, None]
+        spectrum = np.where(going, spectrum, 1.0)
+        along = np.einsum("vij,vi->vj", basis, own * slope) / spectrum
+        at += np.where(going, own * np.einsum("vij,vj->vi", basis, along), 0.0)
+        own[held] = 1.0
+        volume = 0.0 if point else np.sum(np.log(own), 1) - np.sum(np.log(spectrum), 1) / 2
+        own[held] = scale[held]
+        scale[:] = np.where(going, own, scale)
+    heights = target.at(rows, at) + volume
+    return np.where(found == FOUND, heights, np.nan), found

@@ -12,6 +12,7 @@ from tractable.checks import climbs, moves, networks, tails
 from tractable.checks.climbs import Mode
 from tractable.checks.importance import khat
 from tractable.checks.learnt import Learnt
+from tractable.checks.report import ORDER
 from tractable.checks.reweighed import Reweighed, reweigh
 from tractable.checks.target import Target, gradient_work
 from tractable.models.ladder import ladder_of
@@ -29,8 +30,8 @@ BEYOND = 2.0  # errors that must lie between an estimate and the limit before it
 SETTLED = 1.02  # R-hat up to which another method's chains are held against a result
 WORTH = 200  # weighted places that it takes at least
 HEAVY = 0.35  # tail index of draws, 1/ν of a t, above which quantiles are looked at too
-TAIL = 0.7  # k-hat of the weights up to which they are believed
-SHAPE, ERRORS, NOT_SHOWN = "means and sds", "standard errors", "not shown"
+TAIL, SURELY = 0.7, 0.5  # k-hat of the weights up to which they are believed, and believed alone
+SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
 UNVISITED = 0.05  # share of the mass at which a mode that was not visited is a reason to reject
 SELDOM = 0.02  # of the climbs, by which a maximum is met that stands for unmet ones
 BETTER = 0.1  # nats by which another maximum must be higher
@@ -45,13 +46,12 @@ class Size(NamedTuple):
 
     @property
     def gradients(self) -> float:
-        """What climbs and importance sampling take, about."""
-        return self.starts * 50 + 4 * self.places / 3
+        """What climbs, the places they begin among and importance sampling take, about."""
+        return self.starts * (50 + climbs.INNER + climbs.OUTER) + 4 * self.places / 3
 
 
-# A mode of half another's sd, ten sds away in five dimensions, is met by one start in a hundred: where climbs are cheap
-# there are many.
-MANY, SIZES = Size(768, 1000, 256), [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
+# Where climbs are cheap there are many: of 31 components of mixtures in five dimensions 24 starts missed 5, 384 none.
+MANY, SIZES = Size(384, 1000, 256), [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
 THOROUGH = Size(96, 4000, 1024)
 
 
@@ -127,8 +127,8 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     rows = None if learnt.data is None else learnt.data.arrays()
     seed = learnt.seed or 0
     point = learnt.is_point
-    target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=True)
-    climbed = target._replace(jacobian=not point)
+    target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=not all(learnt.model.unbounded))
+    climbed = target._replace(jacobian=target.jacobian and not point)
     size = THOROUGH if how == "thorough" else _affordable(learnt, climbed, rows)
     if size is None:
         sentence = "not looked at again, which would take too long with so many rows; verify='thorough' takes its time"
@@ -141,13 +141,15 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     out = [tails.check(climbed, rows, centre, root, point, seed)]
     begin = climbs.starts(climbed, rows, centre, root, size.starts, seed)
     ends = climbs.climb(climbed, rows, begin, centre, root)
+    modes = climbs.modes(climbed, rows, ends, root)
     if point:
-        out.append(_maximum(learnt, climbed, rows, centre, root, ends))
+        out.append(_maximum(learnt, climbed, rows, centre, ends, modes))
         if learnt.belief.unconstrained_moments() is None:
             return out
         if target != climbed:
-            ends = climbs.climb(target, rows, ends.positions, centre, root)
-    modes = climbs.modes(target, rows, ends, root)
+            unlike = np.unique(np.round(ends.values / climbs.SAME), return_index=True)[1]
+            ends = climbs.climb(target, rows, ends.positions[unlike], centre, root)
+            modes = climbs.modes(target, rows, ends, root)
     found = reweigh(target, rows, centre, root, modes, size.places, seed)
     if not point:
         out.append(_visited(learnt, modes, found))
@@ -188,7 +190,7 @@ def _rooted(centre: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _maximum(
-    learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, ends: climbs.Ends
+    learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, ends: climbs.Ends, modes: list[Mode]
 ) -> Check:
     """Whether any of the climbs ended higher than the point, how many agree, and whether they may have met all maxima.
 
@@ -209,7 +211,6 @@ def _maximum(
         where = _place(learnt, ends.positions[best])
         sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
-    modes = climbs.modes(target, rows, ends, root)
     met = climbs.met(ends, modes)
     if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
         rare, where = met.min(), _place(learnt, modes[int(np.argmin(met))].position)
@@ -280,9 +281,11 @@ def _shape(
         by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
         compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
     chained = learnt.method.chained
-    if compared is None or (compared.verdict(chained) == "caution" and not compared.tails):
+    # Of so many weights k-hat is known to 0.1: where it may be above the limit, weights alone cannot earn trust.
+    doubted = compared is not None and found is not None and not chained and found.khat > SURELY
+    if compared is None or doubted or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
-        if again is not None and (compared is None or again.verdict(chained) != "caution"):
+        if again is not None and _preferred(again, compared, doubted, chained):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
@@ -292,9 +295,18 @@ def _shape(
         verdict, error = compared.verdict(chained), compared.error
         sentence = f"largest error over what is allowed: {compared.words()}, by {by}"
     if point:  # its standard errors are shown only where they are a posterior's sds, around its mean
-        return Check(ERRORS, error, "trust", sentence if verdict == "trust" else f"{NOT_SHOWN}: {sentence}")
+        name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
+        return Check(name, error, "trust", sentence)
     remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
     return Check(SHAPE, error, verdict, sentence if compared is None else sentence + remedy[verdict])
+
+
+def _preferred(moved: Compared, weighed: Compared | None, doubted: bool, chained: bool) -> bool:
+    """Whether moves decide: beside weights that cannot tell, if they can; beside doubtful ones, if they are worse."""
+    if weighed is None:
+        return True
+    by_moves, by_weights = moved.verdict(chained), weighed.verdict(chained)
+    return ORDER.index(by_moves) > ORDER.index(by_weights) if doubted else by_moves != "caution"
 
 
 def _against(
@@ -340,8 +352,7 @@ def _with_tails(
     by_quantiles = _quantiles(learnt, values, weights, worth)
     if compared is None:
         return by_quantiles
-    words, chained = ("trust", "caution", "reject"), learnt.method.chained
-    return max(compared, by_quantiles, key=lambda c: words.index(c.verdict(chained)))
+    return max(compared, by_quantiles, key=lambda c: ORDER.index(c.verdict(learnt.method.chained)))
 
 
 def _heavy(learnt: Learnt) -> bool:
@@ -400,4 +411,4 @@ def _moved(
 
 def errors_serve(looked: Sequence[Check]) -> bool:
     """Whether a point's standard errors may be shown."""
-    return not any(c.name == ERRORS and c.sentence.startswith(NOT_SHOWN) for c in looked)
+    return not any(c.name == HIDDEN for c in looked)

@@ -193,7 +193,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     block = information[np.ix_(free, free)]
     values = np.linalg.eigvalsh(block) if len(free) else np.ones(1)
     out: dict[str, Any] = {"eigenvalue": float(values.min()), "condition": float(values.min() / values.max())}
-    if values.min() > 0:
+    if values.min() > np.finfo(np.float64).eps * values.max():  # or there is no inverse
         inverse = np.full_like(information, np.nan)
         inverse[np.ix_(free, free)] = np.linalg.inv(block)
         slope = np.asarray(_jacobian(model, where), np.float64)  # (k, d)

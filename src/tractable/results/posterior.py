@@ -457,9 +457,13 @@ class Posterior(Learnt):
 
     @ending()
     def extend(
-        self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto"
-    ) -> "Posterior":
-        """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once."""
+        self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto",
+        held_out: Data | PyTree = None,
+    ) -> "Posterior":  # fmt: skip
+        """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once.
+
+        ``verify`` and ``held_out`` are those of ``verify()``, by which the whole is looked at again.
+        """
         needs("extend()", self.method)
         if self.standing is None or self.belief.positions is None:
             raise RunError(
@@ -468,7 +472,7 @@ class Posterior(Learnt):
         expect("extend(draws)", draws, Count)
         with sitting(self.model, self.data, self.seed, progress) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
-        return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify)
+        return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify, held_out=held_out)
 
     def to_arviz(
         self,
