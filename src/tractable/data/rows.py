@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     Attributes:
         data: pytree of rows, every leaf (n, ...).
         mask: (n,), 0 for padding, else how often the row counts: once, or as ``Data(weights=...)`` says.
-        size: N, the rows of the whole data set.
+        size: N, the rows of the whole data set, which these stand for: a sum over them counts N/n times.
         index: i in 0..M−1, the batch's place in its epoch.
         count: M, the batches of an epoch.
         rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
