@@ -189,6 +189,7 @@ NETWORK = ["--model", "mlp"]
         ([*COIN, "--set", "target=1.5"], "NUTS(target=...) expects a number in (0, 1); got 1.5"),
         ([*COIN, "--set", "draws"], "--set expects field=value, such as draws=500; got 'draws'"),
         ([*COIN, "--config", "no.toml"], "There is no file no.toml"),
+        ([*COIN, "--method", "sgld", "--set", "batch_size=101"], "more than the 100 rows there are"),
         ([*COIN, "--method", "metropolis", "--set", "proposal=x"], "a command line cannot hold it"),
         ([*COIN, "--resume"], "--resume expects --out"),
         (["--resume", "--out", "nothing"], "nothing is no run: expected run.json in it"),

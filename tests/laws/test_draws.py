@@ -23,6 +23,7 @@ from tractable.kernels import mala
 from tractable.methods.method import plan_batches
 from tractable.models import conjugate
 from tractable.tools import schedules
+from tractable.tools.errors import SettingsError
 
 quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 RNG = np.random.default_rng(11)
@@ -218,12 +219,14 @@ def test_a_step_below_rounding_has_no_bias(friction, epoch):
 
 @quiet
 def test_batches_are_of_as_many_rows_as_there_are():
-    """A default that asks for a hundred serves twenty."""
+    """A default that asks for a hundred serves twenty; a size that was given is held to."""
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))
     some = tr.Data(SEEN["level"][:20])
     posterior = tr.infer(model, some, tr.SGLD(chains=2, draws=10, warmup=20), verify=None)
     assert posterior.method.plan(some).width == 20
     assert posterior.predicted_bias.worst < 0.0501
+    with pytest.raises(SettingsError, match="more than the 20 rows"):
+        tr.SGLD(batch_size=101).plan(some)
 
 
 def test_measured_curvature_and_noise():
