@@ -3,15 +3,17 @@
 import inspect
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import tractable as tr
+from tractable.adapters.numpyro import from_numpyro
 from tractable.estimators import BayesianLinearRegression
 from tractable.tools.errors import ArgumentError, DataError, ModelError, SettingsError
-from tractable.tools.settings import Seed, expect
+from tractable.tools.settings import Seed, expect, seeded
 
 X = np.random.default_rng(1).normal(size=(8, 3))
 DATA = tr.Data(X @ np.array([1.0, 2.0, 3.0]) + 0.3 * np.cos(np.arange(8)), given=X)
@@ -62,20 +64,65 @@ def test_a_slip_is_told(act: Callable, error: type[Exception], sentence: str):
         act()
 
 
+DOORS: dict[str, Callable] = {  # (posterior, seed) -> what is drawn from it
+    "infer": lambda p, seed: tr.infer(p.model, DATA, tr.MAP(), seed=seed),
+    "compare": lambda p, seed: tr.compare(p.model, DATA, [tr.MAP()], seed=seed),
+    "select": lambda p, seed: tr.select(lambda k: tr.models.gaussian_mixture(k, 3), X, [1], tr.EM(), seed=seed),
+    "calibrate": lambda p, seed: tr.calibrate(p.model, tr.Laplace(), DATA, runs=20, seed=seed),
+    "log_evidence": lambda p, seed: tr.log_evidence(p.model, DATA, "laplace", seed=seed),
+    "sample": lambda p, seed: p.sample(seed, 2),
+    "predict": lambda p, seed: p.predict(X, seed=seed),
+    "posterior_predictive": lambda p, seed: p.posterior_predictive(seed=seed),
+    "prior_predictive": lambda p, seed: p.prior_predictive(seed=seed),
+    "pit": lambda p, seed: p.pit(seed=seed),
+    "to_arviz": lambda p, seed: p.to_arviz(seed=seed),
+    "split": lambda p, seed: DATA.split(0.5, seed),
+    "random_state": lambda p, seed: BayesianLinearRegression(random_state=seed).fit(X, DATA.y),
+    "from_numpyro": lambda p, seed: from_numpyro(lambda: None, seed=seed),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
+    """2³² would draw what 0 draws, and True what 1 does."""
+    for seed in (2**32, 2**64, -1, True):
+        sentence = rf"{door}.* (expects|is) a whole number from 0 to 4294967295.*; got {seed}\."
+        with pytest.raises(SettingsError, match=sentence):
+            DOORS[door](posterior, seed)
+    for seed in (2**32 - 1, np.uint32(7)):
+        assert type(seeded("seed", seed)) is int
+    for seed in (1.0, np.float64(1.0), np.bool_(True), np.array(1), "1", None):
+        with pytest.raises(SettingsError):
+            seeded("seed", seed)
+
+
 @pytest.mark.parametrize(
     ("x", "sentence"),
     [
         (X[:, :2], r"predict\(x\) expects rows like those learnt from, of shape \(3,\); got \(2,\)"),
         (X[0], r"of shape \(3,\); got \(\)"),
         (None, "predict.x. expects inputs: rows like those learnt from"),
-        (X.astype(str), "Rows to predict are numbers"),
+        (X.astype(str), "x has dtype <U.*; expected numbers"),
         ({"x": X}, r"of shape \(3,\); got x \(3,\)"),
+        (np.ma.masked_array(X, np.max(X) == X), r"x is a masked array that hides 1 of its"),
+        (X.astype("m8[s]"), r"x has dtype timedelta64\[s\]; expected numbers"),
     ],
-    ids=["narrow", "one row", "nothing", "text", "named"],
+    ids=["narrow", "one row", "nothing", "text", "named", "masked", "durations"],
 )
 def test_rows_to_predict_are_like_those_learnt_from(posterior, x, sentence):
     with pytest.raises(DataError, match=sentence):
         posterior.predict(x)
+
+
+def test_rows_to_predict_are_not_cut_to_32_bits(posterior):
+    for number, dtype in ((2**33, int), (1e300, float)):
+        x = np.zeros(X.shape, dtype)
+        x[1, 2] = number
+        with (
+            jax.enable_x64(False),
+            pytest.raises(DataError, match=r"x holds [\w+]+ in row 1, column 2;"),
+        ):
+            posterior.predict(x)
 
 
 def test_rows_are_looked_at_where_the_data_are_not_known(posterior, tmp_path):

@@ -99,6 +99,6 @@ def test_what_they_refuse():
     with pytest.raises(ModelError, match="learns ladders"):
         tr.infer(coin, np.array([0, 1]), WakeSleep(batch_size=2))
     with pytest.raises(SettingsError, match="more than the 64 rows"):
-        tr.infer(LADDER, ROWS, ReweightedWakeSleep())
+        tr.infer(LADDER, ROWS, ReweightedWakeSleep(batch_size=65))
     with pytest.raises((DataError, ModelError), match="without given="):
         tr.infer(LADDER, tr.Data(ROWS, given=ROWS), WakeSleep(batch_size=10))

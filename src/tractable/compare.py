@@ -18,7 +18,7 @@ from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
-from tractable.tools.settings import Seed, expect
+from tractable.tools.settings import seeded
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt
@@ -164,7 +164,7 @@ def compare(
     """
     import pandas as pd
 
-    expect("compare(seed)", seed, Seed)
+    seed = seeded("compare(seed)", seed)
     methods = list(methods)
     strangers = [each for each in methods if not isinstance(each, Method)]
     if not methods or strangers:

@@ -19,7 +19,7 @@ from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Saver, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import Seed, expect
+from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt, tell
 
@@ -77,7 +77,7 @@ def infer(
     if not isinstance(model, Model):
         raise SettingsError(f"infer expects a Model; got {type(model).__name__}.")
     expect("infer(verify)", verify, Verify)
-    expect("infer(seed)", seed, Seed)
+    seed = seeded("infer(seed)", seed)
     data, held_out = (None if rows is None else as_data(rows) for rows in (data, held_out))
     preflight.check(model, data)
     _check_held_out(model, data, held_out)

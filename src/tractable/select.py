@@ -21,7 +21,7 @@ from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
 from tractable.tools.progress import Say, progress_of
-from tractable.tools.settings import is_whole
+from tractable.tools.settings import is_whole, seeded
 from tractable.tools.stopping import ending, interruptible
 from tractable.tools.words import counted
 
@@ -140,6 +140,7 @@ def select(
     """
     method, tried = EM() if method is None else method, list(candidates)
     _check(method, tried, by, held_out, bound_of)
+    seed = seeded("select(seed)", seed)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
     fits, warned, stopped = [], {}, False
     with interruptible() as stop, progress_of(progress) as heard:

@@ -305,6 +305,19 @@ def test_epoch():
     assert_holds(epoch())
 
 
+def test_a_batch_by_itself():
+    """M = 1, made by hand: N/n Σ log p(y_n|w) less the whole cost, as ``log_posterior`` scales it."""
+    model, data = regression()
+    whole, n = core.whole(data.arrays()), 3
+    some = Batch(jax.tree.map(lambda a: a[:n], whole.data), jnp.ones(n), data.size)
+    for weights in WEIGHTS:
+        objective = objectives.bayes_by_backprop(model, kl_weights=weights)
+        noise = drawn(objective)
+        cost = objective.value(noise, PHI, whole._replace(mask=jnp.zeros(data.size)))  # no row counts: cost alone
+        inside = objective.value(noise, PHI, some._replace(size=n)) - cost
+        assert_holds({weights: error(objective.value(noise, PHI, some), cost + data.size / n * inside, 1e-12)})
+
+
 def test_planned():
     """Σ F_i = F, of a run's own batches."""
     assert_holds(planned())

@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 from contract_method import quick_compilation
 from montecarlo import ALARM, Scores, Z, assert_holds, binomial, detectable, of_p, uniform_counts
-from scipy import stats
+from scipy import linalg, stats
 
 import tractable as tr
 from tractable.checks import bias
@@ -23,6 +23,7 @@ from tractable.kernels import mala
 from tractable.methods.method import plan_batches
 from tractable.models import conjugate
 from tractable.tools import schedules
+from tractable.tools.errors import SettingsError
 
 quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 RNG = np.random.default_rng(11)
@@ -149,6 +150,7 @@ ARMS = {
     "epochs of two": tr.SGLD(step_size=1.0 / H, batch_size=20),
     "independent": Independent(step_size=0.3 / H, batch_size=10, momentum_decay=1.0),
     "independent, friction": Independent(step_size=0.05 / H, batch_size=10, momentum_decay=0.3),
+    "epochs, friction": tr.SGHMC(step_size=0.2 / H, batch_size=10, momentum_decay=0.2),
     "all rows, friction": tr.SGHMC(step_size=1.0 / H, batch_size=N, momentum_decay=0.2),
 }
 
@@ -169,6 +171,62 @@ def test_predicted_bias(name):
     print(f"inflation {predicted.worst:.3f}; detects {100 * 6 * error / wanted:.1f} % of the variance")
     assert_holds({"variance": float(abs(squares.mean() - wanted) / (Z * error))})
     np.testing.assert_allclose(np.ravel(predicted.target)[0], 1 / H, rtol=1e-6)
+
+
+def over_an_epoch(pull: np.ndarray, friction: float, epoch: int | None, heat: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Σ of θ by the recursion itself, phase by phase: v' = (1 − α) v − x θ + n, θ' = θ + v', Σ_epoch of v's noise 0."""
+    size = len(pull)
+    keep, both = (1 - friction) * np.eye(size), np.vstack([np.eye(size)] * 2)
+    a = np.block([[np.eye(size) - np.diag(pull), keep], [-np.diag(pull), keep]])
+    white, batch = both @ (friction * heat) @ both.T, both @ v @ both.T
+    if epoch is None:
+        return linalg.solve_discrete_lyapunov(a, white + batch)[:size, :size]
+    powers = [np.linalg.matrix_power(a, k) for k in range(epoch + 1)]
+
+    def within(steps: int) -> np.ndarray:
+        summed = sum(powers[:steps]) if steps else np.zeros_like(a)
+        kicks = sum(p @ (batch * epoch / (epoch - 1) + white) @ p.T for p in powers[:steps])
+        return kicks - summed @ batch @ summed.T / (epoch - 1)
+
+    carried = linalg.solve_discrete_lyapunov(powers[-1], within(epoch))
+    phases = [within(k) + powers[k] @ carried @ powers[k].T for k in range(1, epoch + 1)]
+    return np.mean(phases, 0)[:size, :size]
+
+
+@pytest.mark.parametrize("friction", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize("epoch", [None, 2, 3, 40])
+def test_stationary_is_the_recursion_s(friction, epoch):
+    """Three directions, one of them critically damped: exact, for friction within epochs too."""
+    for step in (1e-3, 0.1, 1.0):
+        critical = 2 * (2 - friction - 2 * math.sqrt(1 - friction)) / step
+        h = np.array([0.7, 2.5, critical if friction < 1 else 1.3])
+        root = np.random.default_rng(1).normal(size=(3, 3))
+        v, order = root @ root.T, np.argsort(h)
+        found = bias.stationary(bias.Measured(np.diag(h), v), step, friction=friction, epoch=epoch).covariance
+        wanted = over_an_epoch(step * h / 2, friction, epoch, step * np.eye(3), step**2 / 4 * v)
+        np.testing.assert_allclose(found[order][:, order], wanted[order][:, order], rtol=1e-6)
+
+
+@pytest.mark.parametrize("friction", [1.0, 0.1])
+@pytest.mark.parametrize("epoch", [None, 2, 100_000])
+def test_a_step_below_rounding_has_no_bias(friction, epoch):
+    """1 − ab was 0 where εh is less than the machine's precision."""
+    for step in (1e-15, 1e-18, 1e-30):
+        found = bias.stationary(bias.Measured(np.diag([1.0, 4.0]), np.eye(2)), step, friction=friction, epoch=epoch)
+        np.testing.assert_allclose(found.covariance, np.diag([1.0, 0.25]), atol=1e-9)
+        assert found.worst < 1e-9
+
+
+@quiet
+def test_batches_are_of_as_many_rows_as_there_are():
+    """A default that asks for a hundred serves twenty; a size that was given is held to."""
+    model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))
+    some = tr.Data(SEEN["level"][:20])
+    posterior = tr.infer(model, some, tr.SGLD(chains=2, draws=10, warmup=20), verify=None)
+    assert posterior.method.plan(some).width == 20
+    assert posterior.predicted_bias.worst < 0.0501
+    with pytest.raises(SettingsError, match="more than the 20 rows"):
+        tr.SGLD(batch_size=101).plan(some)
 
 
 def test_measured_curvature_and_noise():

@@ -29,7 +29,7 @@ from tractable.core import Batch, Kernel, Model
 from tractable.kernels import fixed, sghmc, sgld
 from tractable.kernels.gradients import control_variates, minibatch
 from tractable.tools import schedules
-from tractable.tools.errors import SettingsError
+from tractable.tools.errors import DataError, SettingsError
 
 N = 20
 Y = jnp.asarray(np.random.default_rng(0).normal(0.8, 1.0, N))
@@ -286,6 +286,15 @@ def test_momentum_without_memory():
         langevin, _ = replicate(sgld(log_posterior, eps), jax.random.key(6), start, 30, pairs(Y))
         momentum, _ = replicate(sghmc(log_posterior, eps, 1.0), jax.random.key(6), start, 30, pairs(Y))
         assert_holds({"θ": error(momentum.position["theta"], langevin.position["theta"], 1e-12)})
+
+
+@pytest.mark.parametrize("make", [sgld, sghmc])
+def test_without_a_batch_no_prior_is_sampled(make):
+    kernel = make(core.log_posterior(gaussian_mean()), 0.1)
+    state = kernel.init(jax.random.key(0), {"theta": jnp.zeros(())})
+    noise = jax.tree.map(lambda a: a[0], kernel.draw(jax.random.key(1), 1, state, None))
+    with pytest.raises(DataError, match="expects a batch at every step, and got None: it would sample the prior"):
+        kernel.step(noise, state, None)
 
 
 @pytest.mark.computes

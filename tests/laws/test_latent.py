@@ -259,6 +259,12 @@ def test_several_causes_are_enumerated_together():
         (lambda: LatentModel(PRIOR, lambda p: dist.Bernoulli(jnp.full(3, 0.5)), rating), "has shape (3,)"),
         (lambda: LatentModel(PRIOR, lambda p: [dist.Bernoulli(0.5)] * 14, rating), "16384 values"),
         (lambda: COOK.with_steps(foo=None), "has no foo"),
+        (lambda: LatentModel(PRIOR, mood, rating, causes=[0, 1, 1]), "lists a value of z twice, in rows 1 and 2"),
+        (
+            lambda: LatentModel(PRIOR, mood, rating, causes={"a": jnp.array([0, 1, 0]), "b": jnp.zeros((3, 2))}),
+            "lists a value of z twice, in rows 0 and 2",
+        ),
+        (lambda: LatentModel(PRIOR, mood, rating, causes=(jnp.zeros(2), jnp.zeros(3))), "one leading axis"),
     ],
 )
 def test_faults_are_sentences(make, sentence):

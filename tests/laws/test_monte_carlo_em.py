@@ -18,6 +18,7 @@ from scipy import optimize, special, stats
 
 from tractable.core import Data, Kernel
 from tractable.data.rows import SHUFFLE, Batch
+from tractable.infer import infer
 from tractable.kernels.mala import mala
 from tractable.kernels.monte_carlo_em import (
     Draws,
@@ -689,4 +690,34 @@ def test_online_sentences():
     with pytest.raises(ModelError, match="closed form"):
         learnt(COUNTS, np.array([1, 2, 3]), OnlineEM(batch_size=2))
     with pytest.raises(SettingsError, match="more than the 30 rows"):
-        learnt(MIXTURE, ROWS[:30], OnlineEM())
+        learnt(MIXTURE, ROWS[:30], OnlineEM(batch_size=31))
+
+
+def test_no_climb_ends_where_chains_stand_still():
+    """Random intercepts, 400 groups of five, by MALA in single precision: both starts end at the maximum.
+
+    Steps tuned at the first θ, or a step of 3.4 variances for a z of one number, left chains standing: climbs ended 18
+    nats low, and said that they were near the top.
+    """
+    groups, size = 400, 5
+    generator = np.random.default_rng(0)
+    y = 1.0 + 0.7 * generator.normal(size=(groups, 1)) + generator.normal(size=(groups, size))
+    between, within = y.mean(1), float(((y - y.mean(1, keepdims=True)) ** 2).sum())
+
+    def log_likelihood(mu: float, tau: float, sigma: float) -> float:
+        wide = tau**2 + sigma**2 / size
+        of_means = np.sum((between - mu) ** 2) / wide + groups * np.log(wide)
+        return -0.5 * float(of_means + within / sigma**2 + groups * (size - 1) * np.log(sigma**2))
+
+    sigma = math.sqrt(within / (groups * (size - 1)))
+    best = log_likelihood(between.mean(), math.sqrt(between.var() - sigma**2 / size), sigma)
+    model = LatentModel(
+        {"mu": dist.Normal(0.0, 10.0), "tau": dist.HalfNormal(5.0), "sigma": dist.HalfNormal(5.0)},
+        lambda p: dist.Normal(p["mu"], p["tau"]),
+        lambda p, z: dist.Normal(z, p["sigma"]).expand([size]).to_event(1),
+    )
+    with jax.enable_x64(False):
+        found = infer(model, Data(y), MonteCarloEM(prior=False, most=512), seed=1, verify=None)
+    mean = {name: float(value) for name, value in found.mean().items()}
+    assert 0 <= best - log_likelihood(**mean) < 0.03
+    assert found.found["agreement"] < 0.4

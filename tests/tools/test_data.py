@@ -2,6 +2,7 @@
 
 import collections
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +298,7 @@ FAULTS = {
     "infinite": (lambda p: Data([1.0, math.inf]), r"\(inf\) in row 1"),
     "all dropped": (lambda p: Data([math.nan], missing="drop"), "no rows once"),
     "empty": (lambda p: Data(np.empty((0, 3))), "no rows: expected at least one.*allow_empty=True"),
-    "nothing": (lambda p: Data({}), "got nothing for y: expected an array"),
+    "nothing": (lambda p: Data({}), "Expected an array or a pytree of arrays for y; got none"),
     "unequal": (
         lambda p: Data({"a": np.zeros(3)}, np.zeros(4)),
         r"same number of rows; got y\['a'\]: 3, given: 4",
@@ -305,7 +306,17 @@ FAULTS = {
     "scalar": (lambda p: Data(3.0), "same number of rows; got y: a scalar"),
     "strings": (lambda p: Data(np.array(["a", "b"])), r"y has dtype <U1; expected numbers"),
     "objects": (lambda p: Data(Point(np.array([1, None]))), r"y\.x has dtype object; expected numbers"),
-    "dates": (lambda p: Data(np.array(["2020-01-01"], "M8[D]")), "datetime64.*fit_encoder and encode"),
+    "dates": (lambda p: Data(np.array(["2020-01-01"], "M8[D]")), "datetime64.*Subtract a date.*fit_encoder and encode"),
+    "durations": (
+        lambda p: Data([1.0], np.array([7], "m8[s]")),
+        r"given has dtype timedelta64\[s\]; .* Divide by",
+    ),
+    "masked": (
+        lambda p: Data({"a": np.ma.masked_array([[1, 2], [3, 4]], [[0, 0], [1, 0]])}),
+        r"y\['a'\] is a masked array that hides 1 of its 4 numbers, the first in row 1\. .*filled",
+    ),
+    "masked rows": (lambda p: Data([np.ma.masked_array([1.0, 2.0], [0, 1])] * 2), "hides 2 of its 4 numbers"),
+    "masked groups": (lambda p: Data([1.0, 2.0], group=np.ma.masked_array([1, 2], [0, 1])), "group is a masked array"),
     "complex": (lambda p: Data(np.array([1j])), "complex128; expected numbers"),
     "strings in a frame": (lambda p: Data(pd.DataFrame({"a": ["x"]})), r"y\['a'\] .*expected numbers"),
     "missing file": (lambda p: Data(p / "no.npy"), r"no file .*no\.npy"),
@@ -338,6 +349,38 @@ FAULTS = {
     "weights in words": (lambda p: Data([1], weights=["one"]), "weights has dtype <U3; expected numbers"),
     "not resident": (lambda p: Data([1, 2], resident=False).arrays(), "all 2 rows.*minibatches"),
 }
+
+
+LIMITS = {  # the largest and the smallest that 32 bits hold, and what they do not
+    "int64": ([-(2**31), 2**31 - 1], [2**31, 2**32, 2**40, -(2**31) - 1]),
+    "uint64": ([0, 2**32 - 1], [2**32, 2**63]),
+    "float64": ([3.4028234e38, -3.4028234e38, 1e-38], [3.5e38, 1e300, -1e300]),
+}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_no_number_is_cut_to_32_bits(tmp_path, dtype):
+    """In single precision 2³² would be counted as 0 and 1e300 as infinite; in double they are kept."""
+    held, beyond = LIMITS[dtype]
+    with jax.enable_x64(False):
+        np.testing.assert_allclose(np.asarray(Data(np.array(held, dtype)).arrays()[0]), np.array(held, dtype), 1e-6)
+    for number in beyond:
+        column = np.zeros((70_000, 2), dtype)
+        column[69_998, 1] = number
+        np.save(tmp_path / "a.npy", column)
+        kept = Data(np.zeros(70_000), {"a": column})
+        assert np.asarray(kept.arrays()[1]["a"])[69_998, 1] == column[69_998, 1]
+        sentence = r"in row 69998, column 1; numbers of type \w+ are computed with in 32 bits"
+        with jax.enable_x64(False):
+            attempts = {
+                Data: (tmp_path / "a.npy",), partial(Data, np.zeros(70_000)): ({"a": column},),
+                kept.arrays: (), kept.windows: (10,), kept.read: (np.array([3]), 10),
+            }  # fmt: skip
+            for attempt, given in attempts.items():
+                with pytest.raises(DataError, match=sentence):
+                    attempt(*given)
+    with jax.enable_x64(False), pytest.raises(DataError, match=r"weights holds 1e.300 in row 1;"):
+        Data([1.0, 2.0], weights=[1.0, 1e300])
 
 
 def _touch(path: Path) -> Path:

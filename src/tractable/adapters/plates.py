@@ -14,6 +14,7 @@ from numpyro.primitives import Messenger
 
 from tractable.models.causes import base_of
 from tractable.tools import tree
+from tractable.tools.settings import seeded
 
 PyTree = Any
 Sites = dict[str, Any]  # of a trace, by name
@@ -49,7 +50,7 @@ class Program:
     """
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any], seed: int) -> None:
-        self.model, self.key = model, jax.random.key(seed)
+        self.model, self.key = model, jax.random.key(seeded("from_numpyro(seed)", seed))
         self.bound = inspect.signature(model).bind(*args, **kwargs)
         leaves, self.structure = jax.tree_util.tree_flatten_with_path(dict(self.bound.arguments))
         self.leaves = {tree.path_name(path): leaf for path, leaf in leaves}

@@ -15,7 +15,6 @@ DENSE = 400  # parameters up to which H and V are measured as matrices
 ALL_WINDOWS = 1 << 21  # rows times batch size up to which V is that of all batches
 ROWS = 4096  # single rows from which it is measured otherwise
 FEW_ROWS = 256  # the same, where only diagonals are wanted
-PHASES = 64  # points of an epoch at which Σ is averaged
 
 
 class Measured(NamedTuple):
@@ -56,7 +55,7 @@ def stationary(
         measured: H and V.
         step_size: ε.
         scale: L, a number, (d,) or (d, d).
-        friction: α of SGHMC; independent batches are assumed when it is below 1.
+        friction: α of SGHMC.
         temperature: T of the injected noise; the target's covariance is T H⁻¹.
         epoch: M batches an epoch, each row once; None where batches are independent.
         injected: S, the scale of the injected noise where it is not √ε L.
@@ -78,23 +77,18 @@ def stationary(
     if injected is not None:
         white = np.linalg.solve(_dense(scale, len(injected)), injected) if injected.ndim == 2 else injected / scale
         heat = temperature * (basis.T @ white @ white.T @ basis if matrix and basis is not None else white**2)
-    if friction < 1:
-        whitened = _with_momentum(first, second, v, heat, step_size, friction)
-    else:
-        a, b = 1 - step_size * first / 2, 1 - step_size * second / 2
-        whitened = heat / (1 - a * b) + step_size**2 / 4 * v * _memory(a, b, epoch)
-    stable = np.all(values > 0) and step_size * values.max() < (4 if friction >= 1 else 4 * (2 - friction))
-    if matrix:
-        dense = _dense(scale, len(values)) @ basis
-        covariance = dense @ whitened @ dense.T
-        target = temperature * (dense / values) @ dense.T
-        variances, wanted = np.diag(covariance), np.diag(target)
-    else:
-        squared = np.square(np.broadcast_to(scale, values.shape))
-        covariance, target = squared * whitened, temperature * squared / values
-        variances, wanted = covariance, target
-    if not stable:
-        return Predicted(np.full_like(covariance, np.inf), target, np.full(len(values), np.inf), np.inf)
+    across = np.broadcast_to(scale, values.shape) if basis is None else _dense(scale, len(values)) @ basis
+
+    def back(whitened: np.ndarray) -> np.ndarray:
+        return across @ whitened @ across.T if matrix else np.square(across) * whitened
+
+    target = back(temperature * unit / values)
+    if not (np.all(values > 0) and step_size * values.max() < (4 if friction >= 1 else 4 * (2 - friction))):
+        return Predicted(np.full_like(target, np.inf), target, np.full(len(values), np.inf), np.inf)
+    white, batches = _memories(step_size * first / 2, step_size * second / 2, friction, epoch)
+    whitened = friction * heat * white + step_size**2 / 4 * v * batches
+    covariance = back(whitened)
+    variances, wanted = (np.diag(covariance), np.diag(target)) if matrix else (covariance, target)
     inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
     # Correlated parameters hide it: a stiff direction may be many times too wide while every marginal is right.
     ratios = np.linalg.eigvalsh(whitened * np.sqrt(first * second) / temperature) if matrix else variances / wanted
@@ -132,40 +126,52 @@ def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | floa
     return _dense(scale, len(h)) @ np.linalg.cholesky(left)
 
 
-def _memory(a: np.ndarray, b: np.ndarray, epoch: int | None) -> np.ndarray:
-    """Σ over past noise of its weight in the present: 1/(1 − ab) if independent, less if it sums to 0 an epoch."""
+def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int | None) -> tuple[Any, Any]:
+    """Σ_kl r_k r'_l C(k − l) of white noise and of a batch's, at every pair of pulls x = εh/2: what of it stays.
+
+    A kick moves the position by r_k = Σ_s w_s (1 − y_s)^k after k steps. Batches that visit every row once an epoch
+    have C(l) = −(1 − l/M)/(M − 1) at lags 0 < l < M, averaged over the phases of an epoch, so that
+
+        Σ_kl (1 − y)^k (1 − y')^l C(k − l) = (u(y) + u(y')) / (y + y' − y y'),   u(y) = ½ + Σ_l C(l) (1 − y)^l
+
+    and u = ½ for independent ones.
+    """
+    white: Any = 0.0
+    batches: Any = 0.0
+    for weight, y in _responses(first, friction):
+        for other, z in _responses(second, friction):
+            kept = weight * other / (y + z - y * z)
+            white = white + kept.real
+            batches = batches + (kept * (_unspent(y, epoch) + _unspent(z, epoch))).real
+    return white, batches
+
+
+def _responses(pull: np.ndarray, friction: float) -> list[tuple[Any, np.ndarray]]:
+    """(w_s, y_s): roots of y² − (α + x) y + x, and weights; of SGLD, α = 1, the root 0 is left out."""
+    if friction >= 1:
+        return [(1.0, pull)]
+    total = friction + pull
+    gap = total**2 - 4 * pull
+    least = 1e-8 * total**2  # of critical damping, whose two roots are one
+    fast = (total + np.sqrt(np.where(np.abs(gap) < least, least, gap).astype(complex))) / 2
+    slow = pull / fast  # exact where a difference of roots would be rounding
+    return [((1 - slow) / (fast - slow), slow), (-(1 - fast) / (fast - slow), fast)]
+
+
+def _unspent(y: np.ndarray, epoch: int | None) -> np.ndarray:
+    """u(y) of ``_memories``."""
     if epoch is None:
-        return 1 / (1 - a * b)
+        return np.full_like(y, 0.5)
     if epoch == 1:
-        return np.zeros_like(a * b)
-
-    def within(p: float | int) -> np.ndarray:
-        both = (1 - (a * b) ** p) / (1 - a * b)
-        each = _geometric(a, p) * _geometric(b, p)
-        return (epoch * both - each) / (epoch - 1)
-
-    carried = within(epoch) / (1 - (a * b) ** epoch)
-    phases = np.unique(np.linspace(1, epoch, PHASES).astype(int)).tolist()
-    return np.mean([within(p) + (a * b) ** p * carried for p in phases], axis=0)
-
-
-def _geometric(a: np.ndarray, p: float | int) -> np.ndarray:
-    return (1 - a**p) / (1 - a)
-
-
-def _with_momentum(first, second, v, heat, step_size, friction) -> np.ndarray:
-    """The position block of the stationary covariance of (θ, v), eigenpair by eigenpair."""
-    shape = np.broadcast_shapes(first.shape, second.shape)
-
-    def transition(h: np.ndarray) -> np.ndarray:
-        pull = np.broadcast_to(step_size * h / 2, shape)
-        keep = np.full(shape, 1 - friction)
-        return np.stack([np.stack([1 - pull, keep], -1), np.stack([-pull, keep], -1)], -2)
-
-    a, b = transition(first), transition(second)
-    kron = np.einsum("...ij,...kl->...ikjl", a, b).reshape(*shape, 4, 4)
-    noise = np.broadcast_to(friction * heat + step_size**2 / 4 * v, shape)[..., None] * np.ones(4)
-    return np.linalg.solve(np.eye(4) - kron, noise[..., None])[..., 0, 0]
+        return np.zeros_like(y)
+    small = np.abs(epoch * y) < 0.1  # there the closed form is a difference of large numbers
+    series, term = np.zeros_like(y), np.full_like(y, (epoch + 1) / 6)
+    for k in range(1, 9):  # C(M + 1, k + 2) (−1)^(k + 1) y^k / (M (M − 1))
+        term = term * (y if k == 1 else -y * (epoch - k) / (k + 2))
+        series = series + term
+    y = np.where(small, 1.0, y)
+    a = 1 - y
+    return np.where(small, series, 0.5 - (a / y - a * (1 - a**epoch) / (epoch * y**2)) / (epoch - 1))
 
 
 def _whitened(measured: Measured, scale: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:

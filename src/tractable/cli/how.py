@@ -52,4 +52,4 @@ def method_and_seed(how: How, saved: Arguments, default: str) -> tuple[Method, i
     else:
         named = how.method or saved.get("method", {}).get("method")
         method, seed = method_of(named, how.config, how.assignments, default)
-    return method, int(next(s for s in (how.seed, seed, saved.get("seed"), 0) if s is not None))
+    return method, next(s for s in (how.seed, seed, saved.get("seed"), 0) if s is not None)

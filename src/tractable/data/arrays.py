@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 
 PyTree = Any
+CHUNK = 1 << 16  # rows looked at together, of arrays that may lie in a file
 
 
 def arrays_of(source: PyTree, role: str) -> PyTree:
@@ -23,16 +25,20 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
     else:
         if isinstance(source, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
             try:
-                source = np.asarray(source)
+                masked = any(isinstance(row, np.ma.MaskedArray) for row in source)
+                source = np.ma.stack(source) if masked else np.asarray(source)
             except ValueError as error:
                 raise DataError(f"{role} is a list of rows of unequal lengths; every row needs the same.") from error
-        out = jax.tree.map(_native, source)
+        out = source
+    out = jax.tree_util.tree_map_with_path(lambda path, a: _native(a, role + jax.tree_util.keystr(path)), out)
     if not jax.tree.leaves(out):
-        raise DataError(f"Data got nothing for {role}: expected an array or a pytree of arrays.")
+        raise DataError(f"Expected an array or a pytree of arrays for {role}; got none.")
     for path, leaf in jax.tree_util.tree_flatten_with_path(out)[0]:
         if leaf.dtype.kind not in "fiub":
+            since = {"m": "Divide", "M": "Subtract a date from them and divide"}.get(leaf.dtype.kind)
+            numbers = f"{since} by a unit, such as np.timedelta64(1, 'D'). " if since else ""
             raise DataError(
-                f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. "
+                f"{role}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; expected numbers. {numbers}"
                 "fit_encoder and encode of tractable.data.encoder turn tables with other columns into numbers, as the "
                 "command tractable fit does."
             )
@@ -65,9 +71,51 @@ def weights_of(source: PyTree, size: int) -> np.ndarray:
     return weights
 
 
-def _native(a: Numbers) -> np.ndarray:
+def wide(named: dict[str, np.ndarray]) -> str:
+    """A sentence about the first number of arrays by name that 32 bits do not hold; empty where they hold all."""
+    for name, leaf in named.items():
+        if leaf.dtype.itemsize <= 4:
+            continue
+        whole = leaf.dtype.kind in "iu"
+        limits = np.iinfo(f"{leaf.dtype.kind}4") if whole else np.finfo(np.float32)
+        for start in range(0, len(leaf), CHUNK):
+            part = np.asarray(leaf[start : start + CHUNK])
+            bad = ((part < limits.min) | (part > limits.max)) & np.isfinite(part)
+            if bad.any():
+                first = tuple(np.argwhere(bad)[0].tolist())
+                row, column = start + first[0], f", column {first[1]}" if len(first) > 1 else ""
+                low, high = (f"{n}" if whole else f"{n:.3g}" for n in (limits.min, limits.max))
+                return (
+                    f"{name} holds {part[first]} in row {row}{column}; numbers of type {leaf.dtype} are computed with "
+                    f"in 32 bits, {low} to {high}. Give them in another unit, or as codes counted from 0, or "
+                    "keep 64 bits: jax.config.update('jax_enable_x64', True)."
+                )
+    return ""
+
+
+def check_width(sentence: str) -> None:
+    """Raise the sentence of ``wide`` where 64 bits are cut to 32."""
+    if sentence and jnp.result_type(float) == jnp.float32:
+        raise DataError(sentence)
+
+
+def unmasked(a: Numbers, name: str) -> np.ndarray:
+    """The array, or a sentence about the first number that a masked array hides."""
+    if isinstance(a, np.ma.MaskedArray):
+        hidden = np.argwhere(np.ma.getmaskarray(a))
+        if len(hidden):
+            row = f" in row {hidden[0][0]}" if a.ndim else ""
+            raise DataError(
+                f"{name} is a masked array that hides {len(hidden)} of its {a.size} numbers, the first{row}. Leave "
+                "those rows out, or give a.filled(np.nan), with which missing='drop' or 'keep' does as it says."
+            )
+        return a.data
+    return a if isinstance(a, np.ndarray) else np.asarray(a)
+
+
+def _native(a: Numbers, name: str) -> np.ndarray:
     """An array of a byte order and precision that JAX takes."""
-    a = a if isinstance(a, np.ndarray) else np.asarray(a)
+    a = unmasked(a, name)
     if a.dtype.kind == "f" and a.dtype.itemsize > 8:
         return a.astype(np.float64)
     return a if a.dtype.isnative or a.dtype.kind not in "fiub" else a.astype(a.dtype.newbyteorder("="))

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.data.arrays import arrays_of, weights_of
+from tractable.data.arrays import CHUNK, arrays_of, check_width, unmasked, weights_of, wide
 from tractable.tools.errors import DataError
+from tractable.tools.settings import seeded
 from tractable.tools.words import Spelt
 
 PyTree = Any
-CHUNK = 1 << 16  # rows read at a time from a file
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
 SKETCH = 4096  # groups that stand for all, where a run begins
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     Attributes:
         data: pytree of rows, every leaf (n, ...).
         mask: (n,), 0 for padding, else how often the row counts: once, or as ``Data(weights=...)`` says.
-        size: N, the rows of the whole data set.
+        size: N, the rows of the whole data set, which these stand for: a sum over them counts N/n times.
         index: i in 0..M−1, the batch's place in its epoch.
         count: M, the batches of an epoch.
         rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
@@ -171,7 +171,8 @@ class Data(Spelt):
             their batches from the file, which should then be in random order.
 
     Raises:
-        DataError: empty data, rows of unequal number, numbers that are not finite, weights that cannot be.
+        DataError: empty data, rows of unequal number, numbers that are not finite or hidden by a mask, or that 32 bits
+            do not hold where JAX computes in them; weights that cannot be.
 
     >>> Data([1, 0, 1]).size
     3
@@ -217,6 +218,9 @@ class Data(Spelt):
                 "Every weight of Data is zero, so that no row counts: expected a row above zero at least. Pass "
                 "allow_empty=True to sample the prior."
             )
+        weighed = {} if self.weights is None else {"weights": self.weights}
+        self._wide = wide(_named(rows) | weighed)
+        check_width(self._wide)
         self.labels: np.ndarray | None = None
         if groups is not None:
             rows, self.labels = gathered(rows, self.weights, groups)
@@ -298,7 +302,7 @@ class Data(Spelt):
         """Two random parts, the second of about ``fraction`` of the rows."""
         if not 0 < fraction < 1:
             raise DataError(f"split(fraction) needs a fraction in (0, 1); got {fraction}.")
-        order = np.random.default_rng(seed).permutation(self.size)
+        order = np.random.default_rng(seeded("split(seed)", seed)).permutation(self.size)
         cut = self.size - max(1, round(fraction * self.size))
         return self.take(np.sort(order[:cut])), self.take(np.sort(order[cut:]))
 
@@ -317,6 +321,7 @@ class Data(Spelt):
 
     def _each(self, change: Callable) -> PyTree:
         """``change`` of every array: (y, given), with weights ``Weighted``."""
+        check_width(self._wide)  # again, as 64 bits may have been turned off since
         rows = jax.tree.map(change, self.rows)
         return rows if self.weights is None else Weighted(rows[0], rows[1], change(self.weights))
 
@@ -359,7 +364,7 @@ class Data(Spelt):
 
 def labels_of(source: Sequence | np.ndarray, size: int) -> np.ndarray:
     """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
-    labels = np.asarray(source)
+    labels = unmasked(source, "group")
     if labels.shape != (size,):
         raise DataError(f"Data(group=...) expects one label a row, shape ({size},); got {labels.shape}.")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):

@@ -26,7 +26,7 @@ from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError, SettingsError, TractableWarning
-from tractable.tools.settings import Range, is_number, is_whole, range_of
+from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
 
 DRAWS = 1000  # of the parameters, at most, that a prediction averages over
@@ -40,7 +40,7 @@ Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
 Level = Annotated[float, Range("of intervals, a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
 HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_number(value) and 0 <= value < 1)]
-RandomState = int | np.random.RandomState | None
+RandomState = Seed | Annotated[np.random.RandomState, "a NumPy RandomState"] | None
 
 
 class Bayesian(Spelt, BaseEstimator):

@@ -27,6 +27,7 @@ from tractable.results.posterior import Posterior
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.priors import is_improper
 from tractable.tools.progress import progress_of
+from tractable.tools.settings import seeded
 from tractable.tools.stopping import ending, interruptible
 
 __all__ = ["Evidence", "log_evidence"]
@@ -111,6 +112,7 @@ def log_evidence(
     began = time.perf_counter()
     if not isinstance(model, Model):
         raise SettingsError(f"log_evidence expects a Model; got {type(model).__name__}.")
+    seed = seeded("log_evidence(seed)", seed)
     if theta is not None:
         latent, name, chosen, data = latent_problem(model, data, method, theta, z, posterior, settings)
         with progress_of(progress) as say, interruptible() as stop:

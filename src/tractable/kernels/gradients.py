@@ -9,9 +9,20 @@ from typing import Any
 import jax
 
 from tractable.core import Batch
+from tractable.tools.errors import DataError
 
 PyTree = Any
 Estimator = Callable[[PyTree, Batch], PyTree]
+
+
+def needed(batch: Batch | None) -> Batch:
+    """The batch, or a sentence where there is none: of no rows a log posterior is the prior's."""
+    if batch is None:
+        raise DataError(
+            "A stochastic-gradient kernel expects a batch at every step, and got None: it would sample the prior. Give "
+            "a Batch, such as Batch(rows, jnp.ones(n), N), or use MALA or NUTS on a log density without data."
+        )
+    return batch
 
 
 def minibatch(log_posterior: Callable) -> Estimator:

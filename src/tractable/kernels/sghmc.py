@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from tractable.core import Batch, Kernel
 from tractable.kernels import scaling
-from tractable.kernels.gradients import minibatch
+from tractable.kernels.gradients import minibatch, needed
 from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.kernels.sgld import Info, as_schedule
 from tractable.tools import schedules, tree
@@ -58,9 +58,9 @@ def sghmc(
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         return tree.normal_like(key, state.position, count)
 
-    def step(noise: PyTree, state: State, batch: Batch) -> tuple[State, Info]:
+    def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
         eps, temp = epsilon(state.time), heat(state.time)
-        slope = estimate(state.position, batch)
+        slope = estimate(state.position, needed(batch))
         memory = preconditioner.update(state.memory, slope, batch)
         scale = preconditioner.scale(memory)
         spread = jnp.sqrt(friction * eps * temp)

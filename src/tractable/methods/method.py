@@ -185,15 +185,15 @@ def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
 
 
 def plan_batches(method: "Method", data: Data | None, batch_size: int, independent: bool = False) -> Plan:
-    """A plan, after the sentences about batches that cannot be."""
+    """A plan, after the sentences about batches that cannot be; a default takes as many rows as there are."""
     name = type(method).__name__
     if data is None:
         raise SettingsError(f"{name} takes minibatches of data, and there are none; use MALA or NUTS on a log density.")
-    if batch_size > data.size:
+    if batch_size > data.size and batch_size != type(method).__dataclass_fields__["batch_size"].default:
         raise SettingsError(
             f"{name}(batch_size={batch_size}) is more than the {data.size} rows there are; use at most {data.size}."
         )
-    return Plan(data.size, batch_size, independent)
+    return Plan(data.size, min(batch_size, data.size), independent)
 
 
 def named(name: str) -> type[Method]:

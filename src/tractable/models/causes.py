@@ -35,6 +35,26 @@ def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
     return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
 
 
+def listed(causes: PyTree) -> PyTree:
+    """Values of z with their leading axis m, or a sentence: each is summed over as often as it is listed."""
+    scalars = isinstance(causes, list) and all(np.ndim(value) == 0 for value in causes)
+    causes = np.asarray(causes) if scalars else causes
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(causes)]
+    lengths = {leaf.shape[:1] for leaf in leaves}
+    if len(lengths) != 1 or lengths & {(), (0,)}:
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "nothing"
+        raise ModelError(f"causes= expects arrays of one leading axis, the values of z; got {shapes}.")
+    rows = np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves], 1)
+    _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    again = np.flatnonzero(first[index.ravel()] != np.arange(len(rows)))
+    if len(again):
+        raise ModelError(
+            f"causes= lists a value of z twice, in rows {first[index.ravel()[again[0]]]} and {again[0]}, which would "
+            "count it twice: expected each value once."
+        )
+    return causes
+
+
 def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
     """Every value of z, leading axis m; None where z is continuous or infinitely many."""
     try:

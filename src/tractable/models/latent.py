@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, constraints
 from tractable.beliefs.check import Check
 from tractable.core import Batch, Model, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
-from tractable.models.causes import log_prob_of, sample_of, values_of
+from tractable.models.causes import listed, log_prob_of, sample_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.words import nearest
@@ -137,7 +137,7 @@ class LatentModel(Model):
             raise ModelError("statistics= and m_step= go together: one says what is summed, the other what it is for.")
         self.latent, self.conditional = latent, likelihood
         self.steps = Steps(m_step, statistics, begin, examine)
-        values = values_of(latent, self.example) if causes is None else causes
+        values = values_of(latent, self.example) if causes is None else listed(causes)
         if values is not None:
             self.sums = enumerated(self.log_joint, values, statistics)
 

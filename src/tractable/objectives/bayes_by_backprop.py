@@ -41,9 +41,9 @@ def bayes_by_backprop(
         −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
 
     in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the batches' sizes
-    and π. Where a parameter's prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the
-    draw's own, with the direct terms through log q kept. Its parameters are {"mean": tree, "rho": tree}, shaped like
-    the model's unconstrained ones.
+    and π. A batch with M = 1 is one by itself: its likelihood counts N/n times, its cost once. Where a parameter's
+    prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the draw's own, with the direct
+    terms through log q kept. Its parameters are {"mean": tree, "rho": tree}, of the model's unconstrained ones.
 
     Args:
         samples: S ≥ 1 draws a step.
@@ -69,8 +69,9 @@ def bayes_by_backprop(
         for leaf, m, rho in zip(fixed.leaves, *map(jax.tree.leaves, (phi["mean"], phi["rho"])), strict=True):
             if leaf.normal is not None:
                 cost = cost + normal_kl(m, rho, *leaf.normal)
-        count = 1 if batch is None else batch.count
-        return count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+        if batch is None or batch.count == 1:  # N/n of one batch by hand, which is 1 where it holds all rows
+            return (1.0 if batch is None else batch.scale) * jnp.mean(likelihood) - cost
+        return batch.count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
 

@@ -21,7 +21,7 @@ from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds, coded, draws_needed, log_weights, moments, numbers
 from tractable.results.predict import chunks
 from tractable.tools.errors import DataError, SettingsError
-from tractable.tools.settings import Count, at_least, expect
+from tractable.tools.settings import Count, at_least, expect, seeded
 
 PyTree = Any
 AVERAGED = 100  # draws that moments are averaged over, of a layer that depends on a drawn one
@@ -55,6 +55,10 @@ class Bound(NamedTuple):
     rows: int  # held out
 
 
+def _key(what: str, seed: int) -> jax.Array:
+    return jax.random.key(seeded(f"{what}(seed)", seed))
+
+
 def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
     """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
 
@@ -72,7 +76,7 @@ def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0
     averaged = draws_needed(ladder, params, jnp.asarray(rows[:1]), AVERAGED)
     width = rows_together(ladder, max(draws, *averaged, 1))
     mean, variance, drawn = over_rows(
-        functools.partial(_encoded, ladder, max(averaged) or 1, draws, params, jax.random.key(seed)), rows, width
+        functools.partial(_encoded, ladder, max(averaged) or 1, draws, params, _key("encode", seed)), rows, width
     )
     return Encoded(
         tuple(mean), tuple(np.sqrt(np.maximum(v, 0)) for v in variance), draws_first(drawn) if draws else None,
@@ -85,7 +89,7 @@ def generate(posterior: Learnt, n: int, *, seed: int = 0) -> Generated:
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
     made = over_rows(
-        functools.partial(_generated, ladder, theta, jax.random.key(seed)), np.zeros((n, 0)), rows_together(ladder, 1)
+        functools.partial(_generated, ladder, theta, _key("generate", seed)), np.zeros((n, 0)), rows_together(ladder, 1)
     )
     return Generated(*made)
 
@@ -95,7 +99,7 @@ def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: in
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
     rows = rows_of(ladder, params, x, "reconstruct").y
-    again = functools.partial(_reconstructed, ladder, draws, params, jax.random.key(seed))
+    again = functools.partial(_reconstructed, ladder, draws, params, _key("reconstruct", seed))
     return over_rows(again, rows, rows_together(ladder, draws))
 
 
@@ -133,7 +137,7 @@ def log_evidence(
     rows = posterior.data if data is None else rows_of(ladder, params, data, "log_evidence")
     if rows is None:
         raise DataError("This posterior was loaded without its data: log_evidence(data).")
-    found = bounds(ladder, params, rows, jax.random.key(seed), int(samples))
+    found = bounds(ladder, params, rows, _key("log_evidence", seed), int(samples))
     checks, sandwich = [sample_size_check(float(np.median(found.ess)), found.samples)], None
     if simulated:
         sandwich = _sandwich(ladder, params, simulated, int(samples), seed)

@@ -14,7 +14,7 @@ from tractable.data.rows import labels_of
 from tractable.results import predict as prediction
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
-from tractable.tools.settings import Count, expect
+from tractable.tools.settings import Count, expect, seeded
 
 PyTree = Any
 PROPOSED = 64  # places drawn for each draw of a group's own, of which one is taken
@@ -57,10 +57,11 @@ def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, see
     prediction.alike(known.take([0]).members().given, x, "predict(x)")
     expect("predict(draws)", draws, Count)
     params, weights = posterior.spread(draws)
-    count = len(jax.tree.leaves(x)[0]) if x is not None else 1 if group is None else len(group)
+    x, count = prediction.rows_of(x)
+    count = len(group) if x is None and group is not None else count
     labels, place = np.unique(np.arange(count) if group is None else labels_of(group, count), return_inverse=True)
     held = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
-    key = jax.random.key(seed)
+    key = jax.random.key(seeded("predict(seed)", seed))
     own = _from_prior(model, params, jax.random.fold_in(key, 0), len(labels))
     if np.any(held >= 0):
         some, of_known = known.take(held[held >= 0]), jax.random.fold_in(key, 1)

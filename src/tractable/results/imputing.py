@@ -11,11 +11,12 @@ import numpyro.distributions as dist
 
 from tractable.checks.learnt import Learnt
 from tractable.core import Data
+from tractable.data.arrays import arrays_of
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import moments
 from tractable.results import encoding as coding
 from tractable.tools.errors import ModelError
-from tractable.tools.settings import Count, at_least, expect
+from tractable.tools.settings import Count, at_least, expect, seeded
 
 PyTree = Any
 DEFENCE = 0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little
@@ -55,11 +56,13 @@ def impute(
     expect("impute(draws=...)", draws, Count)
     expect("impute(samples=...)", samples, Annotated[int, at_least(2)])
     expect("impute(steps=...)", steps, Count)
-    rows = np.asarray(x.rows[0] if isinstance(x, Data) else x)
+    rows = np.asarray(x.rows[0] if isinstance(x, Data) else arrays_of(x, "x"))
     filled = _filled(ladder, params, rows)
     coding.rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
     seen = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
-    complete = functools.partial(_imputed, ladder, (draws, samples, steps), params, jax.random.key(seed))
+    complete = functools.partial(
+        _imputed, ladder, (draws, samples, steps), params, jax.random.key(seeded("impute(seed)", seed))
+    )
     mean, drawn, h, effective = coding.over_rows(complete, (filled, seen), coding.rows_together(ladder, samples))
     return Imputed(mean, np.swapaxes(drawn, 0, 1), coding.draws_first(h), effective)
 

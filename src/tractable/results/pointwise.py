@@ -20,6 +20,7 @@ from tractable.core import Data, Model, log_density, needed_likelihood
 from tractable.models.causes import sample_of
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
+from tractable.tools.settings import seeded
 from tractable.tools.words import counted
 
 PyTree = Any
@@ -124,7 +125,7 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
         raise ModelError("This likelihood has no sample(), so it replicates no data.") from error
     parts = jax.tree.leaves(example)
     fits("A predictive", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
-    key = jax.random.key(seed)
+    key = jax.random.key(seeded("posterior_predictive(seed)", seed))
 
     def of(thetas: PyTree, numbers: np.ndarray, chunk: PyTree, index: np.ndarray) -> PyTree:
         return _replicates(model, key, thetas, numbers, chunk, index)
@@ -147,7 +148,7 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
             "This model's prior cannot be drawn from: it is a log density, or improper. Give proper numpyro "
             "distributions, or look at posterior.posterior_predictive()."
         )
-    return jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(seed), count))
+    return jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(seeded("prior_predictive(seed)", seed)), count))
 
 
 def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, np.ndarray]:

@@ -39,7 +39,7 @@ from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.forks import check_unforked
-from tractable.tools.settings import Count, Seed, Share, expect
+from tractable.tools.settings import Count, Share, expect, seeded
 from tractable.tools.shared import recipe
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
@@ -144,8 +144,7 @@ class Posterior(Learnt):
         """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):
-            expect("sample(key)", key, Seed)
-            key = jax.random.key(key)
+            key = jax.random.key(seeded("sample(key)", key))
         return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
@@ -305,6 +304,7 @@ class Posterior(Learnt):
             rows: evenly over the rows; by default all.
             seed: of the data drawn.
         """
+        seed = seeded("pit(seed)", seed)
         params, log_weights, data, efficiency = self._leaving(draws)
         if rows is not None and rows < data.size:
             data = data.take(np.linspace(0, data.size - 1, rows).astype(int))
@@ -497,7 +497,7 @@ class Posterior(Learnt):
                 labels along them, ``{"feature": ["age", "height"]}``.
             seed: of data and parameters that are drawn.
         """
-        return to_tree(self, groups, draws, dims, coords, seed)
+        return to_tree(self, groups, draws, dims, coords, seeded("to_arviz(seed)", seed))
 
     def save(self, path: str | pathlib.Path, *, overwrite: bool = False) -> None:
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles.

@@ -16,9 +16,9 @@ from numpyro.distributions import Distribution
 from tractable.checks.calibration import entropy, split_conformal
 from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
-from tractable.data.arrays import columns_of
+from tractable.data.arrays import arrays_of, check_width, wide
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
-from tractable.tools.settings import Seed, Share, expect
+from tractable.tools.settings import Share, expect, seeded
 from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
@@ -88,7 +88,7 @@ def predict(
     """
     needed_likelihood(model)
     expect("predict(level=...)", level, Share)
-    expect("predict(seed)", seed, Seed)
+    seed = seeded("predict(seed)", seed)
     rows, count = rows_of(x)
     params, weights = _counted(params, weights)
     kind = _kind(model, params, rows)
@@ -117,7 +117,7 @@ def ahead(
         rows: (y, given), (N, ...) each.
     """
     expect("predict(level=...)", level, Share)
-    expect("predict(seed)", seed, Seed)
+    seed = seeded("predict(seed)", seed)
     params, weights = _counted(params, weights)
     each = -(-SAMPLES // len(weights))
 
@@ -364,20 +364,14 @@ def rows_of(x: PyTree) -> tuple[PyTree, int]:
     """Arrays of one number of rows, where they lie (in a file, too), and that number; None is one row."""
     if x is None:
         return None, 1
-    columns = columns_of(x)
-    x = x if columns is None else columns
-    if isinstance(x, list):  # rows of numbers; a pytree of arrays comes as a dict or a tuple
-        x = np.asarray(x)
-    x = jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), x)
-    for leaf in jax.tree.leaves(x):
-        if np.dtype(getattr(leaf.dtype, "type", leaf.dtype)).kind in "OSUmM":
-            raise DataError(f"Rows to predict are numbers, as those learnt from are; got {leaf.dtype}.")
+    x = arrays_of(x, "x")
     lengths = {a.shape[:1] for a in jax.tree.leaves(x)}
     if len(lengths) != 1 or lengths & {(), (0,)}:
         raise DataError(
             "Rows to predict are arrays of one length, at least 1; got shapes "
             f"{', '.join(str(a.shape) for a in jax.tree.leaves(x)) or 'of none'}."
         )
+    check_width(wide({f"x{jax.tree_util.keystr(path)}": a for path, a in jax.tree_util.tree_flatten_with_path(x)[0]}))
     return x, lengths.pop()[0]
 
 

@@ -18,7 +18,7 @@ from tractable.sbc.calibration import Calibration
 from tractable.sbc.runs import Problem, Record, no_draws, records
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.leaves import nested
-from tractable.tools.settings import Seed, at_least, expect
+from tractable.tools.settings import at_least, expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import counted, tell
 
@@ -126,7 +126,7 @@ def _check(
         raise SettingsError(no_draws(method))
     expect("calibrate(runs=...)", runs, Annotated[int, at_least(LEAST)])
     expect("calibrate(draws=...)", draws, Annotated[int, at_least(9)])
-    expect("calibrate(seed=...)", seed, Seed)
+    seeded("calibrate(seed=...)", seed)
     if quantities is not None and not (
         isinstance(quantities, Mapping) and all(isinstance(n, str) and callable(f) for n, f in quantities.items())
     ):

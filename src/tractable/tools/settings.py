@@ -96,6 +96,12 @@ def expect(what: str, value: object, hint: object, error: type[TractableError] =
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
 
 
+def seeded(what: str, seed: object) -> int:
+    """A seed as Python's number, or "{what} expects a whole number from 0 to 4294967295; got {seed}."."""
+    expect(what, seed, Seed)
+    return int(seed)  # pyright: ignore[reportArgumentType]
+
+
 def expect_whole(what: str, value: object, error: type[TractableError] = SettingsError, of: str = "") -> None:
     if not is_whole(value):
         raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
