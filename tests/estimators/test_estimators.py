@@ -1,5 +1,6 @@
 """The estimators: scikit-learn's own checks, and the laws that those do not know."""
 
+import dataclasses
 import functools
 import pickle
 import subprocess
@@ -22,6 +23,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
+from tractable.checks import preflight
+from tractable.core import whole
 from tractable.estimators import (
     BayesianCountRegression,
     BayesianLinearRegression,
@@ -33,6 +36,7 @@ from tractable.estimators import (
     updating,
 )
 from tractable.models import linear
+from tractable.models.network import mlp, neural_network
 from tractable.tools.errors import DataError, SettingsError
 
 # Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
@@ -343,6 +347,52 @@ def test_a_second_fit_compiles_nothing(caplog):
         assert not [r.message for r in caplog.records if "Compiling" in r.message]
         jax.jit(lambda a: a + 1)(jnp.zeros(7))
         assert [r.message for r in caplog.records if "Compiling" in r.message]  # it would have been seen
+
+
+def searched(caplog, model, settings: list[dict]) -> list[str]:
+    """What is compiled for further settings, on folds of other lengths, after a first fit; and that they matter."""
+    x, y = problem(60)
+    told = [model.fit(x, y).predict(x)]
+    caplog.clear()
+    with jax.log_compiles():
+        for size, setting in zip(range(50, 60), settings, strict=False):
+            other = clone(model).set_params(**setting).fit(x[:size], y[:size])
+            told.append(other.predict(x))
+            other.score(x[size:], y[size:])
+    assert all(np.abs(one - told[0]).max() > 1e-3 for one in told[1:])
+    return [r.message for r in caplog.records if "Compiling" in r.message]
+
+
+STEPPING = tr.SGLD(chains=1, draws=20, warmup=20, batch_size=10, step_size=1e-4, start="random")
+QUICK = tr.BayesByBackprop(steps=200, epochs=20, tolerance=0.5, draws=50, batch_size=20)
+
+
+def test_a_search_over_numbers_compiles_once(caplog):
+    """Priors' sds, rates and tolerances are arguments of the programs; so are the numbers of equal, fresh priors."""
+    model = BayesianMLPRegressor(**SMALL, prior=dist.Normal(0.0, 1.0), method=QUICK, verify=None)
+    faster = dataclasses.replace(QUICK, learning_rate=0.01, tolerance=0.3, sd=0.03)
+    settings = [{}, {"prior": dist.Normal(0.5, 0.1)}, {"method": faster}]
+    assert not searched(caplog, model, settings)
+
+
+@pytest.mark.parametrize("method", [tr.Laplace(draws=50), tr.MAP(), STEPPING])
+def test_a_search_compiles_once_with(caplog, method):
+    model = BayesianMLPRegressor(**SMALL, prior=1.0, method=method, verify=None)
+    assert not searched(caplog, model, [{"prior": 0.3}, {"prior": 2}])
+
+
+def test_numbers_of_a_shared_model_are_its_own():
+    """A program that serves several priors gives each what a program of its own gives."""
+    x, y = problem(60)
+    batch = whole((y, x))
+    for sd in (0.2, 1.0):
+        alone = neural_network(mlp(2, (3,), 1, "tanh"), prior=sd)
+        at = np.linspace(-1.0, 1.0, alone.space.size)
+        mine, theirs = (
+            preflight.value_and_slope(m, at, batch) for m in (dataclasses.replace(alone, shared=True), alone)
+        )
+        np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-12)
+        np.testing.assert_allclose(mine[1], theirs[1], rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Networks for tables: multilayer perceptrons whose weights have a posterior."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from tractable.checks.verify import Verify
@@ -65,7 +65,7 @@ class BayesianMLPRegressor(BayesianRegressor):
 
     def _model(self) -> Model:
         network = mlp(self.n_features_in_, self.hidden, OUTPUTS[self.likelihood], self.activation)
-        return neural_network(network, self.likelihood, prior=self.prior)
+        return replace(neural_network(network, self.likelihood, prior=self.prior), shared=True)
 
 
 @dataclass(eq=False, repr=False)
@@ -101,4 +101,5 @@ class BayesianMLPClassifier(BayesianClassifier):
 
     def _model(self) -> Model:
         family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        return neural_network(mlp(self.n_features_in_, self.hidden, outputs, self.activation), family, prior=self.prior)
+        network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
+        return replace(neural_network(network, family, prior=self.prior), shared=True)
