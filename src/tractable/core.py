@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 PyTree = Any
-CACHED = ("bijectors", "space", "names", "_form")  # of a model
+CACHED = ("bijectors", "space", "names", "_apart")  # of a model
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms of rows and nodes that are summed over side by side
 
@@ -194,14 +194,13 @@ class Model(Spelt):
 
     def apart(self) -> tuple["Model | Form", tuple]:
         """What of it programs are compiled for, and the numbers that are their arguments (``tools.shared``)."""
-        if not self.shared or self.prior_is_callable:
-            return self, ()
-        leaves = jax.tree.leaves((self.prior, self.likelihood))
-        return self._form, tuple(leaf for leaf in leaves if isinstance(leaf, NUMBERS))
+        return self._apart if self.shared and not self.prior_is_callable else (self, ())
 
     @functools.cached_property
-    def _form(self) -> "Form":
-        return Form(self)
+    def _apart(self) -> tuple["Form", tuple]:
+        leaves = [leaf for leaf in jax.tree.leaves((self.prior, self.likelihood)) if isinstance(leaf, NUMBERS)]
+        with jax.ensure_compile_time_eval():  # kept, so no part of a trace; and on the device once, not at every call
+            return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
 
     def __getstate__(self) -> dict[str, Any]:
         """What was given, as another process takes it; what follows from it is found again there."""
