@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 PyTree = Any
+CACHED = ("bijectors", "space", "names", "_apart")  # of a model
+NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms of rows and nodes that are summed over side by side
 
 
@@ -111,6 +113,9 @@ class Through:
         return self.observe(params, self.predictor(params, x))
 
 
+jax.tree_util.register_dataclass(Through, ["predictor", "observe"], [])
+
+
 @dataclass(frozen=True, eq=False)
 class Model(Spelt):
     """What is believed before and about each datum.
@@ -130,6 +135,9 @@ class Model(Spelt):
         derived: ``params -> `` dict of arrays that follow from them and are told beside them: in summaries, in ArviZ
             and by ``posterior.derived()``.
         labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
+        shared: whether programs compiled for this model serve all that differ from it in the numbers of their prior
+            alone, sds say, or in what a ``jax.tree_util.Partial`` hands their likelihood; all functions are the same
+            ones. The numbers are then arguments, not constants, which can change last digits.
         local: ``local(params)``: a dict of distributions, of what each group of rows has of its own, where the data
             have groups (``Data(..., group=)``). ``likelihood(params, x)`` then finds it among its params, by name.
 
@@ -165,6 +173,7 @@ class Model(Spelt):
     derived: Callable[[Any], dict[str, Any]] | None = None
     labels: Mapping[str, Sequence[str]] | None = None
     local: Callable[..., Any] | None = None
+    shared: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check_prior()
@@ -183,9 +192,19 @@ class Model(Spelt):
             return
         check_prior(self.prior)
 
+    def apart(self) -> tuple["Model | Form", tuple]:
+        """What of it programs are compiled for, and the numbers that are their arguments (``tools.shared``)."""
+        return self._apart if self.shared and not self.prior_is_callable else (self, ())
+
+    @functools.cached_property
+    def _apart(self) -> tuple["Form", tuple]:
+        leaves = [leaf for leaf in jax.tree.leaves((self.prior, self.likelihood)) if isinstance(leaf, NUMBERS)]
+        with jax.ensure_compile_time_eval():  # kept, so no part of a trace; and on the device once, not at every call
+            return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
+
     def __getstate__(self) -> dict[str, Any]:
         """What was given, as another process takes it; what follows from it is found again there."""
-        return {name: value for name, value in vars(self).items() if name not in ("bijectors", "space", "names")}
+        return {name: value for name, value in vars(self).items() if name not in CACHED}
 
     @classmethod
     def from_log_density(
@@ -399,6 +418,30 @@ class Model(Spelt):
             return likelihood({**params, **own.params(_centre(own))}, *x)
 
         return Model(self.prior, of_row, self.position, self.support, self.start)
+
+
+class Form:
+    """A model but for the numbers of its prior and likelihood: models of one form share programs."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        leaves, self.structure = jax.tree.flatten((model.prior, model.likelihood))
+        self.still = [None if isinstance(leaf, NUMBERS) else leaf for leaf in leaves]
+        others = [id(getattr(model, f.name)) for f in fields(model) if f.name not in ("prior", "likelihood")]
+        self.key = (type(model), *others, *map(id, self.still))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Form) and self.key == other.key and self.structure == other.structure
+
+    def whole(self, numbers: tuple) -> Model:
+        """The model of these numbers."""
+        given = iter(numbers)
+        leaves = [next(given) if leaf is None else leaf for leaf in self.still]
+        prior, likelihood = jax.tree.unflatten(self.structure, leaves)
+        return replace(self.model, prior=prior, likelihood=likelihood)
 
 
 def _centre(own: Model) -> jax.Array:

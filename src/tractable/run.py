@@ -13,6 +13,7 @@ from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan, place, window, windowed
 from tractable.tools import tree
 from tractable.tools.errors import RunError
+from tractable.tools.shared import compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -86,7 +87,7 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
     return Shape(thin, block, max(1, min(groups, BUFFER_BYTES // max(bytes_a_group, 1))), moments)
 
 
-@functools.partial(jax.jit, static_argnames=("program", "loop", "plan"), donate_argnames=("buffer", "moments"))
+@compiled("program", "loop", "plan", donate=("buffer", "moments"))
 def advance(
     program: Callable,
     loop: Shape,
@@ -200,7 +201,7 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
     return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@compiled("program")
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
     """First states of all chains, from positions with a leading axis of them."""
     return jax.vmap(program(rows, tuned).init)(keys, positions)
@@ -279,8 +280,7 @@ def run(
         else:
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
         count = (reached - g) * loop.kept
-        # A copy, because the buffer is given back to the device for the next segment.
-        kept, told = jax.tree.map(np.array, _first(buffer, count))
+        kept, told = _first(buffer, count)
         draws = None if kept is None else kept.swapaxes(0, 1)
         seen = {name: value.swapaxes(0, 1) for name, value in told._asdict().items()}
         pieces += [draws] if keep and draws is not None else []
@@ -297,9 +297,12 @@ def run(
     return _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds)
 
 
-@functools.partial(jax.jit, static_argnames="count")
 def _first(buffer: PyTree, count: int) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[:count], buffer)
+    """Copies on the host, because the buffer is given back to the device for the next segment.
+
+    Whole ones first: a slice on the device is a program for every length, and lengths hang on how long segments take.
+    """
+    return jax.tree.map(lambda leaf: np.array(np.asarray(jnp.copy(leaf))[:count]), buffer)
 
 
 def _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds) -> Run:
@@ -314,7 +317,7 @@ def _rows(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
     return data.arrays() if plan is None else data.windows(plan.width)
 
 
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
+@compiled("program", "plan")
 def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
     """What a step observes and says. Never run: only its shapes are asked for, and jit remembers those."""
     kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)

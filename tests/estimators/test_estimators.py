@@ -1,5 +1,6 @@
 """The estimators: scikit-learn's own checks, and the laws that those do not know."""
 
+import dataclasses
 import functools
 import pickle
 import subprocess
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -22,6 +24,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tractable as tr
+from tractable.checks import preflight
+from tractable.core import whole
 from tractable.estimators import (
     BayesianCountRegression,
     BayesianLinearRegression,
@@ -29,10 +33,12 @@ from tractable.estimators import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
     base,
+    networks,
     rows,
     updating,
 )
 from tractable.models import linear
+from tractable.models.network import mlp, neural_network
 from tractable.tools.errors import DataError, SettingsError
 
 # Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
@@ -345,6 +351,52 @@ def test_a_second_fit_compiles_nothing(caplog):
         assert [r.message for r in caplog.records if "Compiling" in r.message]  # it would have been seen
 
 
+def searched(caplog, model, settings: list[dict]) -> list[str]:
+    """What is compiled for further settings, on folds of other lengths, after a first fit; and that they matter."""
+    x, y = problem(60)
+    told = [model.fit(x, y).predict(x)]
+    caplog.clear()
+    with jax.log_compiles():
+        for size, setting in zip(range(50, 60), settings, strict=False):
+            other = clone(model).set_params(**setting).fit(x[:size], y[:size])
+            told.append(other.predict(x))
+            other.score(x[size:], y[size:])
+    assert all(np.abs(one - told[0]).max() > 1e-3 for one in told[1:])
+    return [r.message for r in caplog.records if "Compiling" in r.message]
+
+
+STEPPING = tr.SGLD(chains=1, draws=20, warmup=20, batch_size=10, step_size=1e-4, start="random")
+QUICK = tr.BayesByBackprop(steps=200, epochs=20, tolerance=0.5, draws=50, batch_size=20)
+
+
+def test_a_search_over_numbers_compiles_once(caplog):
+    """Priors' sds, rates and tolerances are arguments of the programs; so are the numbers of equal, fresh priors."""
+    model = BayesianMLPRegressor(**SMALL, prior=dist.Normal(0.0, 1.0), method=QUICK, verify=None)
+    faster = dataclasses.replace(QUICK, learning_rate=0.01, tolerance=0.3, sd=0.03)
+    settings = [{}, {"prior": dist.Normal(0.5, 0.1)}, {"method": faster}]
+    assert not searched(caplog, model, settings)
+
+
+@pytest.mark.parametrize("method", [tr.Laplace(draws=50), tr.MAP(), STEPPING])
+def test_a_search_compiles_once_with(caplog, method):
+    model = BayesianMLPRegressor(**SMALL, prior=1.0, method=method, verify=None)
+    assert not searched(caplog, model, [{"prior": 0.3}, {"prior": 2}])
+
+
+def test_numbers_of_a_shared_model_are_its_own():
+    """A program that serves several priors gives each what a program of its own gives."""
+    x, y = problem(60)
+    batch = whole((y, x))
+    for sd in (0.2, 1.0):
+        alone = neural_network(mlp(2, (3,), 1, "tanh"), prior=sd)
+        at = np.linspace(-1.0, 1.0, alone.space.size)
+        mine, theirs = (
+            preflight.value_and_slope(m, at, batch) for m in (dataclasses.replace(alone, shared=True), alone)
+        )
+        np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-12)
+        np.testing.assert_allclose(mine[1], theirs[1], rtol=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.computes
 def test_calibrated_intervals_cover():
@@ -566,6 +618,76 @@ def test_quantiles_are_the_predictive_ones():
     # Quantiles of a thousand draws a row, and a Student t of sixty rows.
     np.testing.assert_allclose((told - mean[:, None]) / sd[:, None], [[-1.29, 0, 1.29]] * 4, atol=0.25)
     np.testing.assert_array_equal(told[:, [0, 2]], model.predict_interval(x[:4], 0.8))
+
+
+def two_outputs() -> tuple[np.ndarray, np.ndarray]:
+    """x (60, 2), and two outputs of unlike size and noise."""
+    x, y = problem(60)
+    return x, np.column_stack([y, 3 - 50 * x[:, 1] + np.random.default_rng(1).normal(0, 0.05, 60)])
+
+
+def of_several(x: np.ndarray, y: np.ndarray, quick: dict) -> dict[str, float]:
+    """Linear maps share nothing, so that outputs told together are told as they are one by one."""
+    together = BayesianMLPRegressor(**quick).fit(x, y)
+    mean, sd = together.predict(x, return_std=True)
+    out = {}
+    for k in range(2):
+        alone, apart = BayesianMLPRegressor(**quick).fit(x, y[:, k]).predict(x, return_std=True)
+        out |= {
+            f"mean {k}": error(mean[:, k], alone, 1e-2 * y[:, k].std()),
+            f"sd {k}": error(sd[:, k] / apart, 1.0, 0.02),
+        }
+    return out
+
+
+LINEAR = {"hidden": (), "method": tr.MAP(), "verify": None, "random_state": 0}
+
+
+def test_several_outputs():
+    x, y = two_outputs()
+    assert_holds(of_several(x, y, LINEAR))
+    model = BayesianMLPRegressor(**LINEAR, calibration=0.3).fit(x, y)
+    told, ends = model.predict(x, quantiles=[0.1, 0.5, 0.9]), model.predict_interval(x, 0.8)
+    assert told.shape == (60, 2, 3)
+    assert model.scores_.shape == (18, 2)
+    np.testing.assert_array_equal(told[..., [0, 2]], ends)
+    assert model.score(x, y) > 0.7
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
+    with pytest.raises(ValueError, match="Output 1 of y has one value, 2"):
+        model.fit(x, np.column_stack([y[:, 0], np.full(60, 2.0)]))
+    with pytest.raises(ValueError, match="had 2 outputs a row in the first call"):
+        BayesianMLPRegressor(**LINEAR).fit(x, y).partial_fit(x, y[:, 0])
+
+
+def test_several_outputs_mutant(monkeypatch):
+    """One noise for all outputs."""
+    one = networks.several("normal", 2)[0], {"noise": dist.HalfNormal(1.0)}
+    monkeypatch.setattr(networks, "several", lambda likelihood, count: one)
+    assert broken(of_several(*two_outputs(), LINEAR))
+
+
+@pytest.mark.parametrize("likelihood", ["student-t", "heteroscedastic"])
+def test_several_outputs_of_other_likelihoods(likelihood):
+    """Each output's noise is its own: the intervals of both hold what they say, in units a hundred times apart."""
+    x, y = two_outputs()
+    model = BayesianMLPRegressor(**LINEAR, likelihood=likelihood).fit(x, y)
+    lower, upper = np.moveaxis(model.predict_interval(x, 0.8), -1, 0)
+    hits = np.sum((lower < y) & (y < upper), 0)
+    assert_holds({f"output {k}": binomial(int(hits[k]), 60, 0.8) for k in range(2)})
+
+
+@pytest.mark.slow  # two processes import everything and compile
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_a_search_over_processes_finds_the_same(backend):
+    x, y = problem(60)
+    scores = []
+    for jobs in (1, 2):
+        with joblib.parallel_config(backend=backend):
+            search = GridSearchCV(
+                BayesianLinearRegression(verify=None, random_state=0), {"weight_scale": [1e-3, 2.5]}, cv=2, n_jobs=jobs
+            )
+            scores.append(search.fit(x, y).cv_results_["mean_test_score"])
+    np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("default:The posterior is not to be used as one")

@@ -3,7 +3,6 @@
 Positions are unconstrained and flat, (d,); values are the k numbers of the user's parameters.
 """
 
-import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +14,7 @@ from tractable.beliefs import approximations
 from tractable.core import Model
 from tractable.data.rows import CHUNK
 from tractable.tools.errors import RunError
+from tractable.tools.shared import compiled
 
 PyTree = Any
 Pair = tuple[np.ndarray, np.ndarray]
@@ -225,7 +225,7 @@ def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
     return np.concatenate(out).reshape(*shape[:-1], -1)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _constrained(model: Model, flat: jax.Array) -> jax.Array:
     return jax.vmap(model.values)(flat)
 

@@ -1,6 +1,5 @@
 """How far a stochastic-gradient sampler at a fixed step is from its target, predicted from what is measured."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 
 from tractable.core import Model, log_posterior, whole
 from tractable.data.rows import Data, Plan, Weighted, windowed
+from tractable.tools.shared import compiled
 
 PyTree = Any
 DENSE = 400  # parameters up to which H and V are measured as matrices
@@ -258,7 +258,7 @@ def _positive(h: np.ndarray) -> np.ndarray:
     return (basis * np.maximum(values, 1e-6 * max(values.max(), 1e-300))) @ basis.T
 
 
-@functools.partial(jax.jit, static_argnames=("model", "plan", "source", "dense"))
+@compiled("model", "plan", "source", "dense")
 def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     """Σ (g − ḡ)(g − ḡ)ᵀ over batches, or its diagonal in O(d) memory."""
     estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
@@ -281,7 +281,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     return jax.lax.scan(add, nothing, stacked)[0][2]
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
@@ -292,7 +292,7 @@ def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -
     return columns
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _prior_curvature(model: Model, position: jax.Array) -> jax.Array:
     """The diagonal of the log prior's Hessian, exact where the prior treats its numbers apart."""
     gradient = jax.grad(lambda p: log_posterior(model, flat=True)(p, None))

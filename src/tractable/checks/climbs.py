@@ -1,6 +1,5 @@
 """Modes that a posterior may not have visited: climbs from overdispersed starts, side by side in one program."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from tractable.checks.target import Target
+from tractable.tools.shared import compiled
 
 PyTree = Any
 MEMORY = 6  # pairs of steps and gradients that L-BFGS keeps
@@ -133,7 +133,7 @@ def _overdispersed(
     return np.where(np.isfinite(found), found, centre)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "count"))
+@compiled("model", "count")
 def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(key, count))
 

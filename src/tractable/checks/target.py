@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import Model, counted_log_likelihoods, log_posterior, whole
+from tractable.tools.shared import compiled
 
 PyTree = Any
 BLOCK = 32  # places looked at side by side
@@ -62,7 +63,7 @@ class Target(NamedTuple):
         return np.where(good, values, -np.inf), np.where(good[:, None], slopes, 0.0)
 
 
-@functools.partial(jax.jit, static_argnames="target")
+@compiled("target")
 def _values_and_slopes(
     target: Target, rows: PyTree, blocks: jax.Array, count: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:

@@ -124,6 +124,7 @@ class Explaining(Bayesian):
     method: Learner
     verify: Verify
     _measured: ClassVar[bool]  # whether y is numbers
+    _several: ClassVar[bool] = False  # whether y may be several numbers a row
     _standardised: ClassVar[bool] = True  # whether numbers are
     _fit: Callable[..., Any]  # (X, y, sample_weight, the posterior of earlier rows or None) -> the estimator
 
@@ -132,7 +133,7 @@ class Explaining(Bayesian):
 
         Args:
             X: (n, D), an array or a frame of numbers.
-            y: (n,) numbers; or labels, of two classes at least.
+            y: (n,) numbers, or (n, K) of an estimator of several outputs; or labels, of two classes at least.
             sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). Zero is as if the row were not
                 there, a whole number as if it were there so often, exactly and for every method.
 
@@ -169,7 +170,9 @@ class Explaining(Bayesian):
         """x, y and weights, checked."""
         self._check_settings()
         table: Any = (x, y)
-        table = validate_data(self, *table, reset=first, dtype=np.float64, y_numeric=self._measured)
+        table = validate_data(
+            self, *table, reset=first, dtype=np.float64, y_numeric=self._measured, multi_output=self._several
+        )
         found, targets = np.asarray(table[0]), np.asarray(table[1], np.float64 if self._measured else None)
         return found, targets, self._weights(sample_weight, found)
 
@@ -179,6 +182,9 @@ class Explaining(Bayesian):
         rows = tables.distinct(x, y, np.where(back, 0.0, weight))
         if before is None:
             self._scaling = tables.scaling(rows, self._measured and self._standardised)
+        elif np.shape(self._scaling.middle) != rows.y.shape[1:]:
+            first = f"{self._scaling.outputs} outputs" if self._scaling.outputs else "one output"
+            raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")
         model = self._model()
         prior = model if before is None else updated(model, *moments(before))
         count = tables.length(len(rows.y))
@@ -246,7 +252,7 @@ class BayesianRegressor(RegressorMixin, Explaining):
                 intervals where the fit was calibrated.
 
         Returns:
-            (n,), or a pair of them; of quantiles (n, Q), in the order asked for.
+            (n,), or (n, K) of several outputs, or a pair of them; of quantiles (..., Q), in the order asked for.
 
         Raises:
             ValueError: quantiles that are none, or asked for together with ``return_std``.
@@ -270,10 +276,10 @@ class BayesianRegressor(RegressorMixin, Explaining):
         levels = np.maximum(np.abs(1 - 2 * wanted), 1e-9)
         found = {level: self.predict_interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
         ends = zip(wanted, levels.round(9).tolist(), strict=True)
-        return np.column_stack([found[level][:, int(q > 0.5)] for q, level in ends])
+        return np.stack([found[level][..., int(q > 0.5)] for q, level in ends], -1)
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
-        """(n,) the predictive mean at checked rows, in y's units; ``told`` of them already, or not."""
+        """(n,), or (n, K), the predictive mean at checked rows, in y's units; ``told`` of them already, or not."""
         told = self._told(x, self.level) if told is None else told
         return self._scaling.middle + self._scaling.spread * told.mean
 
@@ -290,7 +296,7 @@ class BayesianRegressor(RegressorMixin, Explaining):
             level: in (0, 1); that of the estimator by default.
 
         Returns:
-            (n, 2): lower, upper.
+            (n, 2): lower, upper; (n, K, 2) of several outputs, each by itself.
 
         Raises:
             ValueError: a level out of range, or too high for the rows kept out.
@@ -301,14 +307,15 @@ class BayesianRegressor(RegressorMixin, Explaining):
         if self.scores_ is not None:
             half = split_conformal(self.scores_, level) * told.sd
             lower, upper = told.mean - half, told.mean + half
-        return self._scaling.middle + self._scaling.spread * np.column_stack([lower, upper])
+        middle, spread = self._scaling.middle, self._scaling.spread
+        return np.stack([middle + spread * end for end in (lower, upper)], -1)
 
     def calibrate(self, X: object, y: object) -> Any:
         """Measure the errors |y − mean|/sd of rows that took no part in the fit; ``predict_interval`` then uses them.
 
         Args:
             X: (n, D).
-            y: (n,); n ≥ level/(1 − level), 9 for a level of 0.9.
+            y: (n,), or (n, K) of several outputs; n ≥ level/(1 − level), 9 for a level of 0.9.
 
         Returns:
             The estimator.
@@ -320,7 +327,7 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
     def _scores(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         told = self._told(x, self.level)
-        return np.sort(np.abs(self._scaling.targets(y) - told.mean) / told.sd)
+        return np.sort(np.abs(self._scaling.targets(y) - told.mean) / told.sd, axis=0)
 
 
 class BayesianClassifier(ClassifierMixin, Explaining):

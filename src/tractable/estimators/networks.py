@@ -1,17 +1,44 @@
 """Networks for tables: multilayer perceptrons whose weights have a posterior."""
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import jax
+import numpyro.distributions as dist
+from sklearn.utils import Tags
 
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.models.network import mlp, neural_network
+from tractable.models.network import SD_FLOOR, mlp, neural_network
 
+DF = 4.0  # of student-t
 METHOD = "bbb"  # by default
-OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network
+OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network, for each number that it tells
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
+
+
+@functools.cache
+def several(
+    likelihood: Likelihood, count: int
+) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
+    """The likelihood of ``count`` numbers a row, each with a noise of its own, and the noises' priors.
+
+    Independent given the network, whose hidden layers they share. The same arguments give the same function.
+    """
+
+    def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:
+        if likelihood == "heteroscedastic":
+            each = dist.Normal(output[:count], jax.nn.softplus(output[count:]) + SD_FLOOR)
+        elif likelihood == "student-t":
+            each = dist.StudentT(DF, output, extra["noise"])
+        else:
+            each = dist.Normal(output, extra["noise"])
+        return each.to_event(1)
+
+    return observe, {} if likelihood == "heteroscedastic" else {"noise": dist.HalfNormal(1.0).expand((count,))}
 
 
 @dataclass(eq=False, repr=False)
@@ -20,7 +47,8 @@ class BayesianMLPRegressor(BayesianRegressor):
 
         y ~ p(y | f_w(x)),   w ~ prior,   f_w: hₗ = σ(hₗ₋₁ Wₗ + bₗ)
 
-    Columns of X and y are standardised inside; what comes back is in y's units.
+    Columns of X and y are standardised inside; what comes back is in y's units. Of several outputs, y (n, K), each is
+    told with a noise of its own by one network of K outputs: predictions (n, K), intervals (n, K, 2).
 
     Args:
         hidden: widths of the hidden layers, each ≥ 1; () for a linear map.
@@ -63,9 +91,19 @@ class BayesianMLPRegressor(BayesianRegressor):
     random_state: RandomState = None
     verify: Verify = "auto"
 
+    _several: ClassVar[bool] = True
+
     def _model(self) -> Model:
-        network = mlp(self.n_features_in_, self.hidden, OUTPUTS[self.likelihood], self.activation)
-        return neural_network(network, self.likelihood, prior=self.prior)
+        count = self._scaling.outputs
+        outputs = OUTPUTS[self.likelihood] * (count or 1)
+        network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
+        likelihood, extra = (self.likelihood, None) if count is None else several(self.likelihood, count)
+        return replace(neural_network(network, likelihood, prior=self.prior, extra=extra), shared=True)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 @dataclass(eq=False, repr=False)
@@ -101,4 +139,5 @@ class BayesianMLPClassifier(BayesianClassifier):
 
     def _model(self) -> Model:
         family, outputs = ("bernoulli", 1) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        return neural_network(mlp(self.n_features_in_, self.hidden, outputs, self.activation), family, prior=self.prior)
+        network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
+        return replace(neural_network(network, family, prior=self.prior), shared=True)

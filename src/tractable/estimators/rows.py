@@ -21,7 +21,7 @@ class Rows(NamedTuple):
     """Rows that differ, in the order of their values, and how much each counts."""
 
     x: np.ndarray  # (n, D)
-    y: np.ndarray  # (n,)
+    y: np.ndarray  # (n,), or (n, K) of several outputs
     weight: np.ndarray  # (n,), > 0
 
 
@@ -30,8 +30,13 @@ class Scaling(NamedTuple):
 
     centre: np.ndarray  # (D,)
     scale: np.ndarray  # (D,)
-    middle: float = 0.0
-    spread: float = 1.0
+    middle: Any = 0.0  # a number, or (K,) of several outputs
+    spread: Any = 1.0
+
+    @property
+    def outputs(self) -> int | None:
+        """K, of several outputs; None of one, whose rows are numbers."""
+        return len(self.middle) if np.ndim(self.middle) else None
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         return (x - self.centre) / self.scale
@@ -54,7 +59,8 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     order = np.lexsort(table.T[::-1])
     table, weight = table[order], weight[order]
     new = np.append(True, np.any(table[1:] != table[:-1], axis=1))
-    return Rows(table[new, :-1], table[new, -1], np.bincount(np.cumsum(new) - 1, weight))
+    targets = table[new, x.shape[1] :].reshape(-1, *y.shape[1:])
+    return Rows(table[new, : x.shape[1]], targets, np.bincount(np.cumsum(new) - 1, weight))
 
 
 def scaling(rows: Rows, targets: bool) -> Scaling:
@@ -63,12 +69,16 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
     scale = np.where(scale > 0, scale, 1.0)
     if not targets:
         return Scaling(centre, scale)
-    middle, spread = _moments(rows.y[:, None], rows.weight)
-    if not spread[0] > 0:
+    middle, spread = _moments(rows.y.reshape(len(rows.y), -1), rows.weight)
+    if not np.all(spread > 0):
+        which = int(np.argmin(spread))
+        name, value = "y" if rows.y.ndim == 1 else f"Output {which} of y", rows.y.reshape(len(rows.y), -1)[0, which]
         raise DataError(
-            f"y has one value, {rows.y[0]:g}, in n_samples = {len(rows.y)} distinct rows: there is nothing to explain "
+            f"{name} has one value, {value:g}, in n_samples = {len(rows.y)} distinct rows: there is nothing to explain "
             "and no scale to standardise by. Give rows whose y differ."
         )
+    if rows.y.ndim > 1:
+        return Scaling(centre, scale, middle, spread)
     return Scaling(centre, scale, float(middle[0]), float(spread[0]))
 
 

@@ -50,6 +50,7 @@ class BayesByBackprop(Variational):
 
     label: ClassVar[str] = "bbb"
     kind: ClassVar[str] = "mean field"
+    outside: ClassVar[tuple[str, ...]] = (*Variational.outside, "epochs", "sd")
     batch_size: Count | None = 128
     epochs: Count | None = None
     kl_weights: Literal["uniform", "geometric"] = "uniform"

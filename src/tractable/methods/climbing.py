@@ -23,6 +23,7 @@ from tractable.methods.method import Program, Session
 from tractable.methods.stretches import Peak
 from tractable.tools import tree
 from tractable.tools.leaves import restored
+from tractable.tools.shared import compiled
 
 PyTree = Any
 WINDOW = 200  # steps before a stage is first looked at
@@ -294,7 +295,7 @@ def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
     return max(told, key=np.sum)
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@compiled("program")
 def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Array:
     model, method = program.model, program.method
     q = method.family(model.space.size)  # pyright: ignore[reportAttributeAccessIssue]
@@ -377,7 +378,7 @@ def settled(history: np.ndarray) -> bool:
     return bool(np.all(gain <= SIGMAS * np.sqrt(error(first) + error(last))))
 
 
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
+@compiled("program", "plan")
 def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned["temperature"])
@@ -391,7 +392,7 @@ def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis
     return jax.lax.map(once, jnp.arange(EVALUATED if tree.size(first) <= LARGE else FEW)).T
 
 
-@functools.partial(jax.jit, static_argnames=("program", "plan"))
+@compiled("program", "plan")
 def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
     objective = method.objective(program.model, rows, tuned["temperature"])

@@ -60,6 +60,7 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
     warmup: Annotated[int, at_least(0)] = 1000

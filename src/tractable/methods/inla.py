@@ -25,6 +25,7 @@ from tractable.objectives import quadrature
 from tractable.objectives.quadrature import Linear
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
+from tractable.tools.shared import compiled
 
 PyTree = Any
 ROWS = 1024  # whose sums are kept apart: single precision does not know differences of a million nats
@@ -323,7 +324,7 @@ def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> A
     return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "other"))
+@compiled("model", "other")
 def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     """Σ log p (b,) and its slopes (b, d) block by block, least and most −∂²/∂η², and log p(u)."""
     one = _of_row(model, other, beta, u)
@@ -337,7 +338,7 @@ def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
     return rows.summed(values), slopes, curved, prior
 
 
-@functools.partial(jax.jit, static_argnames=("model", "other"))
+@compiled("model", "other")
 def _curvature(model, other, rows, beta, u) -> jax.Array:
     """Σ −∂²/∂η² f fᵀ, (d, d)."""
     one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
@@ -350,7 +351,7 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
     return jax.lax.scan(block, jnp.zeros((len(beta), len(beta)), beta.dtype), rows)[0]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "other"))
+@compiled("model", "other")
 def _log_densities(model, other, linear, rows, positions) -> jax.Array:
     """(draw,) log p(y, u | β)."""
 
@@ -376,7 +377,7 @@ def _block_of(model: Model) -> Any:
     return of
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _whole(model, rows, position) -> tuple[jax.Array, ...]:
     """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of all."""
     one, prior = _block_of(model), log_density(model, flat=True)
@@ -389,7 +390,7 @@ def _whole(model, rows, position) -> tuple[jax.Array, ...]:
     return jnp.append(values, value), jnp.concatenate([slopes, slope[None]]), curved
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _whole_densities(model, rows, positions) -> jax.Array:
     """(draw, b + 1) terms of log p(y, z), the prior's last."""
     one, prior = _block_of(model), log_density(model, flat=True)

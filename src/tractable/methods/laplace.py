@@ -1,7 +1,6 @@
 """Laplace's approximation: the normal whose mean is the mode and whose precision is the curvature there."""
 
 import dataclasses
-import functools
 import math
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count
+from tractable.tools.shared import compiled, whole_of
 
 PyTree = Any
 DENSE = 5000  # numbers up to which a covariance is formed
@@ -144,14 +144,23 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
 def linearised(model: Model, mode: jax.Array) -> Model:
     """The model whose predictor is that of the network's tangent at the mode, f(z*) + J (z − z*)."""
     likelihood: Any = model.through
-    centre = model.space.unravel(mode)
+    form, numbers = model.apart()
+    predictor = jax.tree_util.Partial(Tangent(form), numbers, mode)
+    return dataclasses.replace(model, likelihood=Through(predictor, likelihood.observe))
 
-    def predictor(params: PyTree, x: PyTree) -> jax.Array:
+
+@dataclass(frozen=True)
+class Tangent:
+    """The predictor's; equal for models of one form, which share what is compiled for it."""
+
+    form: Any
+
+    def __call__(self, numbers: tuple, mode: jax.Array, params: PyTree, x: PyTree) -> jax.Array:
+        model = whole_of(self.form, numbers)
+        likelihood, centre = model.through, model.space.unravel(mode)
         step = jax.tree.map(jnp.subtract, model.unconstrain(params), centre)
         value, change = jax.jvp(lambda u: likelihood.predictor(model.constrain(u), x), (centre,), (step,))
         return value + change
-
-    return dataclasses.replace(model, likelihood=Through(predictor, likelihood.observe))
 
 
 def last_layer(model: Model, data: Data | None) -> np.ndarray:
@@ -194,7 +203,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
     return np.flatnonzero(np.repeat(chosen | unused, sizes))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "index"))
+@compiled("model", "index")
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
     likelihood: Any = model.through

@@ -1,5 +1,6 @@
 """What every method is: a frozen dataclass of settings that knows the kernel to build and how to be judged."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,12 +93,22 @@ class Method(Settings):
     chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
     beside: ClassVar[str] = "nuts"  # the method that a thorough look holds its result against
     climbs: ClassVar[bool] = False  # from a place: one from which it ends better is begun at again
+    outside: ClassVar[
+        tuple[str, ...]
+    ] = ()  # settings that no compiled program reads: they are arguments, or the host's
     verified: ClassVar[bool] = False  # learns a posterior of θ, or a point, that can be held against the density
 
     def __init_subclass__(cls) -> None:
         """A method with a label of its own can be named from then on."""
         if "label" in vars(cls):
             METHODS[cls.label] = cls
+
+    def apart(self) -> tuple["Method", tuple]:
+        """What of it programs are compiled for: nothing stands where a setting is ``outside`` (``tools.shared``)."""
+        form = copy.copy(self)
+        for name in self.outside:
+            object.__setattr__(form, name, None)
+        return form, ()
 
     def settings(self) -> dict[str, Any]:
         """The fields as plain values, with the method's name."""

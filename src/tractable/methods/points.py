@@ -1,6 +1,5 @@
 """The unknown as a point: maximum likelihood and maximum a posteriori."""
 
-import functools
 import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -23,6 +22,7 @@ from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
+from tractable.tools.shared import compiled
 
 PyTree = Any
 HELD_ROWS = 10_000  # of data on file, by which a climb ends
@@ -60,6 +60,7 @@ class MAP(Method):
     prior: ClassVar[bool] = True
     verified: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = ("tolerance", "starts")
     optimizer: Literal["lbfgs", "adam"] | Optimiser = "lbfgs"
     steps: Count = 2000
     batch_size: Count | None = None
@@ -192,7 +193,7 @@ def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
     return scores[np.argmax(scores.sum(1))]
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _scores(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
     """(start, m) log likelihood of every row."""
     return jax.lax.map(lambda z: counted_log_likelihoods(model, model.params(z), rows), positions)

@@ -1,6 +1,5 @@
 """Rejection sampling from the prior: independent, exact draws of small problems."""
 
-import functools
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -21,6 +20,7 @@ from tractable.methods.method import Program, Session
 from tractable.methods.search import maximum
 from tractable.tools.errors import ModelError, RunError
 from tractable.tools.settings import Range, Share, at_least, is_number
+from tractable.tools.shared import compiled
 
 PyTree = Any
 SURVEY = 1 << 14  # prior draws that forecast the acceptance and test the bound
@@ -120,7 +120,7 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
     return Evidence(estimate, error, *bounds, [counted], method="rejection")
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         position = model.position_of(model.sample_prior(key))

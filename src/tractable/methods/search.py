@@ -16,6 +16,7 @@ from tractable.kernels.em import Expected, accumulate
 from tractable.methods.session import Session
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import TractableWarning
+from tractable.tools.shared import compiled
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
@@ -269,7 +270,7 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     return spread("rate"), spread("centre")
 
 
-@functools.partial(jax.jit, static_argnames=("model", "prior", "jacobian"))
+@compiled("model", "prior", "jacobian")
 def total(
     model: Model, position: jax.Array, batch: Batch | None, prior: bool = True, jacobian: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -277,7 +278,7 @@ def total(
     return jax.value_and_grad(_objective(model, batch, prior, jacobian))(position)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "prior", "jacobian"))
+@compiled("model", "prior", "jacobian")
 def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
     """−∇² of the objective; of many rows by chunks, in bounded memory."""
 
@@ -311,7 +312,7 @@ def _objective(model: Model, batch: Batch | None, prior: bool, jacobian: bool) -
     return lambda position: log_joint(model, prior=prior, flat=True).value(None, position, batch)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _jacobian(model: Model, position: jax.Array) -> jax.Array:
     """(k, d) of the user's parameters."""
     return jax.jacobian(model.values)(position)

@@ -1,6 +1,5 @@
 """The unknown as a normal q(z) over the unconstrained parameters, fitted by climbing a bound."""
 
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, is_number
+from tractable.tools.shared import compiled
 
 PyTree = Any
 WEIGHED = 1000  # draws whose weights are looked at, at the end
@@ -66,6 +66,9 @@ class Variational(Method):
     kind: ClassVar[str] = ""  # of ``approximations.of``
     verified: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = (
+        "learning_rate", "steps", "tolerance", "tempering", "start", "starts", "solver", "draws",
+    )  # fmt: skip
     divergence: Literal["reverse", "forward"] = "reverse"
     gradient: Gradient = "reparameterised"
     control: Control = "leave-one-out"
@@ -296,7 +299,7 @@ def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, 
     return np.asarray(_weights(model, q, rows, phi, key), np.float64)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "q"))
+@compiled("model", "q")
 def _weights(model: Model, q: Approximation, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     target = log_posterior(model, flat=True)
     batch = None if rows is None else whole(rows)

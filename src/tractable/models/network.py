@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -202,12 +202,29 @@ def _model(
     extra: tuple,
 ) -> Model:  # fmt: skip
     """The Model of arguments that are known to be good; the precision is there for the cache to see."""
+    arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
+    parts = network.made(_parts, *arguments) if _hashable(arguments) else _parts(*arguments)
+    return Model({"weights": _priors(prior, network), **parts.priors}, parts.likelihood, start=parts.start)
+
+
+class _Parts(NamedTuple):
+    """What models of one network share, whatever the prior of their weights: the same functions, compiled once."""
+
+    priors: dict[str, PyTree]  # of all but the weights
+    likelihood: Through
+    start: Callable[[jax.Array], dict[str, Any]]
+
+
+def _parts(
+    network: Network, precision: np.dtype, likelihood: str | Callable, relevance: bool, noise: Real | None, df: float,
+    extra: tuple,
+) -> _Parts:  # fmt: skip
     others = dict(extra)
     if likelihood in NOISY:
         others |= {"noise": dist.HalfNormal(1.0)} if noise is None else {}
     elif isinstance(likelihood, str) and likelihood in FAMILIES:
         others |= FAMILIES[likelihood].others(0)
-    scales = _scale_priors(network) if _is_relevance(prior) else None
+    scales = _scale_priors(network) if relevance else None
 
     def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         weights = params["weights"]
@@ -229,15 +246,11 @@ def _model(
             begun["scales"] = jax.tree.map(lambda d: jnp.ones(d.shape()), scales, is_leaf=is_distribution)
         return begun
 
-    priors = {"weights": _priors(prior, network), **others}
-    if scales is not None:
-        priors["scales"] = scales
-    model = Model(priors, Through(predictor, observe), start=start)
     if network.example is not None:
         output = jax.eval_shape(functools.partial(applied, network), network.params, network.example)
         if isinstance(likelihood, str):
             _check_output(likelihood, output)
-    return model
+    return _Parts(others if scales is None else {**others, "scales": scales}, Through(predictor, observe), start)
 
 
 def _check_output(likelihood: str, output: PyTree) -> None:

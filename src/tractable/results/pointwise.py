@@ -3,7 +3,6 @@
 Leave-one-out is Pareto-smoothed importance sampling by ArviZ (Vehtari, Gelman and Gabry 2017; Vehtari et al. 2024).
 """
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from tractable.models.causes import sample_of
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
+from tractable.tools.shared import compiled
 from tractable.tools.words import counted
 
 PyTree = Any
@@ -316,7 +316,7 @@ def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, 
     return jax.vmap(row)(chunk, index)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     def draw(at: tuple[PyTree, jax.Array]) -> PyTree:
         return _row_samples(model, jax.random.fold_in(key, at[1]), at[0], chunk, index)
@@ -324,7 +324,7 @@ def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "names"))
+@compiled("model", "names")
 def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
     def one(theta: PyTree) -> dict[str, jax.Array]:
         found = {} if model.derived is None else model.derived(theta)
@@ -333,12 +333,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _row_likelihoods(model: Model, thetas: PyTree, chunk: PyTree) -> jax.Array:
     return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "q"))
+@compiled("model", "q")
 def _corrections(model, q, phi, positions, rows) -> jax.Array:
     target = log_density(model, rows, flat=True)
     return jax.lax.map(lambda z: target(z) - q.log_prob(phi, z), positions, batch_size=ABREAST)

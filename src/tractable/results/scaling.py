@@ -1,6 +1,5 @@
 """How much a posterior moves with its prior, and with its likelihood: power scaling (Kallioinen et al. 2024)."""
 
-import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from tractable.core import Data, Model
 from tractable.results.pointwise import length, totals
 from tractable.tools.errors import RunError
+from tractable.tools.shared import compiled
 
 PyTree = Any
 POWERS = (0.99, 1.01)
@@ -104,6 +104,6 @@ def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
     return np.stack([np.array(far), *slopes], 1)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _log_priors(model: Model, params: PyTree) -> jax.Array:
     return jax.lax.map(model.log_prior, params, batch_size=64)

@@ -21,6 +21,7 @@ from tractable.methods import Method
 from tractable.results.posterior import Posterior
 from tractable.sbc.simulate import pair
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.tools.shared import compiled
 from tractable.tools.stopping import ending, interruptible
 
 PyTree = Any
@@ -103,7 +104,7 @@ def no_draws(method: Method) -> str:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "functions", "together"))
+@compiled("model", "functions", "together")
 def _looked_at(
     model: Model, functions: tuple[Callable, ...], together: int, truth: PyTree, positions: jax.Array, rows: PyTree
 ) -> tuple[jax.Array, jax.Array]:

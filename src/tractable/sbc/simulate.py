@@ -13,6 +13,7 @@ from tractable.core import Data, Model, is_distribution
 from tractable.models.causes import sample_of
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.priors import is_improper
+from tractable.tools.shared import compiled
 
 PyTree = Any
 
@@ -60,7 +61,7 @@ def pair(model: Model, data: Data, key: jax.Array) -> tuple[PyTree, Data]:
     return params, Data(jax.tree.map(_like, y, data.y), data.given, missing=missing, resident=True)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _drawn(model: Model, key: jax.Array, given: PyTree, index: jax.Array | np.ndarray) -> tuple[PyTree, PyTree]:
     above, below = jax.random.split(key)
     params = model.sample_prior(above)

@@ -4,10 +4,11 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import numpy as np
 
 from tractable.tools.errors import CheckpointError
 
+PyTree = Any
 HOME = "tractable."
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +47,65 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
 
 
 _makers: weakref.WeakKeyDictionary[object, tuple[Callable, dict[str, object]]] = weakref.WeakKeyDictionary()
+
+
+class Compiled(Generic[T]):
+    """``jax.jit`` of a function, to which what its static arguments hold apart is handed as arguments.
+
+    A static argument with an ``apart()``, or a part of a tuple, says what of it a program is compiled for, and the
+    numbers that are not: these come as arrays, and ``whole(numbers)`` puts both together where the function is traced.
+    """
+
+    def __init__(self, function: Callable[..., T], static: tuple[str, ...], donate: tuple[str, ...]) -> None:
+        functools.update_wrapper(self, function)
+        self._signature, self._static = inspect.signature(function), static
+
+        def program(numbers: dict[str, PyTree], **arguments: object) -> T:
+            return function(**arguments | {name: whole_of(arguments[name], held) for name, held in numbers.items()})
+
+        program.__name__ = function.__name__
+        self._program = jax.jit(program, static_argnames=static, donate_argnames=donate)
+
+    def __call__(self, *args: object, **kwargs: object) -> T:
+        numbers, arguments = self._taken_apart(args, kwargs)
+        return self._program(numbers, **arguments)
+
+    def lower(self, *args: object, **kwargs: object) -> Any:
+        numbers, arguments = self._taken_apart(args, kwargs)
+        return self._program.lower(numbers, **arguments)
+
+    def eval_shape(self, *args: object, **kwargs: object) -> Any:
+        numbers, arguments = self._taken_apart(args, kwargs)
+        return self._program.eval_shape(numbers, **arguments)
+
+    def _taken_apart(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        """The numbers of static arguments, by name, and all arguments without them."""
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        parts = {name: apart(arguments[name]) for name in self._static if name in arguments}
+        forms = {name: form for name, (form, _) in parts.items()}
+        return {name: numbers for name, (_, numbers) in parts.items()}, arguments | forms
+
+
+def compiled(*static: str, donate: tuple[str, ...] = ()) -> Callable[[Callable[..., T]], Compiled[T]]:
+    """A decorator: compiled once for the named arguments, but for what they hold apart; see ``Compiled``."""
+    return lambda function: Compiled(function, static, donate)
+
+
+def apart(value: Any) -> tuple[Any, PyTree]:
+    """What of a static argument a program is compiled for, and the numbers that are its arguments."""
+    if isinstance(value, tuple):
+        parts = [apart(part) for part in value]
+        forms = (form for form, _ in parts)
+        return type(value)(*forms) if hasattr(value, "_fields") else tuple(forms), [those for _, those in parts]
+    return value.apart() if hasattr(value, "apart") else (value, ())
+
+
+def whole_of(form: Any, numbers: PyTree) -> Any:
+    """What ``apart`` took apart."""
+    if isinstance(form, tuple):
+        parts = itertools.starmap(whole_of, zip(form, numbers, strict=True))
+        return type(form)(*parts) if hasattr(form, "_fields") else tuple(parts)
+    return form.whole(numbers) if hasattr(form, "whole") else form
 
 
 def recipe(made: object) -> dict[str, object] | None:
