@@ -114,6 +114,17 @@ def test_distinct():
     assert_holds(distinct_law(rows.distinct))
 
 
+@pytest.mark.parametrize("levels", [1, 2, 100])
+def test_distinct_rows_are_in_the_order_of_their_values(levels):
+    """Whichever column tells rows apart; the first 1,000 say which, and may be wrong about the others."""
+    x = np.random.default_rng(levels).integers(0, levels, (1200, 4)).astype(float)
+    x[:600, 1] = np.arange(600)
+    found = rows.distinct(x, x[:, 0], np.ones(len(x)))
+    unique, times = np.unique(x, axis=0, return_counts=True)
+    np.testing.assert_array_equal(found.x, unique)
+    np.testing.assert_array_equal(found.weight, times)
+
+
 @pytest.mark.parametrize("mutant", [without_merging, merged_by_x, unweighted, unsorted])
 def test_distinct_mutants(mutant):
     assert broken(distinct_law(mutant))

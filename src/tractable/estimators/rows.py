@@ -15,6 +15,7 @@ PyTree = Any
 LEAST = 64  # rows of the smallest table that is compiled for
 FINE = 8  # lengths between one power of two and the next, from a few hundred rows
 MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few
+SEEN = 1000  # rows that say which column tells rows apart
 
 
 class Rows(NamedTuple):
@@ -56,11 +57,29 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     """
     kept = weight > 0
     table, weight = np.column_stack([x, y])[kept] + 0.0, weight[kept]  # −0 is 0
-    order = np.lexsort(table.T[::-1])
+    order, new = _in_order(table)
     table, weight = table[order], weight[order]
-    new = np.append(True, np.any(table[1:] != table[:-1], axis=1))
     targets = table[new, x.shape[1] :].reshape(-1, *y.shape[1:])
     return Rows(table[new, : x.shape[1]], targets, np.bincount(np.cumsum(new) - 1, weight))
+
+
+def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order of rows by their values (n,), as by ``np.lexsort``, and which rows differ from the one before (n,).
+
+    Sorting by every column takes longer than most fits. Columns up to the first that tells most rows apart decide, and
+    the others only between rows that are equal so far.
+    """
+    apart = [len(np.unique(column)) > len(column) / 2 for column in table[:SEEN].T]
+    first = 1 + (apart.index(True) if any(apart) else len(apart) - 1)
+    order = np.lexsort(table[:, :first].T[::-1])
+    new = np.append(True, np.any(table[order[1:], :first] != table[order[:-1], :first], axis=1))
+    tied = np.flatnonzero(~(new & np.append(new[1:], True)))
+    if len(tied) and first < table.shape[1]:
+        by = np.lexsort((*table[order[tied], first:].T[::-1], np.cumsum(new)[tied]))
+        order[tied] = order[tied[by]]
+        later = tied[~new[tied]]
+        new[later] = np.any(table[order[later]] != table[order[later - 1]], axis=1)
+    return order, new
 
 
 def scaling(rows: Rows, targets: bool) -> Scaling:
