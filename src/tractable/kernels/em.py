@@ -178,7 +178,7 @@ def accumulate(
 ) -> Expected:
     """One whole E-step, ``chunk`` rows at a time: equal to it to rounding, in memory O(chunk) beside the data.
 
-    Sums are compensated (Kahan), so that in float32 thousands of chunks lose no more digits than one.
+    Sums are compensated (``tree.summed``).
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
@@ -196,22 +196,14 @@ def accumulate(
     if chunk >= size:
         return e_step(theta, Batch(rows, weights, size))
 
-    def part(start: jax.Array) -> Expected:
+    def part(start: jax.Array) -> tuple[Expected, None]:
         # The last chunk begins early enough to be full, and rows that have been counted weigh nothing: no padded copy.
         first = jnp.minimum(start, size - chunk)
         here = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, chunk), (rows, weights))
         mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)
-        return e_step(theta, Batch(here[0], mask, size))
+        return e_step(theta, Batch(here[0], mask, size)), None
 
-    def add(carry: tuple[PyTree, PyTree], start: jax.Array) -> tuple[tuple[PyTree, PyTree], None]:
-        total, lost = carry
-        new = jax.tree.map(lambda a, b: a - b, part(start), lost)
-        after = jax.tree.map(jnp.add, total, new)
-        return (after, jax.tree.map(lambda t, s, y: (t - s) - y, after, total, new)), None
-
-    shapes = jax.eval_shape(part, jnp.array(0))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.scan(add, (zero, zero), jnp.arange(0, size, chunk))[0][0]
+    return tree.summed(part, jnp.arange(0, size, chunk))[0]
 
 
 def chunked(e_step: Callable, chunk: int = 4096) -> Callable:

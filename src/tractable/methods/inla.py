@@ -23,6 +23,7 @@ from tractable.methods.stretches import Journal
 from tractable.models.causes import log_prob_of
 from tractable.objectives import quadrature
 from tractable.objectives.quadrature import Linear
+from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import compiled
@@ -343,12 +344,12 @@ def _curvature(model, other, rows, beta, u) -> jax.Array:
     """Σ −∂²/∂η² f fᵀ, (d, d)."""
     one = jax.grad(jax.grad(_of_row(model, other, beta, u)))
 
-    def block(so_far: jax.Array, part: _Rows) -> tuple[jax.Array, None]:
+    def block(part: _Rows) -> tuple[jax.Array, None]:
         curved = -jax.vmap(one)(part.offsets + part.features @ beta, part.y)
         weighed = part.features * jnp.where(part.counts > 0, part.counts * curved, 0.0)[:, None]
-        return so_far + weighed.T @ part.features, None
+        return weighed.T @ part.features, None
 
-    return jax.lax.scan(block, jnp.zeros((len(beta), len(beta)), beta.dtype), rows)[0]
+    return tree.summed(block, rows)[0]  # where columns add up to 1, one direction has only the prior's curvature
 
 
 @compiled("model", "other")
@@ -382,11 +383,12 @@ def _whole(model, rows, position) -> tuple[jax.Array, ...]:
     """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of all."""
     one, prior = _block_of(model), log_density(model, flat=True)
 
-    def block(so_far: jax.Array, part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return so_far - jax.hessian(one, 1)(part, position), jax.value_and_grad(one, 1)(part, position)
+    def block(part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return -jax.hessian(one, 1)(part, position), jax.value_and_grad(one, 1)(part, position)
 
-    curved, (values, slopes) = jax.lax.scan(block, -jax.hessian(prior)(position), rows)
+    curved, (values, slopes) = tree.summed(block, rows)
     value, slope = jax.value_and_grad(prior)(position)
+    curved -= jax.hessian(prior)(position)
     return jnp.append(values, value), jnp.concatenate([slopes, slope[None]]), curved
 
 
