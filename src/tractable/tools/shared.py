@@ -60,7 +60,7 @@ class Compiled(Generic[T]):
         functools.update_wrapper(self, function)
         self._signature, self._static = inspect.signature(function), static
 
-        def program(numbers: dict[str, PyTree], **arguments: object) -> T:
+        def program(numbers: dict[str, PyTree], /, **arguments: object) -> T:
             return function(**arguments | {name: whole_of(arguments[name], held) for name, held in numbers.items()})
 
         program.__name__ = function.__name__
