@@ -14,6 +14,7 @@ from scipy import stats
 import tractable as tr
 from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode
+from tractable.methods.inla import suited
 from tractable.models.formula import Regression, regression
 from tractable.tools.errors import DataError, ModelError, TractableWarning
 
@@ -286,3 +287,66 @@ def test_command_line(tmp_path):
     assert np.corrcoef(pd.read_csv(out)["mean"], Y)[0, 1] > 0.95
     page = (folder / "report.html").read_text()
     assert "sd(1|school)" in page and "poly(x, 2)[0]" in page
+
+
+def exact(fitted: Regression, priors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of (effects, noise): normal given the noise, over which a grid sums; x of DESIGN, means and sds of
+    the priors of the intercept of a mean row and of the other effects."""
+    shift = np.eye(6)
+    shift[0] -= np.append(0.0, DESIGN[:, 1:].mean(0)) @ shift  # effects of those whose intercept is a mean row's
+    rows, (loc, scale), s = DESIGN @ shift, priors, Y.std()
+    logs, means, squares = [], [], []
+    grid = np.exp(np.linspace(-1.5, 3.5, 4000))
+    for noise in grid:
+        precision = np.diag(1 / scale**2) + rows.T @ rows / noise**2
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ (loc / scale**2 + rows.T @ Y / noise**2)
+        told = mean @ precision @ mean / 2 - np.linalg.slogdet(precision)[1] / 2
+        logs.append(told - Y @ Y / noise**2 / 2 - N * np.log(noise) + np.log(noise) - noise / s)
+        means.append(np.append(shift @ mean, noise))
+        squares.append(np.append(np.diag(shift @ covariance @ shift.T), 0.0) + means[-1] ** 2)
+    weight = np.exp(np.array(logs) - max(logs))
+    mean, square = (np.average(each, axis=0, weights=weight) for each in (means, squares))
+    return mean, np.sqrt(square - mean**2)
+
+
+OWN = {"x": dist.Normal(1.0, 0.2), "Intercept": dist.Normal(3.0, 0.5)}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_nested_laplace_is_exact(own: bool):
+    """Of normal targets and no groups, with default priors and with normal ones of one's own."""
+    fitted = regression("y ~ x*z", TABLE, priors=OWN if own else None)
+    posterior = tr.infer(fitted.model, fitted.data, tr.INLA(), verify=None, progress=False)
+    s = Y.std()
+    loc, scale = np.append(Y.mean(), np.zeros(5)), 2.5 * s / np.append(1.0, DESIGN[:, 1:].std(0))
+    if own:
+        loc[:2], scale[:2] = (3.0, 1.0), (0.5, 0.2)
+    mean, sd = posterior.flat_moments
+    right, width = exact(fitted, (loc, scale))
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.03)
+    np.testing.assert_allclose(sd / width, 1, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    "formula, family, priors, taken",
+    [
+        ("y ~ x", "normal", {"x": dist.Laplace(0.0, 1.0)}, False),
+        ("y ~ x + (1|school)", "normal", {}, False),
+        ("k ~ x + offset(log(x + 9))", "poisson", {}, True),
+        ("grade ~ x", "ordered", {}, True),
+    ],
+)
+def test_which_formulas_nested_laplace_takes(formula: str, family: str, priors: dict, taken: bool):
+    table = TABLE.assign(k=RNG.poisson(3.0, N), grade=np.digitize(Y, [3.0, 9.0]))
+    fitted = regression(formula, table, family=family, priors=priors)
+    assert any(suited(fitted.model, fitted.data)) == taken
+
+
+def test_command_line_without_groups(tmp_path):
+    """The same default as of a table without a formula."""
+    path, folder = tmp_path / "t.csv", tmp_path / "run"
+    TABLE.to_csv(path, index=False)
+    done = run("fit", path, "--formula", "y ~ x", "--verify", "none", "--held-out", 0, "--quiet", "--out", folder)
+    assert done.exit_code in (0, 3), done.output
+    assert 'method = "inla"' in (folder / "settings.toml").read_text()

@@ -212,9 +212,10 @@ class Coordinates(NamedTuple):
         β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
         unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g] where they say much
 
-    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale. A group that many rows tell is its rows' own
-    level, whatever intercept and sd are: that level is the coordinate (centred). One that few rows tell is mostly its
-    prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
+    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale; where every effect's prior is normal it is
+    turned so that the coordinates are independent under that prior too, which nested Laplace asks for. A group that
+    many rows tell is its rows' own level, whatever intercept and sd are: that level is the coordinate (centred). One
+    that few rows tell is mostly its prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
     """
 
     origin: np.ndarray  # (p,)
@@ -230,6 +231,7 @@ class Coordinates(NamedTuple):
     lean: np.ndarray  # (T, p)
     means: np.ndarray  # (T, T) of slopes in an intercept of the same factor; 0 elsewhere
     order: list[int]  # slopes before intercepts
+    normal: tuple[np.ndarray, np.ndarray] | None  # means and sds (k,) of coordinates that are independent normals
 
     @property
     def common(self) -> int:
@@ -322,6 +324,11 @@ class Effects(dist.Distribution):
         super().__init__((), (plan.size,), validate_args=False)
 
     @property
+    def normal_coordinates(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Means and sds of the coordinates where they are independent normals: effects of no group, of such priors."""
+        return self.plan.normal
+
+    @property
     def support(self) -> Any:
         return _Reached(self.plan)
 
@@ -365,29 +372,40 @@ def _coordinates(
     p, at = len(names), names.index("Intercept") if "Intercept" in names else -1
     mean = np.where(np.arange(p) == at, 0.0, x.mean(0)) if at >= 0 else np.zeros(p)
     scale = WIDE * scales.unit / scales.columns
+    loc = np.where(np.arange(p) == at, scales.centre, 0.0)
+    means, sds = loc.copy(), scale.copy()  # of the priors, where they are normal
+    for i, prior in told.effects.items():
+        means[i], sds[i] = (prior.loc, prior.scale) if type(prior) is dist.Normal else (np.nan, np.nan)
+    normal = None if terms or np.isnan(sds).any() else (np.zeros(p), np.ones(p))
     origin, root, free = np.zeros(p), np.zeros((p, p)), np.arange(p) != at
     if free.any():
         about = (x - mean)[:, free]
         moments = about.T @ about / len(x) + np.diag(np.square(scales.unit / scale[free]) / len(x))
-        root[np.ix_(free, free)] = scales.unit * np.linalg.inv(np.linalg.cholesky(moments)).T
+        own = scales.unit * np.linalg.inv(np.linalg.cholesky(moments)).T
+        if normal is not None:
+            precisions, turn = np.linalg.eigh((own / np.square(sds[free])[:, None]).T @ own)
+            own = own @ turn
+            normal[0][free], normal[1][free] = np.linalg.solve(own, means[free]), 1 / np.sqrt(precisions)
+        root[np.ix_(free, free)] = own
     if at >= 0:
         origin[at], root[at, at] = scales.centre, scales.unit
         root[at] -= mean @ root
-    loc = np.where(np.arange(p) == at, scales.centre, 0.0)
+        if normal is not None:
+            normal[0][at], normal[1][at] = (means[at] - scales.centre) / scales.unit, sds[at] / scales.unit
     slopes = [term.name.removesuffix(f"|{term.factor}") for term in terms]
     count = len(terms)
-    lean, means = np.zeros((count, p)), np.zeros((count, count))
+    lean, slopes_in = np.zeros((count, p)), np.zeros((count, count))
     for t, term in enumerate(terms):
         if slopes[t] == "1":  # the level of a group at a mean row
             lean[t] = mean + (np.arange(p) == at)
             same = [s for s in range(count) if terms[s].factor == term.factor and s != t]
-            means[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
+            slopes_in[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
         elif slopes[t] in names:
             lean[t, names.index(slopes[t])] = 1.0
     order = sorted(range(count), key=lambda t: slopes[t] == "1")
     return Coordinates(
-        origin, root, at, mean, loc, scale, told.effects, told.sds, centred, scales.unit / scales.slopes, lean, means,
-        order,
+        origin, root, at, mean, loc, scale, told.effects, told.sds, centred, scales.unit / scales.slopes, lean,
+        slopes_in, order, normal,
     )  # fmt: skip
 
 
