@@ -1,5 +1,6 @@
 """Regression by a formula: common effects, and effects of groups, told in the table's units and by name."""
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
 from tractable.core import Data, Model, Through
+from tractable.data.arrays import columns_of
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.data.files import Frame
 from tractable.data.formula import Term
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import remember
 from tractable.tools.words import listing, nearest, tell
 
 PyTree = Any
@@ -34,12 +37,17 @@ class Regression(NamedTuple):
     encoder: Encoder
 
     def rows(self, table: Frame) -> PyTree:
-        """What ``posterior.predict`` takes of new rows of a table, which need not hold the target.
+        """What the model sees of new rows of a table, which need not hold the target; ``posterior.predict`` does it.
 
         A group never seen has an effect drawn from N(0, sd²): every draw of the posterior holds one such effect of each
         term, which all new groups share, so an interval for one row is right and a sum over several new groups is not.
         """
-        return encode(self.encoder, table.drop(columns=self.encoder.target.name, errors="ignore")).given
+        return _rows_of(self.encoder, table)
+
+
+def _rows_of(encoder: Encoder, table: Any) -> PyTree:
+    table = table if isinstance(table, Frame) else Frame(columns_of(table))
+    return encode(encoder, table.drop(columns=encoder.target.name, errors="ignore")).given
 
 
 def regression(
@@ -79,11 +87,14 @@ def regression(
             of a group's sd ("sd(1|school)"), of a parameter of the family ("noise").
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: of counts, a column of numbers > 0 that each row's rate is multiplied by.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
+            target and fills inputs in, of new rows too: numbers by their median, text and groups by one called
+            "missing".
 
     Returns:
         A Regression, of which ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)",
-        "1|school[A]" and "1|school[new]", and the family's further parameters.
+        "1|school[A]" and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also
+        once it is loaded: ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
 
     Raises:
         DataError: a formula that cannot be read, columns that are not there, a target of another family.
@@ -143,7 +154,27 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
     labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
-    return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
+    through, of_table = Through(predictor, kind.observe), functools.partial(_rows_of, encoder)
+    model = Model(prior, through, labels={"effects": labels}, of_table=of_table)
+    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
+
+
+def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
+    """The model of a saved encoder, and of priors as their names and numbers."""
+    own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}
+    return formula_model(Encoder.from_dict(encoder), own)
+
+
+def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, float]]]:
+    """Priors as JSON holds them; a TypeError of those that are not known by their names and a few numbers."""
+    found = {}
+    for name, prior in priors.items():
+        family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
+        if getattr(dist, family.__name__, None) is not family:
+            raise TypeError(family.__name__)
+        family(**numbers)
+        found[name] = family.__name__, numbers
+    return found
 
 
 def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scales:
