@@ -16,7 +16,7 @@ from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode
 from tractable.methods.inla import suited
 from tractable.models.formula import Regression, regression
-from tractable.tools.errors import DataError, ModelError, TractableWarning
+from tractable.tools.errors import CheckpointError, DataError, ModelError, TractableWarning
 
 RNG = np.random.default_rng(0)
 N, SCHOOLS = 40, ["A", "B", "C", "D"]
@@ -350,3 +350,61 @@ def test_command_line_without_groups(tmp_path):
     done = run("fit", path, "--formula", "y ~ x", "--verify", "none", "--held-out", 0, "--quiet", "--out", folder)
     assert done.exit_code in (0, 3), done.output
     assert 'method = "inla"' in (folder / "settings.toml").read_text()
+
+
+def test_a_saved_posterior_predicts_tables(tmp_path):
+    """Without the model or the table; priors come back too, as the coordinates of effects depend on them."""
+    priors = {"x": dist.Normal(1.0, 0.2), "noise": dist.HalfNormal(3.0)}
+    fitted = regression("y ~ x + z", TABLE, priors=priors)
+    posterior = tr.infer(fitted.model, fitted.data, tr.INLA(draws=200), verify=None, progress=False)
+    posterior.save(tmp_path / "saved")
+    new = TABLE.drop(columns=["y", "school"]).iloc[5:8]
+    again, right = tr.load(tmp_path / "saved"), posterior.predict(fitted.rows(new))
+    np.testing.assert_array_equal(again.values, posterior.values)
+    for told in (again.predict(new), posterior.predict(new), posterior.predict(TABLE.iloc[5:8])):
+        np.testing.assert_array_equal(told.mean, right.mean)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", tmp_path / "saved", tmp_path / "new.csv", "--out", tmp_path / "p.csv").exit_code == 0
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["mean"], right.mean)
+
+
+def test_a_prior_that_cannot_be_written_asks_for_the_model(tmp_path):
+    mixed = dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.zeros(2), jnp.array([1.0, 9.0])))
+    fitted = regression("y ~ x", TABLE, priors={"x": mixed})
+    tr.infer(fitted.model, fitted.data, tr.Laplace(), verify=None, progress=False).save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="load\\(path, model\\)"):
+        tr.load(tmp_path / "saved")
+    new = TABLE.drop(columns="y").head(2)
+    assert tr.load(tmp_path / "saved", fitted.model).predict(new).mean.shape == (2,)
+
+
+def test_missing_values_are_filled_in():
+    """Numbers by the median; text by a level of its own where training lacked it, else by the most frequent."""
+    table = TABLE.copy()
+    table.loc[[3, 8], "x"] = np.nan
+    table.loc[[5, 6], "z"] = None
+    table.loc[0, "y"] = np.nan
+    table["year"] = np.where(SCHOOL == 2, np.nan, SCHOOL)  # numbers that name groups
+    formula = "y ~ x + z + scale(x) + (1|school) + (1|year)"
+    with pytest.raises(DataError, match="missing"):
+        regression(formula, table)
+    fitted = regression(formula, table, missing="impute")
+    by_hand = table.drop(index=0).reset_index(drop=True)
+    by_hand["x"] = by_hand["x"].fillna(by_hand["x"].median())
+    by_hand["z"] = by_hand["z"].fillna("missing")
+    by_hand["year"] = by_hand["year"].map(lambda each: "missing" if np.isnan(each) else str(int(each)))
+    right = regression(formula, by_hand)
+    assert fitted.model.names == right.model.names and "z[missing]" in right.model.names
+    jax.tree.map(np.testing.assert_array_equal, fitted.data.rows, right.data.rows)
+    again = Encoder.from_dict(json.loads(json.dumps(fitted.encoder.to_dict())))
+    new = pd.DataFrame({"x": [np.nan, 1.0], "z": ["b", None], "school": ["A", None], "year": [1.0, np.nan]})
+    usual = table["school"].mode()[0]
+    whole = new.assign(x=[by_hand["x"].median(), 1.0], z=["b", "missing"], school=["A", usual], year=["1", "missing"])
+    jax.tree.map(np.testing.assert_array_equal, encode(again, new).given, right.rows(whole))
+
+
+def test_two_classes_as_text_are_bernoulli():
+    table = TABLE.assign(passed=np.where(Y > 7, "yes", "no"))
+    with pytest.warns(TractableWarning, match="two values, 'no' and 'yes': family='bernoulli'"):
+        fitted = regression("passed ~ x", table)
+    np.testing.assert_array_equal(fitted.data.y, Y > 7)
