@@ -45,7 +45,7 @@ class Regression(NamedTuple):
         return _rows_of(self.encoder, table)
 
 
-def _rows_of(encoder: Encoder, table: Any) -> PyTree:
+def _rows_of(encoder: Encoder, table: object) -> PyTree:
     table = table if isinstance(table, Frame) else Frame(columns_of(table))
     return encode(encoder, table.drop(columns=encoder.target.name, errors="ignore")).given
 

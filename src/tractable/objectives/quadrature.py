@@ -92,7 +92,7 @@ def together(model: Model, data: Data | None) -> Linear | None:
     return Linear(np.ones(size), None, np.zeros(size, bool), np.zeros(size), np.ones(size))
 
 
-def _normal(prior: Any) -> tuple[Any, Any] | None:
+def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
     """Means and sds of a prior whose coordinates are independent normals, as those of a formula's effects may be."""
     return (prior.loc, prior.scale) if type(prior) is dist.Normal else getattr(prior, "normal_coordinates", None)
 
