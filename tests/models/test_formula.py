@@ -1,6 +1,7 @@
 """Regression by a formula: its density against SciPy's, groups against the closed form, and what new rows become."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import tractable as tr
 from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode
 from tractable.methods.inla import suited
-from tractable.models.formula import Regression, regression
+from tractable.models.formula import Effects, Regression, regression
 from tractable.tools.errors import CheckpointError, DataError, ModelError, TractableWarning
 
 RNG = np.random.default_rng(0)
@@ -289,7 +290,7 @@ def test_command_line(tmp_path):
     assert "sd(1|school)" in page and "poly(x, 2)[0]" in page
 
 
-def exact(fitted: Regression, priors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def exact(priors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Means and sds of (effects, noise): normal given the noise, over which a grid sums; x of DESIGN, means and sds of
     the priors of the intercept of a mean row and of the other effects."""
     shift = np.eye(6)
@@ -313,19 +314,38 @@ def exact(fitted: Regression, priors: tuple[np.ndarray, np.ndarray]) -> tuple[np
 OWN = {"x": dist.Normal(1.0, 0.2), "Intercept": dist.Normal(3.0, 0.5)}
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_nested_laplace_is_exact(own: bool):
-    """Of normal targets and no groups, with default priors and with normal ones of one's own."""
-    fitted = regression("y ~ x*z", TABLE, priors=OWN if own else None)
+def nested_laplace_law(fitted: Regression, own: bool) -> None:
     posterior = tr.infer(fitted.model, fitted.data, tr.INLA(), verify=None, progress=False)
     s = Y.std()
     loc, scale = np.append(Y.mean(), np.zeros(5)), 2.5 * s / np.append(1.0, DESIGN[:, 1:].std(0))
     if own:
         loc[:2], scale[:2] = (3.0, 1.0), (0.5, 0.2)
     mean, sd = posterior.flat_moments
-    right, width = exact(fitted, (loc, scale))
+    right, width = exact((loc, scale))
     np.testing.assert_allclose((mean - right) / width, 0, atol=0.03)
     np.testing.assert_allclose(sd / width, 1, atol=0.03)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_nested_laplace_is_exact(own: bool):
+    """Of normal targets and no groups, with default priors and with normal ones of one's own."""
+    nested_laplace_law(regression("y ~ x*z", TABLE, priors=OWN if own else None), own)
+
+
+COORDINATES = {
+    "means of default priors": lambda centre, scale: (0 * centre, scale),
+    "sds of others": lambda centre, scale: (centre, scale[::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("mutant", COORDINATES)
+def test_a_wrong_prior_of_coordinates_is_seen(mutant: str):
+    fitted = regression("y ~ x*z", TABLE, priors=OWN)
+    plan = fitted.model.prior["effects"].plan
+    wrong = Effects(plan._replace(normal=COORDINATES[mutant](*plan.normal)))
+    model = replace(fitted.model, prior=fitted.model.prior | {"effects": wrong})
+    with pytest.raises(AssertionError):
+        nested_laplace_law(fitted._replace(model=model), own=True)
 
 
 @pytest.mark.parametrize(
