@@ -140,6 +140,8 @@ class Model(Spelt):
             ones. The numbers are then arguments, not constants, which can change last digits.
         local: ``local(params)``: a dict of distributions, of what each group of rows has of its own, where the data
             have groups (``Data(..., group=)``). ``likelihood(params, x)`` then finds it among its params, by name.
+        of_table: what the rows of a table become before ``likelihood(params, x)`` sees them: ``posterior.predict``
+            then takes tables too.
 
     With ``local`` a datum is a group, and what it has of its own, z, is integrated out wherever it is looked at:
 
@@ -174,6 +176,7 @@ class Model(Spelt):
     labels: Mapping[str, Sequence[str]] | None = None
     local: Callable[..., Any] | None = None
     shared: bool = field(default=False, kw_only=True)
+    of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check_prior()

@@ -1,6 +1,7 @@
 """Regression by a formula: its density against SciPy's, groups against the closed form, and what new rows become."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ from scipy import stats
 import tractable as tr
 from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode
-from tractable.models.formula import Regression, regression
-from tractable.tools.errors import DataError, ModelError, TractableWarning
+from tractable.methods.inla import suited
+from tractable.models.formula import Effects, Regression, regression
+from tractable.tools.errors import CheckpointError, DataError, ModelError, TractableWarning
 
 RNG = np.random.default_rng(0)
 N, SCHOOLS = 40, ["A", "B", "C", "D"]
@@ -286,3 +288,143 @@ def test_command_line(tmp_path):
     assert np.corrcoef(pd.read_csv(out)["mean"], Y)[0, 1] > 0.95
     page = (folder / "report.html").read_text()
     assert "sd(1|school)" in page and "poly(x, 2)[0]" in page
+
+
+def exact(priors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of (effects, noise): normal given the noise, over which a grid sums; x of DESIGN, means and sds of
+    the priors of the intercept of a mean row and of the other effects."""
+    shift = np.eye(6)
+    shift[0] -= np.append(0.0, DESIGN[:, 1:].mean(0)) @ shift  # effects of those whose intercept is a mean row's
+    rows, (loc, scale), s = DESIGN @ shift, priors, Y.std()
+    logs, means, squares = [], [], []
+    grid = np.exp(np.linspace(-1.5, 3.5, 4000))
+    for noise in grid:
+        precision = np.diag(1 / scale**2) + rows.T @ rows / noise**2
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ (loc / scale**2 + rows.T @ Y / noise**2)
+        told = mean @ precision @ mean / 2 - np.linalg.slogdet(precision)[1] / 2
+        logs.append(told - Y @ Y / noise**2 / 2 - N * np.log(noise) + np.log(noise) - noise / s)
+        means.append(np.append(shift @ mean, noise))
+        squares.append(np.append(np.diag(shift @ covariance @ shift.T), 0.0) + means[-1] ** 2)
+    weight = np.exp(np.array(logs) - max(logs))
+    mean, square = (np.average(each, axis=0, weights=weight) for each in (means, squares))
+    return mean, np.sqrt(square - mean**2)
+
+
+OWN = {"x": dist.Normal(1.0, 0.2), "Intercept": dist.Normal(3.0, 0.5)}
+
+
+def nested_laplace_law(fitted: Regression, own: bool) -> None:
+    posterior = tr.infer(fitted.model, fitted.data, tr.INLA(), verify=None, progress=False)
+    s = Y.std()
+    loc, scale = np.append(Y.mean(), np.zeros(5)), 2.5 * s / np.append(1.0, DESIGN[:, 1:].std(0))
+    if own:
+        loc[:2], scale[:2] = (3.0, 1.0), (0.5, 0.2)
+    mean, sd = posterior.flat_moments
+    right, width = exact((loc, scale))
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.03)
+    np.testing.assert_allclose(sd / width, 1, atol=0.03)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_nested_laplace_is_exact(own: bool):
+    """Of normal targets and no groups, with default priors and with normal ones of one's own."""
+    nested_laplace_law(regression("y ~ x*z", TABLE, priors=OWN if own else None), own)
+
+
+COORDINATES = {
+    "means of default priors": lambda centre, scale: (0 * centre, scale),
+    "sds of others": lambda centre, scale: (centre, scale[::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("mutant", COORDINATES)
+def test_a_wrong_prior_of_coordinates_is_seen(mutant: str):
+    fitted = regression("y ~ x*z", TABLE, priors=OWN)
+    plan = fitted.model.prior["effects"].plan
+    wrong = Effects(plan._replace(normal=COORDINATES[mutant](*plan.normal)))
+    model = replace(fitted.model, prior=fitted.model.prior | {"effects": wrong})
+    with pytest.raises(AssertionError):
+        nested_laplace_law(fitted._replace(model=model), own=True)
+
+
+@pytest.mark.parametrize(
+    "formula, family, priors, taken",
+    [
+        ("y ~ x", "normal", {"x": dist.Laplace(0.0, 1.0)}, False),
+        ("y ~ x + (1|school)", "normal", {}, False),
+        ("k ~ x + offset(log(x + 9))", "poisson", {}, True),
+        ("grade ~ x", "ordered", {}, True),
+    ],
+)
+def test_which_formulas_nested_laplace_takes(formula: str, family: str, priors: dict, taken: bool):
+    table = TABLE.assign(k=RNG.poisson(3.0, N), grade=np.digitize(Y, [3.0, 9.0]))
+    fitted = regression(formula, table, family=family, priors=priors)
+    assert any(suited(fitted.model, fitted.data)) == taken
+
+
+def test_command_line_without_groups(tmp_path):
+    """The same default as of a table without a formula."""
+    path, folder = tmp_path / "t.csv", tmp_path / "run"
+    TABLE.to_csv(path, index=False)
+    done = run("fit", path, "--formula", "y ~ x", "--verify", "none", "--held-out", 0, "--quiet", "--out", folder)
+    assert done.exit_code in (0, 3), done.output
+    assert 'method = "inla"' in (folder / "settings.toml").read_text()
+
+
+def test_a_saved_posterior_predicts_tables(tmp_path):
+    """Without the model or the table; priors come back too, as the coordinates of effects depend on them."""
+    priors = {"x": dist.Normal(1.0, 0.2), "noise": dist.HalfNormal(3.0)}
+    fitted = regression("y ~ x + z", TABLE, priors=priors)
+    posterior = tr.infer(fitted.model, fitted.data, tr.INLA(draws=200), verify=None, progress=False)
+    posterior.save(tmp_path / "saved")
+    new = TABLE.drop(columns=["y", "school"]).iloc[5:8]
+    again, right = tr.load(tmp_path / "saved"), posterior.predict(fitted.rows(new))
+    np.testing.assert_array_equal(again.values, posterior.values)
+    for told in (again.predict(new), posterior.predict(new), posterior.predict(TABLE.iloc[5:8])):
+        np.testing.assert_array_equal(told.mean, right.mean)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", tmp_path / "saved", tmp_path / "new.csv", "--out", tmp_path / "p.csv").exit_code == 0
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["mean"], right.mean)
+
+
+def test_a_prior_that_cannot_be_written_asks_for_the_model(tmp_path):
+    mixed = dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.zeros(2), jnp.array([1.0, 9.0])))
+    fitted = regression("y ~ x", TABLE, priors={"x": mixed})
+    tr.infer(fitted.model, fitted.data, tr.Laplace(), verify=None, progress=False).save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="load\\(path, model\\)"):
+        tr.load(tmp_path / "saved")
+    new = TABLE.drop(columns="y").head(2)
+    assert tr.load(tmp_path / "saved", fitted.model).predict(new).mean.shape == (2,)
+
+
+def test_missing_values_are_filled_in():
+    """Numbers by the median; text by a level of its own where training lacked it, else by the most frequent."""
+    table = TABLE.copy()
+    table.loc[[3, 8], "x"] = np.nan
+    table.loc[[5, 6], "z"] = None
+    table.loc[0, "y"] = np.nan
+    table["year"] = np.where(SCHOOL == 2, np.nan, SCHOOL)  # numbers that name groups
+    formula = "y ~ x + z + scale(x) + (1|school) + (1|year)"
+    with pytest.raises(DataError, match="missing"):
+        regression(formula, table)
+    fitted = regression(formula, table, missing="impute")
+    by_hand = table.drop(index=0).reset_index(drop=True)
+    by_hand["x"] = by_hand["x"].fillna(by_hand["x"].median())
+    by_hand["z"] = by_hand["z"].fillna("missing")
+    by_hand["year"] = by_hand["year"].map(lambda each: "missing" if np.isnan(each) else str(int(each)))
+    right = regression(formula, by_hand)
+    assert fitted.model.names == right.model.names and "z[missing]" in right.model.names
+    jax.tree.map(np.testing.assert_array_equal, fitted.data.rows, right.data.rows)
+    again = Encoder.from_dict(json.loads(json.dumps(fitted.encoder.to_dict())))
+    new = pd.DataFrame({"x": [np.nan, 1.0], "z": ["b", None], "school": ["A", None], "year": [1.0, np.nan]})
+    usual = table["school"].mode()[0]
+    whole = new.assign(x=[by_hand["x"].median(), 1.0], z=["b", "missing"], school=["A", usual], year=["1", "missing"])
+    jax.tree.map(np.testing.assert_array_equal, encode(again, new).given, right.rows(whole))
+
+
+def test_two_classes_as_text_are_bernoulli():
+    table = TABLE.assign(passed=np.where(Y > 7, "yes", "no"))
+    with pytest.warns(TractableWarning, match="two values, 'no' and 'yes': family='bernoulli'"):
+        fitted = regression("passed ~ x", table)
+    np.testing.assert_array_equal(fitted.data.y, Y > 7)

@@ -191,7 +191,9 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
     """The target of each row of a table, by a run that explained it."""
     if "example" in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
-    model, encoder = model_in(spec)
+    encoder = Encoder.from_dict(spec["encoder"])
+    # The folder knows a formula's model, with the priors that it was given.
+    model = model_of(encoder, spec) if encoder.formula is None else None
     posterior, x, kept_out = load(run, model), inputs(encoder, new, spec), None
     if request.calibrate is not None:
         frame = read_table(request.calibrate, spec.get("sep"), spec.get("decimal"))

@@ -7,7 +7,7 @@ import typer
 
 from tractable.beliefs.check import Check
 from tractable.cli import kinds, show
-from tractable.cli.folders import fresh, left_only_with_results, posterior_in, read_run, write_run
+from tractable.cli.folders import fresh, left_only_with_results, posterior_in, problem_in, read_run, write_run
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, say
@@ -85,7 +85,7 @@ def report(folder: Path) -> None:
 
 def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
     """A table of predictions of new rows, by the run in a folder."""
-    spec = read_run(folder)["problem"]
+    spec = problem_in(folder)
     kind = kinds.named(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")

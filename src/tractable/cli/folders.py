@@ -62,6 +62,14 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
+def problem_in(folder: Path) -> dict[str, Any]:
+    """What a run was asked to do; of a formula's posterior that Python saved, its encoder."""
+    made = (posterior_in(folder) or {}).get("made") or {"arguments": {}}
+    if not (folder / RUN).exists() and "encoder" in made["arguments"]:
+        return {"model": "glm", "encoder": made["arguments"]["encoder"]}
+    return read_run(folder)["problem"]
+
+
 def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
     """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
     spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}

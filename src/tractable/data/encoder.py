@@ -44,7 +44,8 @@ class Encoder:
                     and the day of the week; a duration its days
         identifier  left out, with a warning
         missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
-                    training lacked values, a column beside says so, which for text is a level of its own
+                    training lacked values, a column beside says so, which for text is a level of its own; of a
+                    formula, which names its columns, only text says so (``Formula.filled``)
         target      ``Target``
 
     Centred inputs make the intercept that of a mean row, and weights as little correlated as they can be.
@@ -228,9 +229,9 @@ def _fit_formula(
     formula = Formula(text, frame, beside)
     if target not in ("", formula.target):
         raise DataError(f"The formula {text!r} explains {formula.target!r}, not {target!r}; leave the target out.")
+    frame = _present(frame, _needed(list(formula.table.columns), formula.target, missing), missing)
     if missing == "impute":
-        raise DataError("missing='impute' is not for a formula: pass missing='drop', or fill the columns in first.")
-    frame = _present(frame, list(formula.table.columns), missing)
+        frame = formula.filled(frame, frame)
     aim = fit_target(frame[formula.target], family)
     if aim.family == "categorical":
         raise DataError(
@@ -286,6 +287,8 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     explained = encoder.target.name in frame
     needed = _needed(wanted, encoder.target.name, encoder.missing)
     frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
+    if encoder.formula is not None and encoder.missing == "impute":
+        frame = encoder.formula.filled(frame)
     design = None if encoder.formula is None else encoder.formula.rows(frame)
     columns = [encode_column(column, frame[column.name]) for column in encoder.columns]
     x = np.concatenate(columns, axis=1) if design is None else design.x

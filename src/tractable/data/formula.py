@@ -20,11 +20,12 @@ from formulae.terms.terms import Model as Description
 from formulae.terms.variable import Variable
 from formulae.transforms import TRANSFORMS
 
-from tractable.data.columns import Values, text_of
+from tractable.data.columns import Values, kind_of, lacks, text_of
 from tractable.data.files import Frame
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing, nearest, tell
 
+ABSENT = "missing"  # the level of text that is not there
 NEW = "new"  # of a factor, the group that stands for all those never seen
 # What a formula may call beside formulae's own: formulas come from files too, so none reaches a module.
 FUNCTIONS = {
@@ -91,6 +92,9 @@ class Formula:
             if not all(isinstance(part, Variable) for part in term.factor.components):
                 raise DataError(f"{term.name!r} groups by {term.factor.name!r}; expected columns of the table.")
             self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
+        inputs = {*(name for term in description.common_terms for name in term.var_names)}
+        inputs |= {name for term in description.group_terms for name in term.expr.var_names}
+        self.groups = {name for columns in self._grouped for name in columns} - inputs
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
 
@@ -177,6 +181,39 @@ class Formula:
         inputs = {name for term in self._common if term.name != "Intercept" for name in term.var_names - {""}}
         texts = [name for name in sorted(inputs) if table[name].dtype.kind not in "iufb"]
         return np.any([np.zeros(len(table), bool), *(~table[name].duplicated().to_numpy() for name in texts)], axis=0)
+
+    def filled(self, table: Frame, learnt: Frame | None = None) -> Frame:
+        """A table without gaps among its inputs, by what training rows know, gaps of theirs filled in or not.
+
+        A number counts as the median and True/False as the more frequent. Text is a level or group of its own,
+        "missing", where training lacked values too, else the most frequent one.
+        """
+        out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
+        for name in self.names:
+            gone = lacks(table[name])
+            if not gone.any():
+                continue
+            lacking = lacks(learnt[name])
+            known = learnt[name][~lacking]
+            kind = kind_of(known) if len(known) else "missing in every row"
+            kind = "text" if kind == "number" and name in self.groups else kind
+            if kind == "number":
+                values = table[name].to_numpy(np.float64, na_value=np.nan)
+                values = np.where(gone, np.median(known.to_numpy(np.float64)), values)
+            elif kind == "boolean":
+                values = table[name].where(~gone, bool(known.astype(bool).mean() > 0.5)).astype(bool)
+            elif kind == "text":
+                texts = pd.Series(text_of(known))
+                own = lacking.any() or (texts == ABSENT).any()
+                values = np.full(len(table), ABSENT if own else texts.value_counts().index[0], object)
+                values[~gone] = text_of(table[name][~gone])
+                if isinstance(known.dtype, pd.CategoricalDtype):
+                    levels = dict.fromkeys([*map(str, known.cat.categories), *([ABSENT] if own else [])])
+                    values = pd.Categorical(values, list(levels), ordered=known.cat.ordered)
+            else:
+                raise DataError(f"Column {name!r} is {kind}, which a formula cannot fill in; fill it in first.")
+            out = out.assign(**{name: values})
+        return out
 
     def to_dict(self) -> dict[str, str]:
         """The formula, and its training columns as Parquet in base64, so that JSON holds them to the last bit."""

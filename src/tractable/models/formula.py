@@ -1,5 +1,6 @@
 """Regression by a formula: common effects, and effects of groups, told in the table's units and by name."""
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
 from tractable.core import Data, Model, Through
+from tractable.data.arrays import columns_of
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.data.files import Frame
 from tractable.data.formula import Term
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import remember
 from tractable.tools.words import listing, nearest, tell
 
 PyTree = Any
@@ -34,12 +37,17 @@ class Regression(NamedTuple):
     encoder: Encoder
 
     def rows(self, table: Frame) -> PyTree:
-        """What ``posterior.predict`` takes of new rows of a table, which need not hold the target.
+        """What the model sees of new rows of a table, which need not hold the target; ``posterior.predict`` does it.
 
         A group never seen has an effect drawn from N(0, sd²): every draw of the posterior holds one such effect of each
         term, which all new groups share, so an interval for one row is right and a sum over several new groups is not.
         """
-        return encode(self.encoder, table.drop(columns=self.encoder.target.name, errors="ignore")).given
+        return _rows_of(self.encoder, table)
+
+
+def _rows_of(encoder: Encoder, table: object) -> PyTree:
+    table = table if isinstance(table, Frame) else Frame(columns_of(table))
+    return encode(encoder, table.drop(columns=encoder.target.name, errors="ignore")).given
 
 
 def regression(
@@ -79,11 +87,14 @@ def regression(
             of a group's sd ("sd(1|school)"), of a parameter of the family ("noise").
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: of counts, a column of numbers > 0 that each row's rate is multiplied by.
-        missing: "raise" refuses rows with missing values, "drop" leaves them out.
+        missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
+            target and fills inputs in, of new rows too: numbers by their median, text and groups by one called
+            "missing".
 
     Returns:
         A Regression, of which ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)",
-        "1|school[A]" and "1|school[new]", and the family's further parameters.
+        "1|school[A]" and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also
+        once it is loaded: ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
 
     Raises:
         DataError: a formula that cannot be read, columns that are not there, a target of another family.
@@ -143,7 +154,27 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
     labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
-    return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
+    through, of_table = Through(predictor, kind.observe), functools.partial(_rows_of, encoder)
+    model = Model(prior, through, labels={"effects": labels}, of_table=of_table)
+    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
+
+
+def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
+    """The model of a saved encoder, and of priors as their names and numbers."""
+    own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}
+    return formula_model(Encoder.from_dict(encoder), own)
+
+
+def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, float]]]:
+    """Priors as JSON holds them; a TypeError of those that are not known by their names and a few numbers."""
+    found = {}
+    for name, prior in priors.items():
+        family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
+        if getattr(dist, family.__name__, None) is not family:
+            raise TypeError(family.__name__)
+        family(**numbers)
+        found[name] = family.__name__, numbers
+    return found
 
 
 def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scales:
@@ -212,9 +243,10 @@ class Coordinates(NamedTuple):
         β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
         unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g] where they say much
 
-    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale. A group that many rows tell is its rows' own
-    level, whatever intercept and sd are: that level is the coordinate (centred). One that few rows tell is mostly its
-    prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
+    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale; where every effect's prior is normal it is
+    turned so that the coordinates are independent under that prior too, which nested Laplace asks for. A group that
+    many rows tell is its rows' own level, whatever intercept and sd are: that level is the coordinate (centred). One
+    that few rows tell is mostly its prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
     """
 
     origin: np.ndarray  # (p,)
@@ -230,6 +262,7 @@ class Coordinates(NamedTuple):
     lean: np.ndarray  # (T, p)
     means: np.ndarray  # (T, T) of slopes in an intercept of the same factor; 0 elsewhere
     order: list[int]  # slopes before intercepts
+    normal: tuple[np.ndarray, np.ndarray] | None  # means and sds (k,) of coordinates that are independent normals
 
     @property
     def common(self) -> int:
@@ -322,6 +355,11 @@ class Effects(dist.Distribution):
         super().__init__((), (plan.size,), validate_args=False)
 
     @property
+    def normal_coordinates(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Means and sds of the coordinates where they are independent normals: effects of no group, of such priors."""
+        return self.plan.normal
+
+    @property
     def support(self) -> Any:
         return _Reached(self.plan)
 
@@ -365,29 +403,40 @@ def _coordinates(
     p, at = len(names), names.index("Intercept") if "Intercept" in names else -1
     mean = np.where(np.arange(p) == at, 0.0, x.mean(0)) if at >= 0 else np.zeros(p)
     scale = WIDE * scales.unit / scales.columns
+    loc = np.where(np.arange(p) == at, scales.centre, 0.0)
+    means, sds = loc.copy(), scale.copy()  # of the priors, where they are normal
+    for i, prior in told.effects.items():
+        means[i], sds[i] = (prior.loc, prior.scale) if type(prior) is dist.Normal else (np.nan, np.nan)
+    normal = None if terms or np.isnan(sds).any() else (np.zeros(p), np.ones(p))
     origin, root, free = np.zeros(p), np.zeros((p, p)), np.arange(p) != at
     if free.any():
         about = (x - mean)[:, free]
         moments = about.T @ about / len(x) + np.diag(np.square(scales.unit / scale[free]) / len(x))
-        root[np.ix_(free, free)] = scales.unit * np.linalg.inv(np.linalg.cholesky(moments)).T
+        own = scales.unit * np.linalg.inv(np.linalg.cholesky(moments)).T
+        if normal is not None:
+            precisions, turn = np.linalg.eigh((own / np.square(sds[free])[:, None]).T @ own)
+            own = own @ turn
+            normal[0][free], normal[1][free] = np.linalg.solve(own, means[free]), 1 / np.sqrt(precisions)
+        root[np.ix_(free, free)] = own
     if at >= 0:
         origin[at], root[at, at] = scales.centre, scales.unit
         root[at] -= mean @ root
-    loc = np.where(np.arange(p) == at, scales.centre, 0.0)
+        if normal is not None:
+            normal[0][at], normal[1][at] = (means[at] - scales.centre) / scales.unit, sds[at] / scales.unit
     slopes = [term.name.removesuffix(f"|{term.factor}") for term in terms]
     count = len(terms)
-    lean, means = np.zeros((count, p)), np.zeros((count, count))
+    lean, slopes_in = np.zeros((count, p)), np.zeros((count, count))
     for t, term in enumerate(terms):
         if slopes[t] == "1":  # the level of a group at a mean row
             lean[t] = mean + (np.arange(p) == at)
             same = [s for s in range(count) if terms[s].factor == term.factor and s != t]
-            means[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
+            slopes_in[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
         elif slopes[t] in names:
             lean[t, names.index(slopes[t])] = 1.0
     order = sorted(range(count), key=lambda t: slopes[t] == "1")
     return Coordinates(
-        origin, root, at, mean, loc, scale, told.effects, told.sds, centred, scales.unit / scales.slopes, lean, means,
-        order,
+        origin, root, at, mean, loc, scale, told.effects, told.sds, centred, scales.unit / scales.slopes, lean,
+        slopes_in, order, normal,
     )  # fmt: skip
 
 

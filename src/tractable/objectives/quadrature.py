@@ -58,9 +58,10 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.space.shapes)]
     columns = []
     for prior, shape in zip(map(base_of, leaves), shapes, strict=True):
-        known = type(prior) in (dist.Normal, dist.Laplace)
-        of_weight = (prior.loc, prior.scale) if known else (0.0, 1.0)
-        each = known, type(prior) is dist.Laplace, *of_weight
+        told = _normal(prior)
+        laplace = type(prior) is dist.Laplace
+        of_weight = (prior.loc, prior.scale) if laplace else told or (0.0, 1.0)
+        each = laplace or told is not None, laplace, *of_weight
         columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(found != 0, 0), _few(data)
@@ -85,10 +86,15 @@ def together(model: Model, data: Data | None) -> Linear | None:
     acting = np.any(found != 0, tuple(range(found.ndim - 1)))
     leaves = map(base_of, jax.tree.leaves(model.prior, is_leaf=is_distribution))
     sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(model.space.shapes)]
-    normal = np.repeat([type(leaf) in (dist.Normal, dist.ZeroSumNormal) for leaf in leaves], sizes)
+    normal = np.repeat([type(leaf) is dist.ZeroSumNormal or _normal(leaf) is not None for leaf in leaves], sizes)
     if np.any(acting & ~normal) or np.sum(~acting) > MOST_BESIDE:
         return None
     return Linear(np.ones(size), None, np.zeros(size, bool), np.zeros(size), np.ones(size))
+
+
+def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
+    """Means and sds of a prior whose coordinates are independent normals, as those of a formula's effects may be."""
+    return (prior.loc, prior.scale) if type(prior) is dist.Normal else getattr(prior, "normal_coordinates", None)
 
 
 def climb(

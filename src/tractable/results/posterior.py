@@ -24,6 +24,7 @@ from tractable.checks.predictions import can_be_compared, held_out_checks
 from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
+from tractable.data.arrays import columns_of
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
@@ -207,8 +208,8 @@ class Posterior(Learnt):
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
         Args:
-            x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a likelihood with a ``predict`` of
-                its own whatever that takes.
+            x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a formula's model also a table; of
+                a likelihood with a ``predict`` of its own whatever that takes.
             level: of the intervals, in (0, 1).
             draws: of the parameters, at most, evenly over chains and time.
             seed: of the data drawn for the intervals.
@@ -219,6 +220,8 @@ class Posterior(Learnt):
                 default every row is of a new one.
         """
         check_unforked()
+        if self.model.of_table is not None and columns_of(x) is not None:
+            x = self.model.of_table(x)
         if self.model.local is not None:
             if calibrate is not None:
                 raise SettingsError("predict(calibrate=...) is not for rows of groups, which are not exchangeable.")

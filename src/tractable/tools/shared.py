@@ -46,7 +46,13 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
     return lookup
 
 
-_makers: weakref.WeakKeyDictionary[object, tuple[Callable, dict[str, object]]] = weakref.WeakKeyDictionary()
+_makers: weakref.WeakKeyDictionary[object, tuple[Callable, Any]] = weakref.WeakKeyDictionary()
+
+
+def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
+    """``made``, with a ``recipe`` by which ``factory`` makes it anew: its arguments are written down when asked for."""
+    _makers[made] = (factory, arguments)
+    return made
 
 
 class Compiled(Generic[T]):
@@ -114,6 +120,7 @@ def recipe(made: object) -> dict[str, object] | None:
     if factory is None or not factory.__module__.startswith(HOME) or "<" in factory.__qualname__:
         return None
     try:
+        arguments = arguments() if callable(arguments) else arguments
         json.dumps(arguments, allow_nan=False)
     except (TypeError, ValueError):
         return None
