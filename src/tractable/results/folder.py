@@ -1,7 +1,6 @@
 """Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 import re
@@ -14,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import tomli_w
-from jax.extend.core import ClosedJaxpr
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
-from tractable.core import Data, Model, whole
+from tractable.core import Batch, Data, Model, whole
 from tractable.methods.drawing import POSITION
 from tractable.methods.method import Method
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools import checkpoint as files
 from tractable.tools import tree
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, ModelError
 from tractable.tools.leaves import flattened, nested
+from tractable.tools.programs import calls_back, fingerprint
 from tractable.tools.words import tell
 
 if TYPE_CHECKING:
@@ -172,10 +171,25 @@ def identity(
 
 def model_fingerprint(model: Model, data: Data | None) -> str:
     """SHA-256 of the log posterior as JAX sees it, constants included."""
+    return fingerprint(model.traced, *_example(model, data))
+
+
+def check_resumable(model: Model, data: Data | None) -> None:
+    """A ModelError of a model that a checkpoint could not know again."""
+    if calls_back(model.traced, *_example(model, data)):
+        raise ModelError(
+            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
+            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
+            "checkpoint= out."
+        )
+
+
+def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
+    """A place and two rows, to trace a model at."""
     batch = None
     if data is not None:
         batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    return digest(jax.make_jaxpr(model.traced)(jnp.zeros(model.space.size), batch))
+    return jnp.zeros(model.space.size), batch
 
 
 def write(
@@ -293,15 +307,7 @@ def network_fingerprint(model: Model) -> dict[str, str]:
     params = _shapes(ladder)
     x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
     h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
-    return {"inference network": digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))}
-
-
-def digest(jaxpr: ClosedJaxpr) -> str:
-    """SHA-256 of a program and its constants; addresses of functions are left out."""
-    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
-    for constant in jaxpr.consts:
-        found.update(np.asarray(constant).tobytes())
-    return found.hexdigest()
+    return {"inference network": fingerprint(lambda p, x, h: ladder.log_q(p, x[None], h), params, x, h)}
 
 
 def _shapes(ladder: Ladder) -> dict[str, PyTree]:
