@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PyTree = Any
 VERSION = "0.1.0"
+RESULT = "posterior.json"  # written last, with the checksums of all beside it
 NETWORK = "network"  # the folder of an inference network's weights
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
 MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
@@ -102,7 +103,7 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
     folder.mkdir(parents=True, exist_ok=True)
     saved = files.load(folder / "checkpoint")
     if saved is None:
-        if (folder / "posterior.json").exists():
+        if (folder / RESULT).exists():
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         return None
     different = files.differences(saved[2]["identity"], manifest)
@@ -202,20 +203,26 @@ def write(
     *,
     streamed: bool = False,
 ) -> None:
-    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON)."""
+    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON).
+
+    The last is written last, with the checksums of the others; draws have their own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    beside = ["settings.toml", "summary.csv"]
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
-        files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        beside.append(f"belief/{saved.name}/manifest.json")
     elif not streamed:
         shutil.rmtree(folder / "draws.zarr", ignore_errors=True)
         traces = {POSITION: np.asarray(belief.positions), **{n: np.asarray(a) for n, a in belief.info.items()}}
         new_store(folder, traces).append(traces)
     if belief.network is not None:
-        save_network(model, belief.network, folder)
+        saved = save_network(model, belief.network, folder)
+        beside.append(f"{NETWORK}/{saved.name}/manifest.json")
     files.write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
     files.write_atomically(folder / "summary.csv", summary.to_csv().encode())
-    files.write_atomically(folder / "posterior.json", json.dumps(about | {"tractable": VERSION}, indent=1).encode())
+    files.write_sealed(folder / RESULT, about | {"tractable": VERSION}, beside)
 
 
 def read(
@@ -258,10 +265,10 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
 # The weights φ of an inference network, named by their place in it.
 
 
-def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
-    """φ in a folder beside θ's."""
+def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
+    """φ in a folder beside θ's; where."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
-    files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
+    return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
