@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 VERSION = "2"  # of how programs are hashed; fingerprints of another cannot be compared
 CALLBACKS = ("pure_callback", "io_callback")
 
 
-def fingerprint(function: Callable, *example: Any) -> str:
+def fingerprint(function: Callable, *example: object) -> str:
     """SHA-256 of ``function`` as JAX sees it, and of its gradient by the first argument where it has rules of its own.
 
     Equations in their order, shapes, dtypes and every constant are in it, those of nested programs too (``jit``,
@@ -33,7 +33,7 @@ def fingerprint(function: Callable, *example: Any) -> str:
     return f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
 
 
-def calls_back(function: Callable, *example: Any) -> bool:
+def calls_back(function: Callable, *example: object) -> bool:
     """Whether a program calls Python functions, of which JAX sees the name alone."""
     return any(name in CALLBACKS for name in _primitives(jax.make_jaxpr(function)(*example)))
 
@@ -45,7 +45,7 @@ def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
         jaxpr, constants = (program.jaxpr, program.consts) if closed else (program, [])
         places: dict[Any, int] = {}
 
-        def told(variable: Any) -> list:
+        def told(variable: Var | Literal) -> list:
             if isinstance(variable, Literal):
                 return [_told(np.asarray(variable.val), seen), str(variable.aval)]
             return [places.setdefault(variable, len(places)), str(variable.aval)]
@@ -59,7 +59,7 @@ def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
     return seen[id(program)]
 
 
-def _told(value: Any, seen: dict[int, str]) -> Any:
+def _told(value: object, seen: dict[int, str]) -> Any:
     """A parameter or a constant as JSON can hold it; of functions and objects no addresses."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return _digest(value, seen)
@@ -77,7 +77,7 @@ def _told(value: Any, seen: dict[int, str]) -> Any:
     return re.sub(r"0x[0-9a-f]+", "", repr(value))
 
 
-def _primitives(program: Any) -> Iterator[str]:
+def _primitives(program: object) -> Iterator[str]:
     """Names of all that a program does, nested ones included."""
     if isinstance(program, ClosedJaxpr):
         yield from _primitives(program.jaxpr)
