@@ -16,7 +16,7 @@ from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method
 from tractable.methods.session import sitting
 from tractable.methods.stretches import HELD
-from tractable.results.folder import MEMORY_SHARE, Saver, identity
+from tractable.results.folder import MEMORY_SHARE, Saver, check_resumable, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import expect, seeded
@@ -82,6 +82,8 @@ def infer(
     preflight.check(model, data)
     _check_held_out(model, data, held_out)
     method.needed(model)
+    if checkpoint is not None:
+        check_resumable(model, data)
     method.plan(data)  # batches that cannot be, before anything runs
     moments, folder = draws == "moments", checkpoint if checkpoint is not None or draws == "moments" else draws
     if moments:

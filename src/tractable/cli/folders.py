@@ -1,7 +1,6 @@
 """Folders of runs: which are taken, which are new, which are left, and what a run was asked to do."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,19 +45,19 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
     """Leave in a folder what its run is of: enough to go on, to report and to predict."""
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(folder / RUN, json.dumps(entries, indent=1).encode())
+    checkpoint.write_sealed(folder / RUN, entries)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
     """What ``write_run`` wrote, here or in version 0.1."""
-    try:
-        entries = json.loads((folder / RUN).read_text(encoding="utf-8"))
-        return entries | {"problem": upgrade(entries["problem"])}
-    except FileNotFoundError as error:
+    if not (folder / RUN).exists():
         raise CheckpointError(
             f"{folder} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
-        ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        )
+    entries, _ = checkpoint.read_sealed(folder / RUN)
+    try:
+        return entries | {"problem": upgrade(entries["problem"])}
+    except (KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
@@ -91,4 +90,4 @@ def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
 def posterior_in(folder: Path) -> dict[str, Any] | None:
     """What is known of the posterior in a folder; None where there is none yet."""
     path = folder / "posterior.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return checkpoint.read_sealed(path)[0] if path.exists() else None

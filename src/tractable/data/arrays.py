@@ -1,7 +1,9 @@
 """The arrays that data are made of, from memory, frames and files, and what is said of those that cannot be."""
 
 import pathlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,11 @@ from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 
 PyTree = Any
+# What archives that are damaged, or claim more than there is, raise.
+UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, KeyError, MemoryError, ArithmeticError,
+    NotImplementedError, RuntimeError, struct.error,
+)  # fmt: skip
 CHUNK = 1 << 16  # rows looked at together, of arrays that may lie in a file
 
 
@@ -133,16 +140,19 @@ def _from_file(path: pathlib.Path) -> PyTree:
 def mapped(path: pathlib.Path) -> np.ndarray:
     """An array on file, read where it lies."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError) as error:
+        with np.errstate(over="raise"):  # of a shape that is no shape
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, ArithmeticError) as error:
         raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
 
 
 def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Members that are stored uncompressed are mapped where they lie in the archive."""
+    """Members that are stored uncompressed are mapped where they lie in the archive, once their CRC-32 holds."""
     out = {}
     try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as raw:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as raw, np.errstate(over="raise"):
+            if damaged := archive.testzip():  # what is mapped is not read through the archive
+                raise ValueError(f"the checksum of {damaged} does not hold")
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 if info.compress_type != zipfile.ZIP_STORED:
@@ -161,7 +171,7 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
                 at = raw.tell()
                 empty = not np.prod(shape)  # which cannot be mapped
                 out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
-    except (zipfile.BadZipFile, ValueError, OSError, KeyError) as error:
+    except (*UNREADABLE, AttributeError) as error:
         raise DataError(f"{path} is not an .npz file of numbers, or is damaged: {error}.") from error
     return out
 

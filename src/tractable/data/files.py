@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
-from tractable.data.arrays import mapped
+from tractable.data.arrays import UNREADABLE, mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
@@ -199,7 +198,9 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
                 return None, found
             name = _named(path, found.files, array, first)
             return name, found[name]
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+    except DataError:
+        raise
+    except UNREADABLE as error:
         if "allow_pickle" in str(error) or "pickled" in str(error):
             raise DataError(
                 f"{path.name} holds Python objects, which are not read, as reading them may run code; expected arrays "

@@ -7,19 +7,16 @@ numbers; whatever lowers Q is not taken, so that the likelihood never falls. Dem
 looks at all rows at once: memory O(n m), m values of z.
 """
 
-import hashlib
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.tools import tree
+from tractable.tools import programs, tree
 
 PyTree = Any
 
@@ -116,11 +113,7 @@ def fingerprint(optimizer: optax.GradientTransformation) -> str:
             gradient, state, position, value=jnp.zeros(()), grad=gradient, value_fn=lambda u: jnp.sum(jnp.square(u))
         )
 
-    jaxpr = jax.make_jaxpr(update)(position, transformation.init(position))
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
-    for constant in jaxpr.consts:
-        digest.update(np.asarray(constant).tobytes())
-    return digest.hexdigest()
+    return programs.fingerprint(update, position, transformation.init(position))
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:

@@ -1,7 +1,6 @@
 """Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 import re
@@ -14,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import tomli_w
-from jax.extend.core import ClosedJaxpr
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
-from tractable.core import Data, Model, whole
+from tractable.core import Batch, Data, Model, whole
 from tractable.methods.drawing import POSITION
 from tractable.methods.method import Method
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools import checkpoint as files
 from tractable.tools import tree
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, ModelError
 from tractable.tools.leaves import flattened, nested
+from tractable.tools.programs import calls_back, fingerprint
 from tractable.tools.words import tell
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 PyTree = Any
 VERSION = "0.1.0"
+RESULT = "posterior.json"  # written last, with the checksums of all beside it
 NETWORK = "network"  # the folder of an inference network's weights
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
 MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
@@ -103,7 +103,7 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
     folder.mkdir(parents=True, exist_ok=True)
     saved = files.load(folder / "checkpoint")
     if saved is None:
-        if (folder / "posterior.json").exists():
+        if (folder / RESULT).exists():
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         return None
     different = files.differences(saved[2]["identity"], manifest)
@@ -172,10 +172,25 @@ def identity(
 
 def model_fingerprint(model: Model, data: Data | None) -> str:
     """SHA-256 of the log posterior as JAX sees it, constants included."""
+    return fingerprint(model.traced, *_example(model, data))
+
+
+def check_resumable(model: Model, data: Data | None) -> None:
+    """A ModelError of a model that a checkpoint could not know again."""
+    if calls_back(model.traced, *_example(model, data)):
+        raise ModelError(
+            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
+            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
+            "checkpoint= out."
+        )
+
+
+def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
+    """A place and two rows, to trace a model at."""
     batch = None
     if data is not None:
         batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    return digest(jax.make_jaxpr(model.traced)(jnp.zeros(model.space.size), batch))
+    return jnp.zeros(model.space.size), batch
 
 
 def write(
@@ -188,20 +203,26 @@ def write(
     *,
     streamed: bool = False,
 ) -> None:
-    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON)."""
+    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON).
+
+    The last is written last, with the checksums of the others; draws have their own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    beside = ["settings.toml", "summary.csv"]
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
-        files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
+        beside.append(f"belief/{saved.name}/manifest.json")
     elif not streamed:
         shutil.rmtree(folder / "draws.zarr", ignore_errors=True)
         traces = {POSITION: np.asarray(belief.positions), **{n: np.asarray(a) for n, a in belief.info.items()}}
         new_store(folder, traces).append(traces)
     if belief.network is not None:
-        save_network(model, belief.network, folder)
+        saved = save_network(model, belief.network, folder)
+        beside.append(f"{NETWORK}/{saved.name}/manifest.json")
     files.write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
     files.write_atomically(folder / "summary.csv", summary.to_csv().encode())
-    files.write_atomically(folder / "posterior.json", json.dumps(about | {"tractable": VERSION}, indent=1).encode())
+    files.write_sealed(folder / RESULT, about | {"tractable": VERSION}, beside)
 
 
 def read(
@@ -244,10 +265,10 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
 # The weights φ of an inference network, named by their place in it.
 
 
-def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> None:
-    """φ in a folder beside θ's."""
+def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
+    """φ in a folder beside θ's; where."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
-    files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
+    return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
@@ -293,15 +314,7 @@ def network_fingerprint(model: Model) -> dict[str, str]:
     params = _shapes(ladder)
     x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
     h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
-    return {"inference network": digest(jax.make_jaxpr(lambda p, x, h: ladder.log_q(p, x[None], h))(params, x, h))}
-
-
-def digest(jaxpr: ClosedJaxpr) -> str:
-    """SHA-256 of a program and its constants; addresses of functions are left out."""
-    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(jaxpr)).encode())
-    for constant in jaxpr.consts:
-        found.update(np.asarray(constant).tobytes())
-    return found.hexdigest()
+    return {"inference network": fingerprint(lambda p, x, h: ladder.log_q(p, x[None], h), params, x, h)}
 
 
 def _shapes(ladder: Ladder) -> dict[str, PyTree]:

@@ -1,6 +1,5 @@
 """Posteriors read back from the folders they were saved to."""
 
-import json
 import pathlib
 import tomllib
 from typing import Any, cast
@@ -13,10 +12,13 @@ from tractable.checks.report import Report
 from tractable.core import Data, Model, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
-from tractable.results.folder import model_fingerprint, read
+from tractable.results.folder import RESULT, model_fingerprint, read
 from tractable.results.posterior import Posterior
+from tractable.tools import programs
+from tractable.tools.checkpoint import read_sealed
 from tractable.tools.errors import CheckpointError
 from tractable.tools.shared import made_again
+from tractable.tools.words import tell
 
 PyTree = Any
 
@@ -35,21 +37,21 @@ def load(
         method: the method, where one of its fields is a function (a schedule, an optimiser).
     """
     folder = pathlib.Path(path)
-    if not (folder / "posterior.json").exists():
+    if not (folder / RESULT).exists():
         raise CheckpointError(
             f"{folder} holds no posterior: expected posterior.json, settings.toml and draws.zarr in it."
         )
     data = None if data is None else as_data(data)
-    about = json.loads((folder / "posterior.json").read_text())
+    about, settings = _told(folder)
     if model is None:
         if about.get("made") is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
         model = cast(Model, made_again(about["made"]))
-    if data is not None and model_fingerprint(model, data) != about["model"]:
+    comparable = about["model"].startswith(f"{programs.VERSION}:")  # else of an earlier version: not to be compared
+    if data is not None and comparable and model_fingerprint(model, data) != about["model"]:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if model.names != about["names"]:
         raise CheckpointError(f"{folder} has parameters {about['names'][:6]}; the model given has {model.names[:6]}.")
-    settings = tomllib.loads((folder / "settings.toml").read_text())
     seed = settings.pop("seed", None)
     method = from_settings(settings) if method is None else method
     count = about.get("count", getattr(method, "draws", 1))
@@ -66,3 +68,18 @@ def load(
         nothing, bias = np.zeros(0), about["bias"]
         posterior.predicted_bias = Predicted(nothing, nothing, np.asarray(bias["inflation"]), bias["worst"])
     return posterior
+
+
+def _told(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a folder says of its posterior, and the settings."""
+    about, beside = read_sealed(folder / RESULT)
+    if beside is None:
+        tell(
+            f"{folder} was written by an earlier version of tractable, without checksums: damage, changes by hand or "
+            "another model would not be noticed. Load it with the model it is of, and save it anew."
+        )
+    try:
+        text = (folder / "settings.toml").read_bytes() if beside is None else beside["settings.toml"]
+        return about, tomllib.loads(text.decode())
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder / 'settings.toml'} is damaged ({error}). Restore it from a copy.") from error

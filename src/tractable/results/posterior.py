@@ -35,7 +35,7 @@ from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
-from tractable.results.folder import model_fingerprint, write
+from tractable.results.folder import RESULT, model_fingerprint, write
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
@@ -518,7 +518,7 @@ class Posterior(Learnt):
             self.write(pathlib.Path(fresh))
             for old in there:
                 shutil.rmtree(old)
-            for new in pathlib.Path(fresh).iterdir():
+            for new in sorted(pathlib.Path(fresh).iterdir(), key=lambda new: new.name == RESULT):  # the seal last
                 new.replace(folder / new.name)
 
     def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:

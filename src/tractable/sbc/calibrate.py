@@ -12,12 +12,13 @@ import numpy as np
 from tractable.core import Data, Model, as_data
 from tractable.methods import Method
 from tractable.methods.session import sitting
-from tractable.results.folder import Saver, digest, identity
+from tractable.results.folder import Saver, check_resumable, identity
 from tractable.sbc import simulate
 from tractable.sbc.calibration import Calibration
 from tractable.sbc.runs import Problem, Record, no_draws, records
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.leaves import nested
+from tractable.tools.programs import fingerprint
 from tractable.tools.settings import at_least, expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import counted, tell
@@ -86,6 +87,8 @@ def calibrate(
     """
     data = _check(model, method, data_like, runs, draws, quantities, seed)
     named = () if quantities is None else tuple(quantities.items())
+    if checkpoint is not None:
+        check_resumable(model, data)
     problem = Problem(model, method, data, int(seed), int(draws), named)
 
     def opened() -> Saver | None:
@@ -157,7 +160,7 @@ def _looked_at(model: Model, data: Data) -> tuple:
 def _identity(problem: Problem) -> dict[str, Any]:
     """What tells this calibration from others; how many runs it has does not."""
     example = _looked_at(problem.model, problem.data)
-    programs = {name: digest(jax.make_jaxpr(function)(*example)) for name, function in problem.quantities}
+    programs = {name: fingerprint(function, *example) for name, function in problem.quantities}
     about = {"draws": problem.draws, "quantities": programs}
     return identity(problem.model, problem.data, problem.method, problem.seed) | {"calibration": about}
 

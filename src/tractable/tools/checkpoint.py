@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,46 @@ def unsealed(entries: dict) -> dict:
     if entries.pop("sha256") != _sum_of(entries):
         raise ValueError("its checksum does not hold")
     return entries
+
+
+def write_sealed(path: Path, entries: Mapping, beside: Iterable[str] = ()) -> None:
+    """JSON with its own checksum and those of files ``beside`` it, atomically: written last, it vouches for all."""
+    with disk_errors(path):
+        sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in beside}
+    about = sealed({**entries, "sealed": _FORMAT, "files": sums})
+    write_atomically(path, json.dumps(about, indent=1).encode())
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
+    """What ``write_sealed`` was given, and what the files beside it hold; None in their place in a file without seal.
+
+    Raises:
+        CheckpointError: one of them is damaged, changed by hand or missing, or of a later version.
+    """
+    where = path
+    try:
+        entries = json.loads(path.read_bytes())
+        if not isinstance(entries, dict):
+            raise ValueError("expected entries by name")
+        if not {"sha256", "sealed", "files"} & set(entries):  # of an earlier version
+            return entries, None
+        entries = unsealed(entries)
+        version, sums, beside = entries.pop("sealed"), entries.pop("files"), {}
+        if version != _FORMAT:
+            raise CheckpointError(
+                f"{path} was written by a later version of tractable (form {version}; this one reads {_FORMAT}). Read "
+                "it with that version."
+            )
+        for name, expected in sums.items():
+            where = path.parent / name
+            beside[name] = where.read_bytes()
+            if hashlib.sha256(beside[name]).hexdigest() != expected:
+                raise ValueError(f"it is not what {path.name} was written with")
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        raise CheckpointError(
+            f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
+        ) from error
+    return entries, beside
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""What a function computes, as one number: equal programs have it equal, wherever their constants are."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+
+VERSION = "2"  # of how programs are hashed; fingerprints of another cannot be compared
+CALLBACKS = ("pure_callback", "io_callback")
+
+
+def fingerprint(function: Callable, *example: object) -> str:
+    """SHA-256 of ``function`` as JAX sees it, and of its gradient by the first argument where it has rules of its own.
+
+    Equations in their order, shapes, dtypes and every constant are in it, those of nested programs too (``jit``,
+    ``scan``, ``cond``). A rule of differentiation (``custom_vjp``) is no part of a program until it is used: hence the
+    gradient. What a callback to Python computes cannot be seen (``calls_back``).
+    """
+    program = jax.make_jaxpr(function)(*example)
+    parts = [_digest(program, {})]
+    if any(name.startswith("custom_") for name in _primitives(program)):
+        slope = jax.grad(lambda first, *rest: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(function(first, *rest))))
+        try:
+            parts.append(_digest(jax.make_jaxpr(slope)(*example), {}))
+        except (TypeError, ValueError, NotImplementedError):  # such as a loop of unknown length: it has no gradient
+            parts.append("none")
+    return f"{VERSION}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
+
+
+def calls_back(function: Callable, *example: object) -> bool:
+    """Whether a program calls Python functions, of which JAX sees the name alone."""
+    return any(name in CALLBACKS for name in _primitives(jax.make_jaxpr(function)(*example)))
+
+
+def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
+    """One program's; ``seen`` has those met before, as nested ones are shared."""
+    if id(program) not in seen:
+        closed = isinstance(program, ClosedJaxpr)
+        jaxpr, constants = (program.jaxpr, program.consts) if closed else (program, [])
+        places: dict[Any, int] = {}
+
+        def told(variable: Var | Literal) -> list:
+            if isinstance(variable, Literal):
+                return [_told(np.asarray(variable.val), seen), str(variable.aval)]
+            return [places.setdefault(variable, len(places)), str(variable.aval)]
+
+        parts: list[Any] = [[told(v) for v in jaxpr.constvars], [told(v) for v in jaxpr.invars]]
+        for equation in jaxpr.eqns:
+            ends = [[told(v) for v in equation.invars], [told(v) for v in equation.outvars]]
+            parts.append([equation.primitive.name, *ends, _told(equation.params, seen)])
+        parts += [[told(v) for v in jaxpr.outvars], [_told(constant, seen) for constant in constants]]
+        seen[id(program)] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return seen[id(program)]
+
+
+def _told(value: object, seen: dict[int, str]) -> Any:
+    """A parameter or a constant as JSON can hold it; of functions and objects no addresses."""
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+        return _digest(value, seen)
+    if isinstance(value, Mapping):
+        return [[str(key), _told(value[key], seen)] for key in sorted(value, key=str)]
+    if isinstance(value, tuple | list):
+        return [_told(part, seen) for part in value]
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return [str(value.dtype), _told(jax.random.key_data(value), seen)]
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.ascontiguousarray(value)
+        return [str(array.dtype), np.shape(value), hashlib.sha256(array.tobytes()).hexdigest()]
+    if callable(value) and not isinstance(value, type):
+        return [type(value).__name__, getattr(value, "__name__", "")]
+    return re.sub(r"0x[0-9a-f]+", "", repr(value))
+
+
+def _primitives(program: object) -> Iterator[str]:
+    """Names of all that a program does, nested ones included."""
+    if isinstance(program, ClosedJaxpr):
+        yield from _primitives(program.jaxpr)
+    elif isinstance(program, Jaxpr):
+        for equation in program.eqns:
+            yield equation.primitive.name
+            yield from _primitives(list(equation.params.values()))
+    elif isinstance(program, tuple | list):
+        for part in program:
+            yield from _primitives(part)

@@ -1,0 +1,119 @@
+"""Programs that differ have different fingerprints, and a model built twice has one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tractable as tr
+from tractable.results.folder import model_fingerprint
+from tractable.tools.errors import ModelError
+from tractable.tools.programs import fingerprint
+
+LONG = np.arange(3000.0)  # printed with its middle left out
+CHANGED = np.where(np.arange(3000) == 1500, -1.0, LONG)
+
+
+def inside(constant):
+    """The constant closed over two programs deep."""
+    inner = jax.jit(lambda x: jnp.sum(x * jnp.asarray(constant)))
+    return jax.jit(lambda x: inner(x) + 1)
+
+
+def scanned(constant):
+    return lambda x: jax.lax.scan(lambda c, _: (c + jnp.sum(x * jnp.asarray(constant)), None), 0.0 * x, length=3)[0]
+
+
+def either(constant):
+    return lambda x: jax.lax.cond(x > 0, lambda x: jnp.sum(x * jnp.asarray(constant)), lambda x: x, x)
+
+
+def looped(constant):
+    own = jnp.asarray(constant)
+    return lambda x: jax.lax.while_loop(lambda c: c < own[7], lambda c: c + 1 + own[1500], x)
+
+
+def with_vjp(forward, backward):
+    @jax.custom_vjp
+    def f(x):
+        return forward * x
+
+    f.defvjp(lambda x: (forward * x, None), lambda _, g: (jnp.sum(jnp.asarray(backward)) * g,))
+    return lambda x: jax.jit(f)(x)
+
+
+def with_jvp(forward, tangent):
+    @jax.custom_jvp
+    def f(x):
+        return forward * x
+
+    f.defjvp(lambda primals, tangents: (forward * primals[0], tangent * tangents[0]))
+    return lambda x: jax.lax.map(f, jnp.stack([x, x])).sum()
+
+
+def differing():
+    """Makers of programs, all of them different."""
+    one = {
+        f"{make.__name__}, {name}": lambda make=make, c=c: make(c)
+        for make in (inside, scanned, either, looped)
+        for name, c in {"long": LONG, "changed": CHANGED, "short": LONG[:2000]}.items()
+    }
+    return one | {
+        "vjp": lambda: with_vjp(2.0, [2.0]),
+        "vjp, forward": lambda: with_vjp(3.0, [2.0]),
+        "vjp, backward": lambda: with_vjp(2.0, [2.5]),
+        "jvp": lambda: with_jvp(2.0, 2.0),
+        "jvp, tangent": lambda: with_jvp(2.0, 2.5),
+        "order": lambda: lambda x: x / (x + 1),
+        "order, other": lambda: lambda x: (x + 1) / x,
+        "float16": lambda: inside(LONG.astype(np.float16)),
+        "int": lambda: inside(LONG.astype(np.int32)),
+        "digits": lambda: lambda x: x * 0.12345678901234567,
+        "digits, last": lambda: lambda x: x * 0.12345678901234569,
+        "key": lambda: lambda x: x + jax.random.normal(jax.random.key(0)),
+        "key, other": lambda: lambda x: x + jax.random.normal(jax.random.key(1)),
+        "as it is": lambda: lambda x: x,
+    }
+
+
+def test_programs_that_differ_differ_and_equal_ones_are_equal():
+    makers = differing()
+    first, again = ({name: fingerprint(make(), 0.3) for name, make in makers.items()} for _ in range(2))
+    assert len(makers) >= 24 and first == again
+    assert len(set(first.values())) == len(makers), sorted(first.items(), key=lambda pair: pair[1])
+
+
+def test_what_a_program_is_asked_with_is_in_it():
+    def f(x, y):
+        return jnp.sum(x) - jnp.sum(y)
+
+    single, double = np.zeros(2, np.float32), np.zeros(2)
+    found = [fingerprint(f, *example) for example in ((double, double), (single, double), (double, single))]
+    found += [fingerprint(f, double[:1], double), fingerprint(lambda x, y: f(y, x), double, double)]
+    with jax.enable_x64(False):
+        found.append(fingerprint(f, double, double))
+    assert len(set(found)) == len(found)
+
+
+def model(offset):
+    shift = jax.jit(lambda mu: mu + jnp.asarray(offset)[0])
+    return tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(shift(params["mu"]), 1.0))
+
+
+def test_a_model_is_known_by_what_its_nested_programs_hold():
+    data = tr.Data(np.array([0.1, 0.4]))
+    first, again, other = (model_fingerprint(model(np.array([shift, 0.0])), data) for shift in (0.0, 0.0, 3.0))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_models_that_call_python_have_no_checkpoints(tmp_path, nested):
+    def call(x):
+        return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    call = jax.jit(call) if nested else call
+    calling = tr.Model.from_log_density(lambda x: -(call(x) ** 2), 0.0)
+    with pytest.raises(ModelError, match=r"checkpoint= expects .*calls Python.* jax.numpy"):
+        tr.infer(calling, None, tr.RandomWalk(chains=1, draws=10), checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
