@@ -69,9 +69,10 @@ def bayes_by_backprop(
         for leaf, m, rho in zip(fixed.leaves, *map(jax.tree.leaves, (phi["mean"], phi["rho"])), strict=True):
             if leaf.normal is not None:
                 cost = cost + normal_kl(m, rho, *leaf.normal)
-        if batch is None or batch.count == 1:  # N/n of one batch by hand, which is 1 where it holds all rows
-            return (1.0 if batch is None else batch.scale) * jnp.mean(likelihood) - cost
-        return batch.count * (jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+        if batch is None:
+            return jnp.mean(likelihood) - cost
+        alone = jnp.where(batch.count == 1, batch.scale, 1.0)  # N/n of one batch by hand, 1 where it holds all rows
+        return batch.count * (alone * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
 
