@@ -10,8 +10,8 @@ import pytest
 
 from tractable import MALA, MAP, MLE, NUTS, SGLD, Data, Model, Posterior, RandomWalk, Rejection, compare
 from tractable.beliefs.belief import Draws
-from tractable.compare import COLUMNS, as_reference, interesting, labels, stopwatch
-from tractable.infer import infer
+from tractable.comparison import COLUMNS, as_reference, interesting, labels, stopwatch
+from tractable.inference import infer
 from tractable.models import linear
 from tractable.models.gallery import example
 from tractable.tools.errors import SettingsError
@@ -159,7 +159,7 @@ def test_interrupted_comparison_stops(coin, monkeypatch):
         seen.append(posterior)
         return posterior
 
-    monkeypatch.setattr(sys.modules["tractable.compare"], "infer", stopped)
+    monkeypatch.setattr(sys.modules["tractable.comparison"], "infer", stopped)
     found = compare(model, data, [MAP(), MLE()], reference=exact)
     assert found.interrupted and len(seen) == 1 and list(found.table.index) == ["map"]
 
@@ -174,8 +174,8 @@ def test_what_was_asked_for_comes_before_its_reference(coin, monkeypatch):
         posterior.interrupted = not method.point
         return posterior
 
-    monkeypatch.setattr(sys.modules["tractable.compare"], "infer", stopped)
-    monkeypatch.setattr(sys.modules["tractable.compare"], "looked_at", lambda posterior, how: posterior)
+    monkeypatch.setattr(sys.modules["tractable.comparison"], "infer", stopped)
+    monkeypatch.setattr(sys.modules["tractable.comparison"], "looked_at", lambda posterior, how: posterior)
     found = compare(model, data, [MAP(), MLE()])
     assert found.interrupted and found.reference is None and found.failures == {}
     assert list(found.table.index) == ["reference", "map", "mle"]

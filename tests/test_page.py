@@ -18,10 +18,10 @@ from tractable.beliefs.approximations import inverse_softplus
 from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.beliefs.check import Check
 from tractable.checks.calibration import crps_normal
-from tractable.compare import Comparison, compare
+from tractable.comparison import Comparison, compare
 from tractable.core import Data, Model
 from tractable.data import encoder as tables
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture

@@ -11,7 +11,7 @@ import tractable as tr
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report
 from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
-from tractable.select import CRITERIA, Candidate, chosen, remarks, table_of
+from tractable.selection import CRITERIA, Candidate, chosen, remarks, table_of
 from tractable.tools.errors import RunError, SettingsError
 
 EM = tr.EM

@@ -22,7 +22,7 @@ from tractable.data.encoder import Encoder
 from tractable.models import bayesian_gaussian_mixture
 from tractable.models.mixture import Gaussians, gaussian_mixture
 from tractable.pages.mixtures import Components, in_words, most_distinct
-from tractable.select import CRITERIA, bounded
+from tractable.selection import CRITERIA, bounded
 from tractable.tools.errors import SettingsError
 
 MIXED = ["--model", "gaussian-mixture"]

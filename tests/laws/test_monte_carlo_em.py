@@ -18,7 +18,7 @@ from scipy import optimize, special, stats
 
 from tractable.core import Data, Kernel
 from tractable.data.rows import SHUFFLE, Batch
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.kernels.mala import mala
 from tractable.kernels.monte_carlo_em import (
     Draws,

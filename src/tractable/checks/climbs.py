@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.spatial import KDTree
+import scipy  # whose parts are imported when they are first used
 
 from tractable.checks.target import Target
 from tractable.tools.shared import compiled
@@ -66,7 +66,7 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
-    near = np.asarray(KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
+    near = np.asarray(scipy.spatial.KDTree(white).query(white, NEIGHBOURS + 1)[1])[:, 1:]
     highest = np.flatnonzero(values > values[near].max(1))
     best = highest[np.argsort(-values[highest])][: count // 4]
     others = np.argsort(-values)[: count // 4 - len(best)]

@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
+import scipy  # whose parts are imported when they are first used
 from scipy.special import ndtr
 
 REACH, STEP = 9.0, 0.05  # of the grid that ``shape`` integrates over
@@ -89,7 +89,7 @@ def p_value(ranks: np.ndarray, draws: int) -> float:
 def _tails(runs: int, draws: int) -> np.ndarray:
     """(L, n + 1) the lesser of P(X ≤ c) and P(X ≥ c), X ~ Binomial(n, i/(L + 1))."""
     count, at = np.arange(runs + 1), np.arange(1, draws + 1)[:, None] / (draws + 1)
-    lower = stats.binom.cdf(count, runs, at)
+    lower = scipy.stats.binom.cdf(count, runs, at)
     return np.minimum(lower, lower[::-1, ::-1])  # n − c at 1 − z: the two ends tie to the last bit
 
 
@@ -105,13 +105,13 @@ def _inside(allowed: np.ndarray, runs: int, draws: int) -> float:
     """
     if not allowed.any(1).all():
         return 0.0
-    step = stats.poisson.pmf(np.arange(runs + 1), runs / (draws + 1))
+    step = scipy.stats.poisson.pmf(np.arange(runs + 1), runs / (draws + 1))
     reached, offset = np.ones(1), 0
     for low, high in zip(*_ends(allowed), strict=True):
         moved = np.convolve(reached, step[: high - offset + 1])  # its counts begin at ``offset``
         reached, offset = moved[low - offset : high - offset + 1], int(low)
     last = step[runs - offset - np.arange(len(reached))]
-    return float(np.sum(reached * last) / stats.poisson.pmf(runs, runs))
+    return float(np.sum(reached * last) / scipy.stats.poisson.pmf(runs, runs))
 
 
 class Shape(NamedTuple):
@@ -144,7 +144,7 @@ def shape(ranks: np.ndarray, draws: int) -> Shape:
         return float(-shares @ np.log(p)), -(slope / p) @ shares
 
     most = math.log(WIDEST)
-    found = optimize.minimize(cost, np.zeros(2), jac=True, bounds=[(-WIDEST, WIDEST), (-most, most)])
+    found = scipy.optimize.minimize(cost, np.zeros(2), jac=True, bounds=[(-WIDEST, WIDEST), (-most, most)])
     bias, log_ratio = map(float, found.x)
     bias_error, sd_error = _errors(bias, log_ratio, draws) / math.sqrt(len(ranks))
     even = _errors(0.0, 0.0, draws)[1] / math.sqrt(len(ranks))
@@ -176,4 +176,4 @@ def _probabilities(b: float, log_s: float, draws: int) -> tuple[np.ndarray, np.n
 def _binomials(draws: int) -> tuple[np.ndarray, np.ndarray]:
     """A grid v (m,), and Binomial(r; L, Φ(v)) on it, (L + 1, m)."""
     v = np.arange(-REACH + STEP / 2, REACH, STEP)
-    return v, stats.binom.pmf(np.arange(draws + 1)[:, None], draws, ndtr(v))
+    return v, scipy.stats.binom.pmf(np.arange(draws + 1)[:, None], draws, ndtr(v))

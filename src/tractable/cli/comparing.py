@@ -13,8 +13,8 @@ from tractable.cli.folders import fresh, write_run
 from tractable.cli.settings import methods_of
 from tractable.cli.speech import FAULT, end, say
 from tractable.cli.task import Task
-from tractable.compare import Comparison
-from tractable.compare import compare as side_by_side
+from tractable.comparison import Comparison
+from tractable.comparison import compare as side_by_side
 from tractable.models.gallery import EXAMPLES
 from tractable.pages.comparison import results_table
 from tractable.pages.page import write_comparison_page

@@ -29,7 +29,7 @@ from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
-from tractable.select import CRITERIA, Selection, select
+from tractable.selection import CRITERIA, Selection, select
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, listing, tell
 

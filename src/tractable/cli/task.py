@@ -12,11 +12,11 @@ from tractable.cli import folders
 from tractable.cli.readers import Arguments, Option
 from tractable.core import Data
 from tractable.data.encoder import Encoder
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.methods import Method
 from tractable.results.loading import load
 from tractable.results.posterior import Posterior
-from tractable.select import Selection
+from tractable.selection import Selection
 from tractable.tools.errors import SettingsError
 
 SPLIT_SEED = 0  # which rows are held out is a property of the table, not of a run

@@ -21,7 +21,7 @@ from tractable.core import Data, Model
 from tractable.estimators import rows as tables
 from tractable.estimators.rows import Scaling
 from tractable.estimators.updating import moments, updated
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.methods import Method, named
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction

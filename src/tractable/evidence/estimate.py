@@ -20,7 +20,7 @@ from tractable.evidence.at_theta import at_theta, latent_problem
 from tractable.evidence.settings import Annealing, Importance, Laplace, MonteCarlo, Way, check_resident, settings_of
 from tractable.evidence.targets import Normal
 from tractable.evidence.weights import WIDER, Mode, StudentT, Watch, around, laplace_value, modes_of, normal_base
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound
 from tractable.methods.hamiltonian import NUTS
 from tractable.results.posterior import Posterior

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # whose parts are imported when they are first used
 from jax.typing import ArrayLike
-from scipy.interpolate import CubicSpline
 
 from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
@@ -423,14 +423,14 @@ def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count
         us = np.full(count, places[0].u)
     else:
         at = np.array([place.u for place in places])
-        log_density = CubicSpline(at, np.array([place.log_density for place in places]))
+        log_density = scipy.interpolate.CubicSpline(at, np.array([place.log_density for place in places]))
         fine = np.linspace(at[0], at[-1], 64 * len(at))
         density = np.exp(log_density(fine) - log_density(fine).max())
         mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
         half = (count + 1) // 2  # every u twice, with one noise and its mirror image: means are exact
         us = np.interp((rng.permutation(half) + 0.5) / half * mass[-1], mass, fine)
         us = np.concatenate([us, us])[:count]
-        means = CubicSpline(at, np.stack([place.beta[index] for place in places]))(us)
+        means = scipy.interpolate.CubicSpline(at, np.stack([place.beta[index] for place in places]))(us)
         which = np.clip(np.searchsorted(at, us) - 1, 0, len(at) - 2)
         share = (us - at[which]) / np.diff(at)[which]
         log_q = log_q + log_density(us)

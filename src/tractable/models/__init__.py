@@ -1,9 +1,10 @@
 """Models that come with the library."""
 
+from typing import TYPE_CHECKING
+
 from tractable.models import conjugate, factors, linear, mixture, network, variational
 from tractable.models.factors import factor_analysis, probabilistic_pca
 from tractable.models.families import with_offset
-from tractable.models.formula import Regression, regression
 from tractable.models.ladder import Ladder, Recognition, bottom_up
 from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
@@ -13,6 +14,9 @@ from tractable.models.network import mlp, neural_network, scale_mixture
 from tractable.models.top_down import top_down
 from tractable.models.variational import bayesian_gaussian_mixture, bayesian_linear_regression, normal_gamma
 
+if TYPE_CHECKING:
+    from tractable.models.formula import Regression, regression
+
 __all__ = [
     "Family", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
     "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis",
@@ -20,3 +24,12 @@ __all__ = [
     "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression", "scale_mixture",
     "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_offset", "with_priors",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """What reads tables is imported when it is asked for: pandas takes as long to import as all the rest."""
+    if name in ("Regression", "regression"):
+        from tractable.models import formula
+
+        return getattr(formula, name)
+    raise AttributeError(f"module 'tractable.models' has no attribute '{name}'")

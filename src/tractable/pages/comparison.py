@@ -4,7 +4,7 @@ import functools
 
 import pandas as pd
 
-from tractable.compare import FORMS, Comparison, interesting, overlay
+from tractable.comparison import FORMS, Comparison, interesting, overlay
 from tractable.pages.exhibit import Cell, Exhibit, Figure, Table
 from tractable.pages.parameters import SHOWN, listed
 from tractable.pages.style import COLOURS, MUTED

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 from tractable.beliefs.check import Check
 from tractable.checks.report import ORDER
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.kernels import gaussian
 from tractable.methods import HMC, MALA, MAP, NUTS, SGLD, FullRank, Laplace, MeanField, Method, RandomWalk
 from tractable.models.failures import FAILURES, Failure

@@ -13,7 +13,7 @@ from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.plots import WIDE, climbing, dots, drawing, squares, triangle
 from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
 from tractable.results.posterior import Posterior
-from tractable.select import CRITERIA, Selection
+from tractable.selection import CRITERIA, Selection
 
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from tractable.checks.report import Report
-from tractable.compare import Comparison
+from tractable.comparison import Comparison
 from tractable.pages import parameters, render, verdict
 from tractable.pages.comparison import results_table
 from tractable.pages.exhibit import Exhibit, Figure, Part, Table

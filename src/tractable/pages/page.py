@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tractable.compare import Comparison
+from tractable.comparison import Comparison
 from tractable.core import Data, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons

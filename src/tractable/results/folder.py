@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tractable.tools.store import DrawStore
 
 PyTree = Any
-VERSION = "0.1.0"
+__version__ = "0.1.0"
 RESULT = "posterior.json"  # written last, with the checksums of all beside it
 NETWORK = "network"  # the folder of an inference network's weights
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
@@ -156,7 +156,7 @@ def identity(
     """What a run is: two runs with the same identity are the same run."""
     return (
         {
-            "tractable": VERSION,
+            "tractable": __version__,
             "jax": jax.__version__,
             "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
             "dtype": jnp.result_type(float).name,
@@ -222,7 +222,7 @@ def write(
         beside.append(f"{NETWORK}/{saved.name}/manifest.json")
     files.write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
     files.write_atomically(folder / "summary.csv", summary.to_csv().encode())
-    files.write_sealed(folder / RESULT, about | {"tractable": VERSION}, beside)
+    files.write_sealed(folder / RESULT, about | {"tractable": __version__}, beside)
 
 
 def read(

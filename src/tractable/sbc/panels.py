@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+import scipy  # whose parts are imported when they are first used
 
 from tractable.checks.ranks import band, ecdf
 
@@ -39,7 +39,7 @@ def panel(canvas: "FigureBase", ranks: np.ndarray, draws: int, colour: str = "#0
 
 def bars(axes, counts: np.ndarray, runs: int, colour: str, grey: str) -> None:
     bins = len(counts)
-    low, high = stats.binom.interval(LEVEL, runs, 1 / bins)
+    low, high = scipy.stats.binom.interval(LEVEL, runs, 1 / bins)
     axes.axhspan(low, high, color=grey, alpha=0.18, linewidth=0)
     axes.axhline(runs / bins, color=grey, linewidth=0.8)
     axes.bar((np.arange(bins) + 0.5) / bins, counts, width=0.92 / bins, color=colour)

@@ -16,7 +16,7 @@ import numpy as np
 from tractable.checks.convergence import diagnose
 from tractable.checks.ranks import evenly, rank, rescaled
 from tractable.core import Data, Model, counted_log_likelihoods
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.methods import Method
 from tractable.results.posterior import Posterior
 from tractable.sbc.simulate import pair

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # whose parts are imported when they are first used
 from jax.typing import ArrayLike
-from scipy.stats import norm, qmc
 
 from tractable.tools.small import inverse_root
 
@@ -49,7 +49,7 @@ def rule(size: int, finer: bool = False) -> tuple[np.ndarray, np.ndarray]:
         weights = functools.reduce(np.multiply.outer, [c / c.sum()] * size).ravel()
         return nodes, np.log(weights)
     count = POINTS * (MORE if finer else 1)
-    half = norm.ppf(qmc.Sobol(size, seed=1 + finer).random(count))  # pyright: ignore[reportCallIssue]
+    half = scipy.stats.norm.ppf(scipy.stats.qmc.Sobol(size, seed=1 + finer).random(count))  # pyright: ignore[reportCallIssue]
     half = half @ np.linalg.inv(np.linalg.cholesky(half.T @ half / count)).T
     return np.concatenate([half, -half]), np.full(2 * count, -math.log(2 * count))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tractable.checks.report import Report, number
 from tractable.core import Data, Model, as_data
-from tractable.infer import infer
+from tractable.inference import infer
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import point
 from tractable.methods.search import standard_errors

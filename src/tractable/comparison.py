@@ -12,7 +12,7 @@ import jax.monitoring
 import numpy as np
 
 from tractable.core import Data, Model, as_data
-from tractable.infer import infer, looked_at
+from tractable.inference import infer, looked_at
 from tractable.methods import NUTS, Method
 from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
