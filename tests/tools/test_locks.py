@@ -119,5 +119,5 @@ def test_a_fork_neither_holds_nor_lets_go(tmp_path):
 def test_folders_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "run", tmp_path / ("n" * 300)):
-        with pytest.raises(CheckpointError, match="Expected to write .*choose another folder"):
+        with pytest.raises(CheckpointError, match=r"Expected to write .*choose another folder"):
             hold(folder)

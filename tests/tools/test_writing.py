@@ -53,7 +53,7 @@ def test_a_full_disk_is_called_one(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writing, "sync", full)
-    with pytest.raises(CheckpointError, match="the disk is full. Free some space"):
+    with pytest.raises(CheckpointError, match=r"the disk is full\. Free some space"):
         write_atomically(tmp_path / "a", b"content")
     assert not list(tmp_path.iterdir())
 

@@ -164,10 +164,12 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
             )
         for name, expected in sums.items():
             where = path.parent / name
+            if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link that leads out
+                raise ValueError(f"{path.name} names a file outside its folder")
             beside[name] = where.read_bytes()
             if hashlib.sha256(beside[name]).hexdigest() != expected:
                 raise ValueError(f"it is not what {path.name} was written with")
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
         ) from error
