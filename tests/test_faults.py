@@ -508,7 +508,8 @@ def test_killed(children):
     assert process.returncode == -signal.SIGKILL
     unbroken = tr.infer(MODEL, Y, LONG)
     phases = []
-    resumed = tr.infer(MODEL, Y, LONG, checkpoint=folder, progress=lambda phase, *_: phases.append(phase))
+    with pytest.warns(TractableWarning, match=rf"has gone \(process {process.pid} on .*taken over"):
+        resumed = tr.infer(MODEL, Y, LONG, checkpoint=folder, progress=lambda phase, *_: phases.append(phase))
     assert set(phases) == {"drawing"}  # no second warm-up
     np.testing.assert_array_equal(resumed.unconstrained, unbroken.unconstrained)
     assert not resumed.interrupted

@@ -22,6 +22,7 @@ from tractable.tools.settings import seeded
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt
+from tractable.tools.writing import write_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +115,7 @@ class Comparison:
             panel.suptitle(next(iter(self.posteriors.values())).names[index])
             overlay(panel, self, index)
         if path is not None:
-            canvas.savefig(path, dpi=150)
+            write_figure(path, canvas)
         return canvas
 
 

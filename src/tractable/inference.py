@@ -1,8 +1,10 @@
 """``infer`` runs a method on a model and data."""
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -13,12 +15,13 @@ from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
 from tractable.data.sharding import over_devices, rows_over
 from tractable.methods.abilities import needs
-from tractable.methods.method import ALIASES, METHODS, Method
+from tractable.methods.method import ALIASES, METHODS, Method, Outcome
 from tractable.methods.session import sitting
 from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Saver, check_resumable, identity
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.errors import CheckpointError, DataError, SettingsError
+from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt, tell
@@ -70,7 +73,8 @@ def infer(
     Raises:
         ModelError, DataError, SettingsError: before anything runs.
         RunError: a run that cannot go on; what was reached is in its ``partial``.
-        CheckpointError: a checkpoint that is damaged or belongs to another run.
+        CheckpointError: a checkpoint that is damaged or belongs to another run; a folder that another run writes; one
+            that cannot be written any more, what was reached in its ``partial``.
     """
     if not isinstance(method, Method):
         raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_meant(method)}")
@@ -100,11 +104,18 @@ def infer(
         run = identity(model, data, method, seed, held_out)
         return Saver(pathlib.Path(folder), run, resumable=checkpoint is not None)
 
-    with sitting(model, data, seed, progress, shard, opened, moments) as session:
-        outcome = method.learn(session._replace(held_out=held_out))
-    posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, held_out)
-    if folder is not None:
-        posterior.write(pathlib.Path(folder), streamed=method.chained)
+    with held(folder), _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
+        if folder is not None:
+            _check_disk(model, method, pathlib.Path(folder))
+        with sitting(model, data, seed, progress, shard, opened, moments) as session:
+            outcome = method.learn(session._replace(held_out=held_out))
+        posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, held_out)
+        if folder is not None:
+            try:
+                posterior.write(pathlib.Path(folder), streamed=method.chained)
+            except CheckpointError as error:
+                error.partial = outcome
+                raise
     if posterior.interrupted:
         asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain are there"
         there = asked if method.chained else "this is where it stood"
@@ -156,6 +167,30 @@ def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> N
     if held_out.fingerprint == data.fingerprint:
         raise DataError("infer(held_out=...) needs rows kept out of the fit; got those that are fitted.")
     preflight.check(model, held_out)
+
+
+@contextlib.contextmanager
+def _kept(posterior_of: Callable[[Outcome], Posterior]) -> Iterator[None]:
+    """Within, what a run had reached when its folder could not be written becomes a posterior in ``partial``."""
+    try:
+        yield
+    except CheckpointError as error:
+        if error.partial is not None:
+            error.partial = posterior_of(error.partial)
+        raise
+
+
+def _check_disk(model: Model, method: Method, folder: pathlib.Path) -> None:
+    """Draws go to a folder: its disk holds them, those of a run that goes on included."""
+    there = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
+    needed, free = method.bytes_kept(model), shutil.disk_usage(folder).free + there
+    if needed > free:
+        asked = method.settings()
+        raise SettingsError(
+            f"{asked['chains']} chains of {asked['draws']} draws of {model.space.size} numbers need "
+            f"{needed / 2**30:.1f} GiB; the disk of {folder} has {free / 2**30:.1f} GiB free. Use thin=, fewer draws, "
+            "draws='moments', or a folder on another disk."
+        )
 
 
 def _check_memory(model: Model, method: Method) -> None:

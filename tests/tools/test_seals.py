@@ -1,5 +1,6 @@
 """A run's folder that was damaged or changed is refused in a sentence, or what is read is what was written."""
 
+import hashlib
 import json
 import shutil
 import warnings
@@ -100,5 +101,23 @@ def test_seals_of_later_versions_and_files_without_one(tmp_path):
     assert read_sealed(path) == ({"a": 1}, None)
     for content in (b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"sealed": 1}', b'{"files": {}, "sha256": 0}'):
         path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="Restore the folder"):
+            read_sealed(path)
+
+
+def test_forged_manifests_reach_no_file_outside(tmp_path):
+    """Sealed as they should be, by someone else: paths that climb, are absolute or linked, and other forms."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "secret").write_bytes(b"secret")
+    (inside / "link").symlink_to(tmp_path / "secret")
+    path, known = inside / "about.json", hashlib.sha256(b"secret").hexdigest()
+    for name in ("../secret", str(tmp_path / "secret"), "link", "a/../../secret", "\0", "n" * 300):
+        path.write_text(json.dumps(sealed({"sealed": 1, "files": {name: known}})))
+        with pytest.raises(CheckpointError, match="Restore the folder") as caught:
+            read_sealed(path)
+        assert len(name) == 300 or name == "\0" or "outside its folder" in str(caught.value)
+    for files in ([], None, 3, {"link": None}, {"link": {}}):
+        path.write_text(json.dumps(sealed({"sealed": 1, "files": files})))
         with pytest.raises(CheckpointError, match="Restore the folder"):
             read_sealed(path)

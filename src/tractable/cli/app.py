@@ -33,6 +33,11 @@ def command(function: Callable) -> Callable:
         except TractableError as error:
             say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
+        except BrokenPipeError:  # whoever read what is printed has gone
+            raise
+        except OSError as error:
+            say(f"{error}. Mend that, or choose another folder or file.", "red")
+            raise typer.Exit(FAULT) from None
 
     return app.command()(spoken)
 

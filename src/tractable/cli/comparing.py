@@ -15,11 +15,14 @@ from tractable.cli.speech import FAULT, end, say
 from tractable.cli.task import Task
 from tractable.comparison import Comparison
 from tractable.comparison import compare as side_by_side
+from tractable.methods import Method
 from tractable.models.gallery import EXAMPLES
 from tractable.pages.comparison import results_table
 from tractable.pages.page import write_comparison_page
 from tractable.pages.terminal import to_terminal
+from tractable.tools.locks import held
 from tractable.tools.progress import progress_of
+from tractable.tools.writing import write_table
 
 
 def compare(
@@ -29,6 +32,11 @@ def compare(
     chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
     chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
+    with held(folder):
+        _compare(task, chosen, seed, folder, quiet)
+
+
+def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: bool) -> None:
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
     # What is known exactly, else a run of NUTS; every distance of a network's moments is NaN.
@@ -39,7 +47,7 @@ def compare(
         )
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
-    found.table.to_csv(folder / "comparison.csv")
+    write_table(folder / "comparison.csv", found.table, index=True)
     if found.posteriors:
         write_comparison_page(folder, found, title=f"{task.name}: methods side by side")
         if task.kind.has_reference:

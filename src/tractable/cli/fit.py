@@ -15,6 +15,8 @@ from tractable.cli.task import Request, Result, Task
 from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
+from tractable.tools.locks import held
+from tractable.tools.writing import as_written, write_table
 
 
 def fit(model: str, arguments: Arguments, how: How) -> None:
@@ -35,15 +37,16 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
 
     folder = how.out if how.out is not None else fresh(f"{task.name}-{kind.folder or method.label}")
     about = {"problem": task.spec, "method": method.settings(), "seed": seed}
-    if not saved:
-        write_run(folder, about)
-    if not how.quiet:
-        say(f"{kind.learner or method.label} on {task.label}, into {folder}")
-    with left_only_with_results(folder, new=not saved):
-        result = kind.learn(task, method, seed, folder, how.progress)
-    if not saved:
-        write_run(folder, about)  # with what was chosen
-    conclude(task, result, folder, how.quiet)
+    with held(folder):
+        if not saved:
+            write_run(folder, about)
+        if not how.quiet:
+            say(f"{kind.learner or method.label} on {task.label}, into {folder}")
+        with left_only_with_results(folder, new=not saved):
+            result = kind.learn(task, method, seed, folder, how.progress)
+        if not saved:
+            write_run(folder, about)  # with what was chosen
+        conclude(task, result, folder, how.quiet)
 
 
 def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
@@ -66,7 +69,9 @@ def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        table = pd.read_csv(folder / "comparison.csv", index_col=0).drop(columns=show.BESIDE, errors="ignore")
+        table = as_written(pd.read_csv(folder / "comparison.csv", index_col=0)).drop(
+            columns=show.BESIDE, errors="ignore"
+        )
         console.print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
@@ -95,9 +100,5 @@ def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
     if request.calibrate is not None and not kind.calibrates:
         raise DataError(f"--calibrate is for intervals of a number; a {kind.noun or kind.name} gives none.")
     found = kind.predict(folder, spec, new, request)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.suffix == ".csv":
-        found.to_csv(out, index=False)
-    else:
-        found.to_parquet(out, index=False)
+    write_table(out, found)
     typer.echo(f"{len(found)} {kind.row_noun} in {out}")

@@ -11,6 +11,7 @@ from tractable.data.encoder import Encoder
 from tractable.data.files import places
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
+from tractable.tools.locks import LOCK
 
 RUN = "run.json"
 
@@ -27,8 +28,9 @@ def fresh(name: str) -> Path:
             folder.mkdir(parents=True)
             return folder
         except FileExistsError:
-            continue
-    raise RuntimeError(f"runs/ holds 100,000 folders named {name}.")
+            if not folder.parent.is_dir():
+                break
+    raise CheckpointError(f"No folder runs/{name} can be made; choose one by --out.")
 
 
 @contextlib.contextmanager
@@ -37,14 +39,13 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if new and {path.name for path in folder.iterdir()} <= {RUN}:
+        if new and folder.is_dir() and {path.name for path in folder.iterdir()} <= {RUN, LOCK}:
             shutil.rmtree(folder)
         raise
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
     """Leave in a folder what its run is of: enough to go on, to report and to predict."""
-    folder.mkdir(parents=True, exist_ok=True)
     checkpoint.write_sealed(folder / RUN, entries)
 
 

@@ -32,6 +32,7 @@ from tractable.results.posterior import Posterior
 from tractable.selection import CRITERIA, Selection, select
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, listing, tell
+from tractable.tools.writing import as_written, write_table
 
 NAME = "gaussian-mixture"
 MOST = 1000  # components
@@ -158,8 +159,8 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
         changes["held-out"] = -encoder.log_scales(task.held_out.y).mean()
     table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
     found.posterior.write(folder)
-    components(found.posterior, task).frame(len(rows)).to_csv(folder / "components.csv", index=False)
-    table.to_csv(folder / "criterion.csv", index=False)
+    write_table(folder / "components.csv", components(found.posterior, task).frame(len(rows)))
+    write_table(folder / "criterion.csv", table)
     task.spec["chosen"] = found.components
     return Result(found.posterior, dataclasses.replace(found, table=table))
 
@@ -232,7 +233,7 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    tried = pd.read_csv(folder / "criterion.csv")
+    tried = as_written(pd.read_csv(folder / "criterion.csv"))
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 

@@ -14,6 +14,7 @@ import pyarrow
 from tractable.data.arrays import UNREADABLE, mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
+from tractable.tools.writing import as_written
 
 ARRAYS = (".npz", ".npy")
 USUAL = ("x_train", "x", "data")  # arrays that are meant where nothing is said
@@ -69,7 +70,7 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
         distinct(names, str(path))
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
-            return pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how)
+            return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} is empty; expected a header and rows.") from error
     except UnicodeDecodeError as error:

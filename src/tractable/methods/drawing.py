@@ -15,7 +15,7 @@ from tractable.core import Model, whole
 from tractable.data.rows import Data
 from tractable.methods.method import Method, Outcome, Program, Session
 from tractable.methods.session import PARTS
-from tractable.tools.errors import ModelError
+from tractable.tools.errors import CheckpointError, ModelError
 from tractable.tools.leaves import beneath, nested, restored
 from tractable.tools.settings import Count, at_least
 
@@ -136,7 +136,13 @@ class Drawing(Method):
             self.watch(info, states, session)
             if saver is not None:
                 now = chains._replace(groups=done, states=states, moments=moments, surplus={})
-                saver.save(now, None if session.moments else {POSITION: drawn, **info})
+                try:
+                    saver.save(now, None if session.moments else {POSITION: drawn, **info})
+                except CheckpointError as error:
+                    if error.partial is not None:
+                        reached = self.belief(error.partial, session.model, chains.thin)
+                        error.partial = Outcome(reached, chains.found, {}, True)
+                    raise
             session.say("drawing", done * shape.kept, groups * shape.kept)
 
         kept = saver is None and not session.moments

@@ -19,6 +19,7 @@ from matplotlib.image import imsave
 
 from tractable.pages.exhibit import Exhibit, Figure, Picture, Value, cell, text
 from tractable.pages.style import MATPLOTLIB, STAND_IN
+from tractable.tools.writing import write_atomically
 
 HERE = pathlib.Path(__file__).parent
 SIGNS = {"trust": "M3 8.5l3.3 3.3L13 4.6", "caution": "M8 3v6M8 12.4v.2"}  # else a cross
@@ -29,8 +30,7 @@ TALL = 30  # rows of a table before it scrolls
 def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
     """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path."""
     path = pathlib.Path(folder) / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html(title, exhibits, by), encoding="utf-8")
+    write_atomically(path, html(title, exhibits, by).encode())
     return path
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -17,7 +18,7 @@ import tomli_w
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
 from tractable.core import Batch, Data, Model, whole
-from tractable.methods.drawing import POSITION
+from tractable.methods.drawing import POSITION, joined
 from tractable.methods.method import Method
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools import checkpoint as files
@@ -26,6 +27,7 @@ from tractable.tools.errors import CheckpointError, ModelError
 from tractable.tools.leaves import flattened, nested
 from tractable.tools.programs import calls_back, fingerprint
 from tractable.tools.words import tell
+from tractable.tools.writing import disk_errors, write_atomically, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +60,7 @@ class Saver:
         saved = opened(folder, run)
         self.store: DrawStore | None = None
         if saved is None:
-            self._clear()
+            discard_draws(folder)
             if resumable:
                 self.save({})  # whose folder this is, however soon the run ends
             return
@@ -69,22 +71,37 @@ class Saver:
         self.step, leaves, manifest = saved
         self.resume = leaves or None
         if not manifest["streamed"]:
-            self._clear()
+            discard_draws(folder)
         else:
             self.store = store_of(folder)
             self.store.truncate(manifest["draws"])
 
-    def _clear(self) -> None:
-        """Draws that no checkpoint vouches for: a run killed before its first save, or the result of one."""
-        if (self.folder / "draws.zarr").exists():
-            shutil.rmtree(self.folder / "draws.zarr")
-
     def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        """Where the run stands, and what was drawn since the last time, each (chain, draw, ...)."""
-        if drawn is not None:
-            if self.store is None:
-                self.store = new_store(self.folder, drawn)
-            self.store.append(drawn)
+        """Where the run stands, and what was drawn since the last time, each (chain, draw, ...).
+
+        Raises:
+            CheckpointError: they cannot be written; its ``partial`` has the traces of all draws that there still are.
+        """
+        before = 0
+        try:
+            if drawn is not None:
+                self.store = new_store(self.folder, drawn) if self.store is None else self.store
+                before = self.store.count
+                self.store.append(drawn)
+            self._save(standing)
+        except CheckpointError as error:
+            if drawn is not None:
+                error.partial = joined(self._still_there(before), drawn)
+            raise
+
+    def _still_there(self, count: int) -> dict[str, np.ndarray]:
+        """The first draws, where their folder can be read."""
+        try:
+            return {n: a[:, :count] for n, a in self.drawn().items()} if count else {}
+        except CheckpointError:
+            return {}
+
+    def _save(self, standing: PyTree) -> None:
         if self.resumable:
             self.step += 1
             about = {"identity": self.run, "streamed": self.store is not None}
@@ -100,7 +117,8 @@ class Saver:
 
 def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
     """The newest checkpoint of a run's folder, made if missing; another run's is an error."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     saved = files.load(folder / "checkpoint")
     if saved is None:
         if (folder / RESULT).exists():
@@ -123,6 +141,24 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
     chains, draws = next(iter(traces.values())).shape[:2]
     return DrawStore.create(folder / "draws.zarr", fields, chains=chains, chunk=max(draws, 1))
+
+
+def discard_draws(folder: pathlib.Path) -> None:
+    """Delete the draws of a run that no checkpoint vouches for; a CheckpointError of what no run wrote."""
+    path = folder / "draws.zarr"
+    if not os.path.lexists(path):
+        return
+    try:
+        ours = not path.is_symlink() and bool(store_of(folder))
+    except CheckpointError:
+        ours = False
+    if not ours:
+        raise CheckpointError(
+            f"{path} is in the way: it is not what a run of tractable wrote, or it is damaged, so it is not deleted. "
+            "Move it, or choose another folder."
+        )
+    with disk_errors(path):
+        shutil.rmtree(path)
 
 
 def store_of(folder: pathlib.Path) -> "DrawStore":
@@ -207,21 +243,22 @@ def write(
 
     The last is written last, with the checksums of the others; draws have their own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     beside = ["settings.toml", "summary.csv"]
     if not isinstance(belief, Draws):
         arrays = {f.name: getattr(belief, f.name) for f in dataclasses.fields(belief) if f.name not in MADE_AGAIN}
         saved = files.save(folder / "belief", flattened(arrays), {"kind": belief.kind}, step=0)
         beside.append(f"belief/{saved.name}/manifest.json")
     elif not streamed:
-        shutil.rmtree(folder / "draws.zarr", ignore_errors=True)
+        discard_draws(folder)
         traces = {POSITION: np.asarray(belief.positions), **{n: np.asarray(a) for n, a in belief.info.items()}}
         new_store(folder, traces).append(traces)
     if belief.network is not None:
         saved = save_network(model, belief.network, folder)
         beside.append(f"{NETWORK}/{saved.name}/manifest.json")
-    files.write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
-    files.write_atomically(folder / "summary.csv", summary.to_csv().encode())
+    write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
+    write_table(folder / "summary.csv", summary, index=True)
     files.write_sealed(folder / RESULT, about | {"tractable": __version__}, beside)
 
 

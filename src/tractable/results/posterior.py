@@ -35,16 +35,18 @@ from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
-from tractable.results.folder import RESULT, model_fingerprint, write
+from tractable.results.folder import RESULT, discard_draws, model_fingerprint, write
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError
 from tractable.tools.forks import check_unforked
+from tractable.tools.locks import held
 from tractable.tools.settings import Count, Share, expect, seeded
 from tractable.tools.shared import recipe
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
+from tractable.tools.writing import disk_errors
 
 PyTree = Any
 TOLD = 30  # numbers of something derived, at most, that a summary lists
@@ -508,16 +510,19 @@ class Posterior(Learnt):
         Args:
             overwrite: put it in place of a posterior that is there, once it is written.
         """
-        folder = pathlib.Path(path)
+        with held(path):
+            self._save(pathlib.Path(path), overwrite)
+
+    def _save(self, folder: pathlib.Path, overwrite: bool) -> None:
         there = [folder / name for name in ("draws.zarr", "belief", "fitted") if (folder / name).exists()]
         if not there:
             return self.write(folder)
         if not overwrite:
             raise CheckpointError(f"{folder} already holds draws; choose another folder, or give overwrite=True.")
-        with tempfile.TemporaryDirectory(dir=folder) as fresh:
+        with disk_errors(folder), tempfile.TemporaryDirectory(dir=folder) as fresh:
             self.write(pathlib.Path(fresh))
             for old in there:
-                shutil.rmtree(old)
+                discard_draws(folder) if old.name == "draws.zarr" else shutil.rmtree(old)
             for new in sorted(pathlib.Path(fresh).iterdir(), key=lambda new: new.name == RESULT):  # the seal last
                 new.replace(folder / new.name)
 

@@ -18,6 +18,7 @@ from tractable.sbc.calibration import Calibration
 from tractable.sbc.runs import Problem, Record, no_draws, records
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.leaves import nested
+from tractable.tools.locks import held
 from tractable.tools.programs import fingerprint
 from tractable.tools.settings import at_least, expect, seeded
 from tractable.tools.stopping import ending
@@ -95,6 +96,7 @@ def calibrate(
         return None if checkpoint is None else Saver(pathlib.Path(checkpoint), _identity(problem))
 
     with (
+        held(checkpoint),
         sitting(model, data, seed, progress, opened=opened) as session,
         warnings.catch_warnings(action="ignore", category=TractableWarning),
     ):

@@ -18,6 +18,7 @@ from tractable.sbc.runs import LIKELIHOOD
 from tractable.tools import checkpoint as files
 from tractable.tools.errors import CheckpointError
 from tractable.tools.words import counted
+from tractable.tools.writing import write_figure, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,14 +211,14 @@ class Calibration:
             if i is not None:
                 part.suptitle(self.names[i])
                 panel(part, self.ranks[:, i], self.draws)
-        canvas.savefig(path, dpi=150)
+        write_figure(path, canvas)
 
     def save(self, path: str | Path) -> None:
         """Write ranks and names into a folder that ``Calibration.load`` reads, and ``summary.csv``; no pickles."""
         folder, about = Path(path), {n: getattr(self, n) for n in ("names", "draws", "method", "asked", "interrupted")}
         arrays = {name: getattr(self, name) for name in ("ranks", "index", "effective", "rhat")}
         files.save(folder / FOLDER, arrays, about | {"failures": self.failures}, step=0)
-        files.write_atomically(folder / "summary.csv", self.summary().to_csv().encode())
+        write_table(folder / "summary.csv", self.summary(), index=True)
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":

@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, a power cut, a full disk and a flipped bit."""
 
-import errno
 import hashlib
 import json
 import math
@@ -9,7 +8,6 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 
 from tractable.tools.errors import CheckpointError
 from tractable.tools.words import tell
+from tractable.tools.writing import disk_errors, sync, write_atomically, write_synced
 
 _FORMAT = 1
 _OWN_ENTRIES = ("step", "arrays", "format", "npz_bytes", "sha256")
@@ -119,19 +118,6 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture."""
-    path = Path(path)
-    tmp = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    with disk_errors(path):
-        try:
-            _write_synced(tmp, content)
-            os.replace(tmp, path)
-            sync(path.parent)
-        finally:
-            tmp.unlink(missing_ok=True)
-
-
 def sealed(entries: Mapping) -> dict:
     """``entries`` as JSON would give them back, with their SHA-256 as one more entry."""
     entries = plain(entries)
@@ -178,40 +164,16 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
             )
         for name, expected in sums.items():
             where = path.parent / name
+            if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link that leads out
+                raise ValueError(f"{path.name} names a file outside its folder")
             beside[name] = where.read_bytes()
             if hashlib.sha256(beside[name]).hexdigest() != expected:
                 raise ValueError(f"it is not what {path.name} was written with")
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{where} is damaged, or was changed by hand ({error}). Restore the folder from a copy, or run again."
         ) from error
     return entries, beside
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError while ``path`` is written into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else str(error)
-        todo = "Free some space" if full else "Mend that"
-        raise CheckpointError(
-            f"Expected to write {path}, but {reason}. {todo} or choose another folder; what was saved "
-            "before is untouched."
-        ) from error
-
-
-def sync(path: Path) -> None:
-    """Force a file or a folder's list of names to the disk, so that it outlives a power cut."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -256,13 +218,8 @@ def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
         np.savez(file, allow_pickle=False, **arrays)
     sync(npz)
     entries = sealed({**entries, "npz_bytes": npz.stat().st_size})
-    _write_synced(tmp / "manifest.json", json.dumps(entries, indent=1).encode())
+    write_synced(tmp / "manifest.json", json.dumps(entries, indent=1).encode())
     sync(tmp)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    sync(path)
 
 
 def _discard(path: Path) -> None:

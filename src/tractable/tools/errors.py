@@ -1,5 +1,7 @@
 """One family of errors: each message says what was expected, what was got, and what to do."""
 
+from typing import Any
+
 
 class TractableError(Exception):
     """Anything this library raises on purpose."""
@@ -30,7 +32,12 @@ class RunError(TractableError, RuntimeError):
 
 
 class CheckpointError(TractableError, RuntimeError):
-    """A saved run is damaged, or belongs to another model, data set or configuration."""
+    """A saved run is damaged, belongs to another model, data set or configuration, or cannot be written.
+
+    What a run had learnt when its folder could no longer be written is in ``partial``, where there is something.
+    """
+
+    partial: Any = None
 
 
 class TractableWarning(UserWarning):

@@ -12,8 +12,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
 
-from tractable.tools.checkpoint import disk_errors, sealed, sync, unsealed, write_atomically
+from tractable.tools.checkpoint import sealed, unsealed
 from tractable.tools.errors import CheckpointError
+from tractable.tools.writing import disk_errors, sync, write_atomically
 
 Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
 

@@ -1,0 +1,171 @@
+"""One folder, one run: a lock that names its owner."""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tractable.tools.errors import CheckpointError
+from tractable.tools.words import tell
+from tractable.tools.writing import disk_errors
+
+LOCK = ".lock"  # in the run's folder, while the run lasts
+_mine = threading.local()  # .folders: those that this thread holds
+_open: set[int] = set()  # descriptors of this process
+
+
+@contextlib.contextmanager
+def held(folder: str | Path | None) -> Iterator[None]:
+    """Within, this thread alone writes ``folder``, which is made if missing; None needs no lock.
+
+    The system's own lock on a file: it ends with the process, however that ends. What is held in an outer ``held`` of
+    the same thread is held. The file says who holds it, since when.
+
+    Raises:
+        CheckpointError: another thread, process or host writes the folder, or it cannot be written.
+
+    Warns:
+        TractableWarning: the process that held it has gone without a word; its lock is taken over.
+    """
+    if folder is None:
+        yield
+        return
+    folder = Path(folder)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        known = folder.resolve()
+    mine = _mine.__dict__.setdefault("folders", set())
+    if known in mine:
+        yield
+        return
+    path = known / LOCK
+    with disk_errors(path):
+        descriptor = _taken(path)
+    mine.add(known)
+    try:
+        yield
+    finally:
+        mine.discard(known)
+        _let_go(path, descriptor)
+
+
+def _taken(path: Path) -> int:
+    """A descriptor of the lock's file, locked, with this process written in."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            locked = _lock(descriptor)
+            if locked is False or (locked is None and _lives(_owner(descriptor))):
+                raise CheckpointError(
+                    f"{path.parent} is written by another run: {_words(_owner(descriptor))}. Wait for it, or choose "
+                    "another folder."
+                )
+            if not _same(path, descriptor):  # it was let go, and its file deleted, between our two calls
+                os.close(descriptor)
+                continue
+            if before := _owner(descriptor):
+                _check_stale(path, before)
+            os.ftruncate(descriptor, 0)
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+            os.pwrite(descriptor, json.dumps({"process": os.getpid(), "host": _host(), "since": since}).encode(), 0)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+            raise
+        _open.add(descriptor)
+        return descriptor
+
+
+def _check_stale(path: Path, before: dict[str, object]) -> None:
+    if before.get("host") != _host():
+        raise CheckpointError(
+            f"{path.parent} is written by a run on another host: {_words(before)}. Wait for it; if it has ended, "
+            f"delete {path}, or choose another folder."
+        )
+    tell(f"{path.parent} was left by a run that has gone ({_words(before)}); its lock is taken over.")
+
+
+def _let_go(path: Path, descriptor: int) -> None:
+    if descriptor not in _open:  # of the process that this one was forked from
+        return
+    with contextlib.suppress(OSError):  # the folder may be gone
+        if _same(path, descriptor):
+            path.unlink()
+    _open.discard(descriptor)
+    os.close(descriptor)
+
+
+def _same(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(descriptor: int) -> dict[str, object]:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(owner: dict[str, object]) -> str:
+    if not owner:
+        return "its owner is not written yet"
+    here = " (this one)" if (owner.get("process"), owner.get("host")) == (os.getpid(), _host()) else ""
+    return f"process {owner.get('process')}{here} on {owner.get('host')}, since {owner.get('since')} UTC"
+
+
+def _lives(owner: dict[str, object]) -> bool:
+    """Whether a process of this host goes on; only asked where the file system has no locks."""
+    pid = owner.get("process")
+    return owner.get("host") == _host() and isinstance(pid, int) and psutil.pid_exists(pid)
+
+
+def _host() -> str:
+    return platform.node()
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int) -> bool:
+        os.lseek(descriptor, 2**20, os.SEEK_SET)  # behind what is written, which others read
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool | None:
+        """Whether the lock was taken; None where the file system has none, as some of clusters."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+
+def _in_child() -> None:
+    """A forked process holds nothing: the lock is its parent's, and ends with that."""
+    for descriptor in _open:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _open.clear()
+    _mine.__dict__.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_in_child)
