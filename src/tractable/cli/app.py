@@ -29,6 +29,7 @@ def command(function: Callable) -> Callable:
 
         try:
             with notes(), ending():
+                _check_paths(**kwargs)
                 function(*args, **kwargs)
         except TractableError as error:
             say(typed(str(error)), "red")
@@ -40,6 +41,18 @@ def command(function: Callable) -> Callable:
             raise typer.Exit(FAULT) from None
 
     return app.command()(spoken)
+
+
+def _check_paths(table: Path | None = None, new: Path | None = None, run: Path | None = None, **_: object) -> None:
+    """What is named must be there; asked here, before what takes seconds to import is imported."""
+    from tractable.cli.folders import NO_RUN, holds_a_run
+    from tractable.tools.errors import CheckpointError, DataError
+
+    for path in (table, new):
+        if path is not None and not path.exists():
+            raise DataError(f"{path} does not exist. Expected a .csv or .parquet file.")
+    if run is not None and not holds_a_run(run):
+        raise CheckpointError(NO_RUN.format(run))
 
 
 @command

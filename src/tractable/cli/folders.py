@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tractable.data.columns import Column
-from tractable.data.encoder import Encoder
-from tractable.data.files import places
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
 from tractable.tools.locks import LOCK
 
 RUN = "run.json"
+NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
 
 
 def holds_a_run(folder: Path) -> bool:
@@ -52,9 +50,7 @@ def write_run(folder: Path, entries: dict[str, Any]) -> None:
 def read_run(folder: Path) -> dict[str, Any]:
     """What ``write_run`` wrote, here or in version 0.1."""
     if not (folder / RUN).exists():
-        raise CheckpointError(
-            f"{folder} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
-        )
+        raise CheckpointError(NO_RUN.format(folder))
     entries, _ = checkpoint.read_sealed(folder / RUN)
     try:
         return entries | {"problem": upgrade(entries["problem"])}
@@ -72,6 +68,10 @@ def problem_in(folder: Path) -> dict[str, Any]:
 
 def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
     """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
+    from tractable.data.columns import Column  # pandas takes long to import, and most runs need no upgrade
+    from tractable.data.encoder import Encoder
+    from tractable.data.files import places
+
     spec = {"model": "glm", "missing": "drop" if spec.get("drop") else "raise", **spec}
     if "file" in spec:
         spec["table"] = spec.pop("file")
