@@ -26,6 +26,10 @@ LONGEST = (
 )  # fmt: skip
 
 
+MAPS = Path("/proc/self/maps")  # Linux's
+MOST_MAPS = 25_000  # one module adds some thousands
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, then those of most tests."""
     count = Counter(item.path for item in items)
@@ -42,10 +46,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_compilations() -> Iterator[None]:
-    """Every compiled program holds memory mappings, of which a process has 65,530: forget them after each module."""
+    """Every compiled program holds memory mappings, of which a process has 65,530: forget them before they run out.
+
+    Not after each module, since modules have hundreds of small programs in common.
+    """
     yield
-    jax.clear_caches()
-    gc.collect()
+    if not MAPS.exists() or len(MAPS.read_bytes().splitlines()) > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -47,13 +47,14 @@ from .sbc.calibrate import calibrate
 from .sbc.calibration import Calibration
 from .selection import Selection, select
 from .tools import schedules
+from .tools.cache import cache
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
     "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
     "FullRank", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Selection", "Through", "WakeSleep", "__version__", "approximations", "calibrate", "compare", "gradient_variance",
-    "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior", "models", "objectives",
-    "schedules", "select",
+    "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate", "compare",
+    "gradient_variance", "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior",
+    "models", "objectives", "schedules", "select",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are first used
 
 from tractable.checks.target import Target
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
 MEMORY = 6  # pairs of steps and gradients that L-BFGS keeps
@@ -133,7 +133,7 @@ def _overdispersed(
     return np.where(np.isfinite(found), found, centre)
 
 
-@compiled("model", "count")
+@compiled("model", "count", if_few=ROUGHLY)
 def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(key, count))
 

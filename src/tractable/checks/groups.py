@@ -9,7 +9,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Model
 from tractable.data.rows import Members
 from tractable.tools.integrals import rule
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 
 PLACES, GROUPS = 16, 512  # draws of θ and groups that are looked at, at most
 FINE, COARSE = 0.1, 0.5  # nats by which the log density's error may differ from draw to draw
@@ -37,7 +37,7 @@ def look(learnt: Learnt) -> list[Check]:
     return [Check("group integrals", error, verdict, sentence)]
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _errors(model: Model, positions: jax.Array, rows: tuple[jax.Array, Members]) -> jax.Array:
     """(s, groups) of each log p(y_g | θ_s): a finer rule's less the rule's."""
 

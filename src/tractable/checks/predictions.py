@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution
 
 from tractable.beliefs.check import Check
 from tractable.core import Data, Model
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
 ROWS = 100  # at which two sides are compared
@@ -176,7 +176,7 @@ def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
     return [Check("held-out surprise", surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
 
 
-@compiled("one", "other")
+@compiled("one", "other", if_few=ROUGHLY)
 def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, given: PyTree, keys: jax.Array) -> Any:
     """log p(y_i | θ_j, x) of every row, (row, i, j); y_i is drawn from p(y | θ_i, x)."""
 
@@ -190,7 +190,7 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
     return jax.lax.map(row, (given, keys), batch_size=10)
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log p(y | x) of every row, (row,), and of a y drawn from every draw, (row, draw), by the others."""
     count = positions.shape[0]
@@ -206,7 +206,7 @@ def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: ja
     return jax.lax.map(row, (given, y, keys), batch_size=10)
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _row_likelihoods(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
     return jax.lax.map(lambda z: model.log_likelihoods(model.params(z), rows), positions, batch_size=10)
 

@@ -24,12 +24,14 @@ def command(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def spoken(*args: Any, **kwargs: Any) -> None:
+        from tractable.tools.cache import cache_for_commands
         from tractable.tools.errors import TractableError
         from tractable.tools.stopping import ending
 
         try:
             with notes(), ending():
                 _check_paths(**kwargs)
+                cache_for_commands()
                 function(*args, **kwargs)
         except TractableError as error:
             say(typed(str(error)), "red")

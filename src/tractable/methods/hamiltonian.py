@@ -15,7 +15,7 @@ from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
-from tractable.tools.shared import compiled
+from tractable.tools.shared import PLAINLY, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -107,7 +107,7 @@ class HMC(NUTS):
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 
-@compiled("model", "method")
+@compiled("model", "method", if_few=PLAINLY)
 def _warm_up(model: Model, method: NUTS, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
     density = log_density(model, rows, flat=True)
 

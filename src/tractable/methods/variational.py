@@ -30,7 +30,7 @@ from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, is_number
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
 WEIGHED = 1000  # draws whose weights are looked at, at the end
@@ -299,7 +299,7 @@ def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, 
     return np.asarray(_weights(model, q, rows, phi, key), np.float64)
 
 
-@compiled("model", "q")
+@compiled("model", "q", if_few=ROUGHLY)
 def _weights(model: Model, q: Approximation, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     target = log_posterior(model, flat=True)
     batch = None if rows is None else whole(rows)

@@ -20,7 +20,7 @@ from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results.pointwise import replicated
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
 SEEN = 2000  # rows whose integral transforms are drawn
@@ -168,7 +168,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     return below, calibration.crps_draws(y, drawn, weights)
 
 
-@compiled("model", "each")
+@compiled("model", "each", if_few=ROUGHLY)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
     n = jax.tree.leaves(rows)[0].shape[0]

@@ -20,7 +20,7 @@ from tractable.models.causes import sample_of
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 from tractable.tools.words import counted
 
 PyTree = Any
@@ -316,7 +316,7 @@ def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, 
     return jax.vmap(row)(chunk, index)
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     def draw(at: tuple[PyTree, jax.Array]) -> PyTree:
         return _row_samples(model, jax.random.fold_in(key, at[1]), at[0], chunk, index)
@@ -324,7 +324,7 @@ def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 
 
-@compiled("model", "names")
+@compiled("model", "names", if_few=ROUGHLY)
 def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
     def one(theta: PyTree) -> dict[str, jax.Array]:
         found = {} if model.derived is None else model.derived(theta)
@@ -333,12 +333,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _row_likelihoods(model: Model, thetas: PyTree, chunk: PyTree) -> jax.Array:
     return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
 
-@compiled("model", "q")
+@compiled("model", "q", if_few=ROUGHLY)
 def _corrections(model, q, phi, positions, rows) -> jax.Array:
     target = log_density(model, rows, flat=True)
     return jax.lax.map(lambda z: target(z) - q.log_prob(phi, z), positions, batch_size=ABREAST)

@@ -19,7 +19,7 @@ from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.data.arrays import arrays_of, check_width, wide
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
-from tractable.tools.shared import compiled
+from tractable.tools.shared import ROUGHLY, compiled
 from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
@@ -250,7 +250,7 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(one)(rows, index)
 
 
-@compiled("model", "kind", "each")
+@compiled("model", "kind", "each", if_few=ROUGHLY)
 def _predict(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
     """Add draws to the sums of a chunk of rows; and what intervals are made of, (r, ..., draws × each)."""
 
@@ -349,7 +349,7 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     return np.concatenate(done)
 
 
-@compiled("model")
+@compiled("model", if_few=ROUGHLY)
 def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, rows: PyTree) -> jax.Array:
     def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
         theta, log_weight = draw
