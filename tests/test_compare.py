@@ -14,7 +14,7 @@ from tractable.comparison import COLUMNS, as_reference, interesting, labels, sto
 from tractable.inference import infer
 from tractable.models import linear
 from tractable.models.gallery import example
-from tractable.tools.errors import SettingsError
+from tractable.tools.errors import SettingsError, TractableWarning
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +210,16 @@ def test_labels_and_stopwatch():
     with stopwatch() as clock:
         jax.jit(lambda x: jax.numpy.sin(x) * 3.21)(1.0).block_until_ready()
     assert clock["compiling"] > 0 and clock["seconds"] >= 0
+
+
+def test_a_reference_is_run_where_it_is_cheap_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(prior=dist.Beta(2.0, 2.0), likelihood=lambda p: dist.Bernoulli(p))
+    data, few = Data(np.array([1, 0, 1, 1])), RandomWalk(draws=50, warmup=50)
+    heard = []
+    asked = compare(model, data, [MAP()], reference=few, on_result=lambda label, _: heard.append(label))
+    assert heard == ["map", "reference"] and asked.reference.posterior.method is few
+    monkeypatch.setattr(sys.modules["tractable.comparison"], "OPERATIONS", 1.0)
+    with pytest.warns(TractableWarning, match=r"No reference is run, as NUTS is forecast to take about [\d,]+ minutes"):
+        left = compare(model, data, [MAP()])
+    assert left.reference is None and list(left.posteriors) == ["map"]
+    assert np.isnan(left.table.loc["map", "mean error"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax.monitoring
 import numpy as np
 
+from tractable.checks.target import Target, gradient_work
 from tractable.core import Data, Model, as_data
 from tractable.inference import infer, looked_at
 from tractable.methods import NUTS, Method
@@ -21,7 +22,7 @@ from tractable.tools.errors import SettingsError, TractableError
 from tractable.tools.settings import seeded
 from tractable.tools.shown import as_html
 from tractable.tools.stopping import ending
-from tractable.tools.words import nearest, spelt
+from tractable.tools.words import nearest, spelt, tell
 from tractable.tools.writing import write_figure
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ FORMS = {
 }  # fmt: skip
 PANELS = 4
 LEFT_OUT = 1000  # rows
+LEAPFROGS = 15  # a transition of NUTS, about
+OPERATIONS = 3e11  # a minute, about
+SEEN = 10_000  # rows by which work is counted
 SMOOTHED = 4000  # draws of a density estimate, at most
 
 
@@ -128,8 +132,9 @@ def compare(
     *,
     seed: int = 0,
     held_out: Data | PyTree = None,
-    reference: Mapping[str, tuple] | Posterior | None = None,
+    reference: Mapping[str, tuple] | Posterior | Method | None = None,
     progress: bool | Callable | None = None,
+    on_result: Callable[[str, Posterior], object] | None = None,
 ) -> Comparison:
     """Run several methods on one model and measure each against the same answer.
 
@@ -139,7 +144,9 @@ def compare(
         held_out: data that no method sees, for the log predictive density.
         reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers,
             each with a third element where it is known: the marginal density, a function of one value, or a
-            list of them, one a number. Or a Posterior. None makes a run of NUTS after the others, shown as "reference".
+            list of them, one a number. Or a Posterior. Or a method, which runs after the others and is shown as
+            "reference": None takes NUTS where it is forecast to take a minute or less, and warns where it is not run.
+        on_result: called with the label and the posterior of each method as it ends.
 
     Returns:
         A Comparison, whose table has the columns
@@ -172,11 +179,15 @@ def compare(
         got = repr(strangers[0]) if strangers else "none"
         raise SettingsError(f"compare expects a list of methods such as [MAP(), NUTS()]; got {got}.")
     data, held_out = (None if d is None else as_data(d) for d in (data, held_out))
-    known = None if reference is None else as_reference(model, reference)
+    asked, known = NUTS(), None
+    if isinstance(reference, Method):
+        asked = reference
+    elif reference is not None:
+        known = as_reference(model, reference)
     jobs = [(label, method, seed) for label, method in zip(labels(methods), methods, strict=True)]
-    if known is None:
+    if known is None and (reference is not None or affords_reference(model, data)):
         # Last, as it was not asked for. Another seed: a NUTS among the methods is to be compared, not copied.
-        jobs.append(("reference", NUTS(), (seed + 1) % 2**32))
+        jobs.append(("reference", asked, (seed + 1) % 2**32))
     posteriors, failures, rows, posterior = {}, {}, {}, None
     for label, method, its_seed in jobs:
         try:
@@ -187,6 +198,8 @@ def compare(
                 rows[label] = {"verdict": posterior.report().verdict}
                 break
             posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
+            if on_result is not None:
+                on_result(label, posterior)
         except TractableError as error:
             failures[label], rows[label] = str(error), {"verdict": "failed"}
             continue
@@ -202,6 +215,25 @@ def compare(
     rows = {"reference": rows.pop("reference"), **rows} if "reference" in rows else rows
     table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
     return Comparison(table, posteriors, failures, known, interrupted)
+
+
+def affords_reference(model: Model, data: Data | None) -> bool:
+    """Whether NUTS is forecast to take a minute or less, by its gradients' operations as the compiler counts them.
+
+    Warns:
+        TractableWarning: it is not, with the forecast and how to have it all the same.
+    """
+    method, few = NUTS(), data is None or data.size <= SEEN
+    rows = None if data is None else data.first(SEEN)
+    work = gradient_work(Target(model), rows) * (1 if data is None or few else data.size / SEEN)
+    minutes = method.chains * (method.warmup + method.draws) * LEAPFROGS * work / OPERATIONS
+    if minutes <= 1:
+        return True
+    tell(
+        f"No reference is run, as NUTS is forecast to take about {minutes:,.0f} minutes; mean error and sd ratio stay "
+        "empty. Pass reference=NUTS() to have it all the same, or another method, a posterior or known moments."
+    )
+    return False
 
 
 def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:

@@ -24,15 +24,11 @@ def command(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def spoken(*args: Any, **kwargs: Any) -> None:
-        from tractable.tools.cache import cache_for_commands
         from tractable.tools.errors import TractableError
-        from tractable.tools.stopping import ending
 
         try:
-            with notes(), ending():
-                _check_paths(**kwargs)
-                cache_for_commands()
-                function(*args, **kwargs)
+            _check_paths(**kwargs)
+            _run(functools.partial(function, *args, **kwargs))
         except TractableError as error:
             say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
@@ -43,6 +39,16 @@ def command(function: Callable) -> Callable:
             raise typer.Exit(FAULT) from None
 
     return app.command()(spoken)
+
+
+def _run(function: Callable) -> None:
+    """What a command does, with JAX, its programs of earlier commands, and signals that end it in good order."""
+    from tractable.tools.cache import cache_for_commands
+    from tractable.tools.stopping import ending
+
+    cache_for_commands()
+    with notes(), ending():
+        function()
 
 
 def _check_paths(table: Path | None = None, new: Path | None = None, run: Path | None = None, **_: object) -> None:

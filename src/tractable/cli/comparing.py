@@ -43,8 +43,9 @@ def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: b
     reference = exact(task) if task.kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
     with progress_of(False if quiet else None) as heard:
         found = side_by_side(
-            task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=heard
-        )
+            task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=heard,
+            on_result=None if quiet else lambda label, found: say(f"{label}: {found.report().verdict}"),
+        )  # fmt: skip
     settings = [method.settings() for method in chosen]
     write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
     write_table(folder / "comparison.csv", found.table, index=True)

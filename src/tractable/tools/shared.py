@@ -20,8 +20,8 @@ from tractable.tools.errors import CheckpointError
 PyTree = Any
 HOME = "tractable."
 FEW = 1 << 14  # numbers that a program without a long loop goes through in less time than it takes to compile
-# Options of XLA on processors; both may round otherwise. PLAINLY compiles in half the time, and loops are up to a quarter
-# slower; ROUGHLY compiles in a fifth of the time, and runs at a third of the speed.
+# Options of XLA on processors; both may round otherwise. PLAINLY compiles in half the time, and loops are up to a
+# quarter slower; ROUGHLY compiles in a fifth of the time, and runs at a third of the speed.
 PLAINLY = {"xla_cpu_use_fusion_emitters": False}
 ROUGHLY = PLAINLY | {
     "xla_backend_optimization_level": 0,

@@ -1,0 +1,98 @@
+"""What a first answer waits for: imports, and programs that were compiled before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tractable.tools import cache
+from tractable.tools.errors import SettingsError
+from tractable.tools.shared import FEW, ROUGHLY, compiled
+
+
+def said(code: str, **environment: str) -> list[str]:
+    """The words that a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["report", "nosuch"], ["fit", "nosuch.csv"], ["predict", "no", "a.csv"]]
+)
+def test_what_needs_no_model_waits_for_no_jax(command: list[str], tmp_path: Path) -> None:
+    code = f"""
+import sys
+from tractable.cli import main
+sys.argv = ["tractable", *{command!r}]
+try:
+    main()
+except SystemExit:
+    pass
+print("heavy:", *({{"jax", "pandas", "scipy", "sklearn"}} & set(sys.modules)))
+"""
+    assert said(code)[-1] == "heavy:"
+
+
+def test_functions_are_not_hidden_by_files() -> None:
+    code = "import tractable.inference, tractable.comparison, tractable.selection, tractable as tr;"
+    assert (
+        said(code + "print(*(callable(f) for f in (tr.infer, tr.compare, tr.select, tr.load, tr.calibrate)))")
+        == ["True"] * 5
+    )
+
+
+def test_a_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    code = f"""
+import jax, jax.numpy as jnp, tractable as tr
+from collections import Counter
+seen = Counter()
+jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/", 1)[-1]]))
+tr.cache({str(tmp_path)!r})
+jax.jit(lambda x: jnp.sin(x) * 2)(1.0)
+print(seen["cache_hits"], seen["cache_misses"])
+"""
+    first, second = said(code), said(code)
+    assert int(first[0]) == 0 and int(first[1]) > 0, "all was new"
+    assert second == [first[1], "0"], "and all was found"
+
+
+def test_what_was_written_first_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age in range(10):
+        path = tmp_path / str(age)
+        path.write_bytes(bytes(100))
+        os.utime(path, (age, age))
+    monkeypatch.setattr(cache, "MOST", 1000)
+    cache._prune(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 10, "all may stay"
+    monkeypatch.setattr(cache, "MOST", 800)
+    cache._prune(tmp_path)
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="cannot be written"):
+        cache.cache(tmp_path / "file" / "below")
+
+
+def test_programs_over_few_numbers_give_what_others_do() -> None:
+    """Below ``FEW`` numbers other options, and the same answer; traced as part of another program, none."""
+
+    @compiled("power", if_few=ROUGHLY)
+    def sums(power: int, x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.exp(-(x**power)))
+
+    for size in (10, FEW + 1):
+        x = jnp.linspace(0.0, 3.0, size)
+        np.testing.assert_allclose(sums(2, x), np.sum(np.exp(-(np.asarray(x) ** 2))), rtol=1e-12)
+    twice = jax.jit(jax.vmap(lambda x: sums(2, x)))(jnp.ones((2, 3)))
+    np.testing.assert_allclose(twice, 3 * np.exp(-1.0), rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(lambda x: sums(2, x))(jnp.ones(1)), -2 * np.exp(-1.0), rtol=1e-12)
+    assert sums._if_few._cache_size() == 1, "the long array was compiled in full"
