@@ -11,7 +11,9 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from tractable.beliefs.check import Check
+from tractable.checks.censoring import completed
 from tractable.core import Data, Model
+from tractable.models.censoring import censors
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
@@ -194,10 +196,14 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
 def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log p(y | x) of every row, (row,), and of a y drawn from every draw, (row, draw), by the others."""
     count = positions.shape[0]
+    censored = censors(model, given)
 
     def row(at: tuple[PyTree, PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x, seen, key = at
-        own = _log_probs(model, positions, x, _drawn(model, positions, x, key))
+        drawn = _drawn(model, positions, x, key)
+        if censored:
+            seen = completed(drawn, seen, jax.random.fold_in(key, 1))
+        own = _log_probs(model, positions, x, drawn)
         own = jnp.where(jnp.eye(count, dtype=bool), -jnp.inf, own)
         one = jax.tree.map(lambda a: a[None], seen)
         told = jax.nn.logsumexp(_log_probs(model, positions, x, one)[0]) - jnp.log(count)

@@ -223,7 +223,7 @@ def _fixed(distribution: Distribution) -> bool:
     """Whether the support is the same whatever the parameters: others are checked by their density."""
     distribution = _base(distribution)
     # numpyro computes a support that depends on the parameters by a property; these too, though theirs does not.
-    names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits")
+    names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits", "Censored")
     support = inspect.getattr_static(type(distribution), "support", None)
     return type(distribution).__name__ in names or not isinstance(support, property)
 

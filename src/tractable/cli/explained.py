@@ -21,6 +21,7 @@ from tractable.data.targets import COUNTS
 from tractable.methods import Method
 from tractable.methods.inla import suited
 from tractable.models import gallery, linear, network
+from tractable.models.censoring import with_censoring
 from tractable.models.families import CLASSES, with_offset
 from tractable.models.formula import formula_model
 from tractable.models.network import PRIORS
@@ -54,6 +55,9 @@ OPTIONS = {
     "exclude": Option(list, ()),
     "weights": Option(),
     "exposure": Option(),
+    "censored": Option(),
+    "event": Option(),
+    "until": Option(),
     "sep": Option(),
     "decimal": Option(),
     "shifted": Option(lambda path: str(Path(path).resolve())),
@@ -61,6 +65,7 @@ OPTIONS = {
 FORMULA = {"formula": Option()}
 VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
 NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Option(weights_prior, PRIORS[0])}
+CENSORING = ("censored", "event", "until")
 OWN_MODEL = "--model, --hidden, --prior, --formula and --shifted are for a table; an example has a model of its own."
 
 
@@ -95,7 +100,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
         names = ", ".join(map(repr, frame.columns[:12]))
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = choices["missing"], choices["shifted"]
-    columns: dict[str, Any] = {name: choices[name] or "" for name in ("weights", "exposure")}
+    columns: dict[str, Any] = {name: choices[name] or "" for name in ("weights", "exposure", *CENSORING)}
     columns |= {"exclude": choices["exclude"], "formula": formula}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
@@ -104,6 +109,8 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     if missing != "raise":
         used = frame.columns if whole.formula is None else whole.formula.table.columns
         needed = [name for name in used if name not in choices["exclude"]] if missing == "drop" else [target]
+        bounds = (target, found.beside) if found.censoring == "upper" else ()  # either may be missing
+        needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if whole.formula is None else whole.formula.needed(frame)
     kept, rest = split(frame, target, bool(found.classes), choices["held_out"], needed)
@@ -136,6 +143,7 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
         family = "categorical" if family in CLASSES else family  # a network has no order of grades
         mlp = network.mlp(features, tuple(choices["hidden"]), classes if family == "categorical" else 1)
         model = network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
+    model = with_censoring(model) if encoder.target.censoring else model
     return with_offset(model) if family in COUNTS else model
 
 
@@ -198,6 +206,8 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
     if request.calibrate is not None:
         frame = read_table(request.calibrate, spec.get("sep"), spec.get("decimal"))
         target = encoder.target.name
+        if encoder.target.censoring:
+            raise DataError("--calibrate measures errors, and of rows that are censored there are none; leave it out.")
         if target not in frame:
             raise DataError(f"--calibrate needs rows with the target {target!r}; {request.calibrate} lacks it.")
         kept_out = as_rows(encoder, frame)

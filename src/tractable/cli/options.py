@@ -18,8 +18,8 @@ FitTable = Annotated[
 Example = Annotated[Text, Option(help="A built-in example; 'tractable examples' lists them.")]
 Target = Annotated[Text, Option(help="The column of TABLE to explain; the others are inputs.")]
 FAMILY = (
-    "Of the target: normal, lognormal, gamma, beta, poisson, negative-binomial, bernoulli, categorical or ordered; by "
-    "default told from its values, and said."
+    "Of the target: normal, lognormal, gamma, weibull, exponential, beta, poisson, negative-binomial, bernoulli, "
+    "categorical or ordered; by default told from its values, and said."
 )
 Family = Annotated[Text, Option(help=FAMILY)]
 FitFamily = Annotated[
@@ -37,6 +37,17 @@ Formula = Annotated[
 Exclude = Annotated[list[str] | None, Option(help="A column of TABLE that is no input; may be repeated.")]
 Weights = Annotated[Text, Option(help="A column that says how often each row counts.")]
 Exposure = Annotated[Text, Option(help="Of counts: a column, such as hours, that each row's rate is multiplied by.")]
+Censored = Annotated[
+    Text,
+    Option(
+        help="Of a target that is known up to a bound: a column that says in which rows, none, right or left, or 0, 1 "
+        "and -1: it is larger, or smaller, than the target says."
+    ),
+]
+Event = Annotated[
+    Text, Option(help="Of times: a column that says whether the event was seen; where not, it comes later.")
+]
+Until = Annotated[Text, Option(help="A column of upper bounds, of which the target is the lower one.")]
 Sep = Annotated[Text, Option(help="Between the columns of a .csv, such as ';'.  \\[default: ,]")]
 Decimal = Annotated[Text, Option(help="Of the numbers of a .csv, such as ','.  \\[default: .]")]
 HeldOut = Annotated[float, Option(help="Share of TABLE's rows kept back to score predictions; 0 for none.")]

@@ -19,7 +19,16 @@ from tractable.data.columns import (
 )
 from tractable.data.files import Frame, distinct
 from tractable.data.formula import Formula
-from tractable.data.targets import COUNTS, Target, decode_target, encode_target, fit_target
+from tractable.data.response import response
+from tractable.data.targets import (
+    COUNTS,
+    Target,
+    decode_target,
+    encode_censored,
+    encode_target,
+    fit_censored,
+    fit_target,
+)
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
@@ -141,7 +150,7 @@ def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
 
 class Encoded(NamedTuple):
     x: np.ndarray  # (n, D) float64
-    y: np.ndarray | None  # (n,) float64 or, for classes, int64; None where the table has no target
+    y: np.ndarray | None  # (n,) float64, for classes int64, (n, 2) bounds where censored; None of no target
     weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
     offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
     groups: dict[str, np.ndarray] | None = None  # of a formula: z (n, T) and group (n, T), as in ``Design``
@@ -163,6 +172,9 @@ def fit_encoder(
     weights: str = "",
     exposure: str = "",
     formula: str = "",
+    censored: str = "",
+    event: str = "",
+    until: str = "",
 ) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
@@ -180,6 +192,10 @@ def fit_encoder(
         exposure: of a target that is counts, a column of numbers > 0 that each row's rate is multiplied by.
         formula: such as "y ~ x*z + (1|school)", in place of all other columns (``formula.Formula``). Neither inputs nor
             the target are then scaled.
+        censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
+            as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
+        event: or a column that says whether it was seen, 1 or True, or else is right-censored, as in lifelines.
+        until: or a column of upper bounds, of which the target is the lower one; one of them may be missing.
 
     Raises:
         DataError: with the column, and where it helps the row, that cannot be used, and the remedy.
@@ -197,21 +213,24 @@ def fit_encoder(
     frame = _named(frame)
     if formula and exclude:
         raise DataError(f"exclude={listing(exclude)} is not for a formula, which sees the columns that it names.")
+    beyond = _censoring(censored, event, until)
     if formula:
-        return _fit_formula(frame, formula, target, missing, family, weights, exposure)
+        return _fit_formula(frame, formula, target, missing, family, weights, exposure, beyond)
     if target not in frame:
         raise DataError(
             f"The target {target!r} is not a column of the table; got {listing(frame.columns)}."
             f"{nearest(target, frame.columns)}"
         )
-    for named in (*exclude, *filter(None, (weights, exposure))):
+    for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named == target:
             raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == 1:
         raise DataError(f"The table has no column but the target {target!r}; expected inputs beside it.")
-    frame = _present(frame, _needed(list(frame.columns), target, missing), missing)
-    aim, others = fit_target(frame[target], family), [n for n in frame.columns if n not in (target, weights, exposure)]
+    frame = _present(frame, _needed(list(frame.columns), (target, beyond[1]), missing, beyond), missing)
+    aim, others = _aim(frame, target, beyond, family), [
+        name for name in frame.columns if name not in (target, weights, exposure, beyond[1])
+    ]  # fmt: skip
     if exposure:
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
@@ -222,17 +241,36 @@ def fit_encoder(
     return Encoder(columns, aim, missing, weights=weights, exposure=exposure)
 
 
+def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
+    """(what a column says, its name) of rows of which bounds are known; ("", "") where all were seen."""
+    given = [(what, name) for what, name in (("status", censored), ("event", event), ("upper", until)) if name]
+    if len(given) > 1:
+        raise DataError(f"censored=, event= and until= say the same thing; got {listing([n for _, n in given])}.")
+    return given[0] if given else ("", "")
+
+
+def _aim(frame: Frame, target: str, beyond: tuple[str, str], family: str | None) -> Target:
+    how, name = beyond
+    return fit_censored(frame[target], frame[name], how, family) if how else fit_target(frame[target], family)
+
+
 def _fit_formula(
-    frame: Frame, text: str, target: str, missing: str, family: str | None, weights: str, exposure: str
-) -> Encoder:
-    beside = [name for name in (weights, exposure) if name]
+    frame: Frame, text: str, target: str, missing: str, family: str | None, weights: str, exposure: str,
+    beyond: tuple[str, str],
+) -> Encoder:  # fmt: skip
+    text, told = response(text)
+    if told[0] and beyond[0] and told != beyond:
+        raise DataError(f"The formula says that {told[1]!r} tells what is censored, and so does {beyond[1]!r}.")
+    beyond = told if told[0] else beyond
+    beside = [name for name in (weights, exposure, beyond[1]) if name]
     formula = Formula(text, frame, beside)
     if target not in ("", formula.target):
         raise DataError(f"The formula {text!r} explains {formula.target!r}, not {target!r}; leave the target out.")
-    frame = _present(frame, _needed(list(formula.table.columns), formula.target, missing), missing)
+    needed = _needed(list(formula.table.columns), (formula.target, beyond[1]), missing, beyond)
+    frame = _present(frame, needed, missing)
     if missing == "impute":
         frame = formula.filled(frame, frame)
-    aim = fit_target(frame[formula.target], family)
+    aim = _aim(frame, formula.target, beyond, family)
     if aim.family == "categorical":
         raise DataError(
             f"A formula explains one number, or two classes; {formula.target!r} has {len(aim.classes)}. Say "
@@ -285,14 +323,14 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
     explained = encoder.target.name in frame
-    needed = _needed(wanted, encoder.target.name, encoder.missing)
+    needed = _needed_of(encoder, wanted)
     frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
     if encoder.formula is not None and encoder.missing == "impute":
         frame = encoder.formula.filled(frame)
     design = None if encoder.formula is None else encoder.formula.rows(frame)
     columns = [encode_column(column, frame[column.name]) for column in encoder.columns]
     x = np.concatenate(columns, axis=1) if design is None else design.x
-    y = encode_target(encoder.target, frame[encoder.target.name]) if explained else None
+    y = _encode_target(encoder.target, frame) if explained else None
     offset = None
     if design is not None:
         offset = design.offset
@@ -309,7 +347,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
 def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
     frame = _named(frame)
-    needed = _needed(_wanted(encoder, frame), encoder.target.name, encoder.missing)
+    needed = _needed_of(encoder, _wanted(encoder, frame))
     return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
 
 
@@ -338,7 +376,9 @@ def _named(frame: Frame) -> Frame:
 
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
     inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
-    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure])]))
+    target = encoder.target
+    beside = [target.beside] if target.beside and target.name in frame else []
+    wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *beside]))
     absent = [name for name in wanted if name not in frame]
     if absent:
         raise DataError(
@@ -359,9 +399,21 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
     return numbers
 
 
-def _needed(names: list[str], target: str, missing: str) -> list[str]:
-    """Columns in which a value may not be missing."""
-    return [name for name in names if name == target or missing != "impute"]
+def _needed(names: list[str], explained: tuple[str, str], missing: str, beyond: tuple[str, str]) -> list[str]:
+    """Columns in which a value may not be missing: of two bounds either may, as then there is none."""
+    loose = explained if beyond[0] == "upper" else ()
+    return [name for name in names if name not in loose and (name in explained or missing != "impute")]
+
+
+def _needed_of(encoder: Encoder, names: list[str]) -> list[str]:
+    aim = encoder.target
+    return _needed(names, (aim.name, aim.beside), encoder.missing, (aim.censoring, aim.beside))
+
+
+def _encode_target(target: Target, frame: Frame) -> np.ndarray:
+    if target.censoring:
+        return encode_censored(target, frame[target.name], frame[target.beside])
+    return encode_target(target, frame[target.name])
 
 
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:

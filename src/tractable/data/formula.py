@@ -194,7 +194,7 @@ class Formula:
             if not gone.any():
                 continue
             lacking = lacks(learnt[name])
-            known = learnt[name][~lacking]
+            known: Values = learnt[name][~lacking]
             kind = kind_of(known) if len(known) else "missing in every row"
             kind = "text" if kind == "number" and name in self.groups else kind
             if kind == "number":

@@ -1,13 +1,14 @@
 """The column to explain: of which family it is, and how it becomes y."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import skew
 
+from tractable.data.censored import censored, known, middle, seen
 from tractable.data.columns import Values, check_numbers_in_text, kind_of, moments, text_of
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
@@ -23,6 +24,8 @@ FAMILIES = {  # and the numbers that they hold
     "normal": "numbers",
     "lognormal": "positive numbers",
     "gamma": "positive numbers",
+    "weibull": "positive numbers",
+    "exponential": "positive numbers",
     "beta": "numbers between 0 and 1",
     "poisson": "counts: 0, 1, 2, …",
     "negative-binomial": "counts: 0, 1, 2, …",
@@ -32,6 +35,8 @@ FAMILIES = {  # and the numbers that they hold
 }
 CLASSES = ("bernoulli", "categorical", "ordered")
 COUNTS = ("poisson", "negative-binomial")
+POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
+CENSORED = ("normal", "lognormal", "weibull", "exponential")  # of which bounds may be all that is known
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Target:
         classes: labels in the order of their codes; empty for numbers.
         level: of counts, the mean in training, which every row's rate is a multiple of.
         reason: why this family was chosen; empty where it was given, and of plain numbers.
+        censoring: what the column ``beside`` says of each row: its "status" or whether there was an "event", as
+            ``censored`` has them, or the "upper" bound of a target that is the lower one; "" where all were seen.
     """
 
     name: str
@@ -55,6 +62,18 @@ class Target:
     classes: tuple[bool | int | float | str, ...] = ()
     level: float = 1.0
     reason: str = ""
+    censoring: str = ""
+    beside: str = ""
+
+    def bounds(self, values: Values, beside: Values) -> np.ndarray:
+        """(n, 2) what is known of each row, in the table's units."""
+        numbers = values.to_numpy(np.float64, na_value=np.nan) if _is_number(values) else values
+        other = beside.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else beside.to_numpy()
+        try:
+            return censored(numbers, **{self.censoring: other})
+        except (DataError, ValueError, TypeError) as error:
+            said = {"status": "censored", "event": "event", "upper": "until"}[self.censoring]
+            raise DataError(f"The target {self.name!r} with {said}={self.beside!r}: {error}") from error
 
 
 def fit_target(values: Values, family: str | None = None) -> Target:
@@ -98,8 +117,53 @@ def fit_target(values: Values, family: str | None = None) -> Target:
     if family in COUNTS:
         return Target(name, family, level=float(numbers.mean()), reason=reason)
     moments(name, numbers)
-    scale = {"lognormal": np.exp(np.log(numbers).mean()), "gamma": numbers.mean()} if family != "beta" else {}
-    return Target(name, family, sd=float(scale.get(family, 1.0)), reason=reason)
+    return Target(name, family, sd=_scale(family, numbers), reason=reason)
+
+
+def _scale(family: str, numbers: np.ndarray) -> float:
+    if family == "lognormal":
+        return float(np.exp(np.log(numbers).mean()))
+    return float(numbers.mean()) if family in POSITIVE else 1.0
+
+
+def fit_censored(values: Values, beside: Values, censoring: str, family: str | None = None) -> Target:
+    """What a training column is to be explained as where another says of which rows only bounds are known.
+
+    positive numbers, some right-censored     weibull
+    other positive, skewed numbers            lognormal
+    other numbers                             normal
+    """
+    aim = Target(str(values.name), family or "", censoring=censoring, beside=str(beside.name))
+    if family is not None and family not in CENSORED:
+        raise DataError(f"A censored target is of family {', '.join(CENSORED)}; got {family!r}.")
+    y = aim.bounds(values, beside)
+    numbers, there = middle(y), known(y)
+    whole, right = seen(y), int(np.sum(~there[:, 1]))
+    if not whole.any() and there.all(1).sum() == 0:
+        raise DataError(f"The target {aim.name!r} was seen in no row: there are bounds on one side alone.")
+    reason = f"{int(whole.sum())} numbers that were seen and {int((~whole).sum())} censored"
+    if family is None and not (numbers > 0).all():
+        aim = replace(aim, family="normal", reason=reason)
+    elif family is None:
+        times = right > 0 or censoring == "event" or skew(numbers) <= SKEWED
+        aim = replace(aim, family="weibull" if times else "lognormal", reason=f"{reason}, all positive")
+    if aim.family != "normal":
+        _check(aim.name, aim.family, numbers)
+        moments(aim.name, numbers)
+        return replace(aim, sd=_scale(aim.family, numbers))
+    mean, sd = moments(aim.name, numbers)
+    return replace(aim, mean=mean, sd=sd)
+
+
+def encode_censored(target: Target, values: Values, beside: Values) -> np.ndarray:
+    """y (n, 2): bounds in the units of the model, float64."""
+    y = target.bounds(values, beside)
+    _check(target.name, target.family, middle(y))
+    return np.where(known(y), (y - target.mean) / target.sd, y)
+
+
+def _is_number(values: Values) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(values.dtype))
 
 
 def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
@@ -134,7 +198,7 @@ def _check(name: str, family: str, numbers: np.ndarray) -> None:
     good = np.isfinite(numbers)
     if family in COUNTS:
         good = (numbers >= 0) & (numbers == np.floor(numbers))
-    elif family in ("lognormal", "gamma"):
+    elif family in POSITIVE:
         good = numbers > 0
     elif family == "beta":
         good = (numbers > 0) & (numbers < 1)

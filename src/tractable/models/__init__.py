@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from tractable.data.censored import censored
 from tractable.models import conjugate, factors, linear, mixture, network, variational
+from tractable.models.censoring import Censored, with_censoring
 from tractable.models.factors import factor_analysis, probabilistic_pca
 from tractable.models.families import with_offset
 from tractable.models.ladder import Ladder, Recognition, bottom_up
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
     from tractable.models.formula import Regression, regression
 
 __all__ = [
-    "Family", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
-    "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "conjugate", "factor_analysis",
-    "factors", "gaussian_mixture", "hierarchical", "latent_gaussian", "layer", "linear", "mixture", "mlp", "network",
-    "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression", "scale_mixture",
-    "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_offset", "with_priors",
+    "Censored", "Family", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
+    "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "censored", "conjugate",
+    "factor_analysis", "factors", "gaussian_mixture", "hierarchical", "latent_gaussian", "layer", "linear", "mixture",
+    "mlp", "network", "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression",
+    "scale_mixture", "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_censoring",
+    "with_offset", "with_priors",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions.transforms import OrderedTransform
 
 from tractable.core import Model, Through
+from tractable.models.censoring import Weibull
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
@@ -135,6 +136,10 @@ FAMILIES = {
     "gamma": Family(
         lambda params, eta: Gamma(eta, params["variation"]), lambda classes: {"variation": dist.HalfNormal(1.0)}
     ),
+    "weibull": Family(
+        lambda params, eta: Weibull(eta, params["shape"]), lambda classes: {"shape": dist.LogNormal(0.0, 1.0)}
+    ),
+    "exponential": Family(lambda params, eta: Weibull(eta, 1.0)),
     "beta": Family(_beta, lambda classes: {"spread": dist.Uniform(0.0, 1.0)}),
     "poisson": Family(lambda params, eta: dist.Poisson(jnp.exp(eta))),
     "negative-binomial": Family(

@@ -15,9 +15,11 @@ from numpyro.distributions.transforms import Transform
 
 from tractable.core import Data, Model, Through
 from tractable.data.arrays import columns_of
+from tractable.data.censored import middle
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder
 from tractable.data.files import Frame
 from tractable.data.formula import Term
+from tractable.models.censoring import with_censoring
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import remember
@@ -26,7 +28,7 @@ from tractable.tools.words import listing, nearest, tell
 PyTree = Any
 Prior = dist.Distribution
 WIDE = 2.5  # prior sds of effects, in sds of what they explain for one sd of what explains
-LOGARITHMIC = ("gamma", "poisson", "negative-binomial")
+LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
 
 
 class Regression(NamedTuple):
@@ -66,8 +68,11 @@ def regression(
 
     The language is that of the library formulae, which bambi uses: ``x*z`` for effects and their interaction, ``bs(x,
     df=5)``, ``poly(x, 2)``, ``scale(x)``, ``offset(log(hours))``, ``0 + x`` without an intercept, ``(1 + x | school)``
-    for an intercept and a slope that differ by school. Text is coded against its first level. Terms of a group are
-    independent: their correlation is not modelled, as in bambi.
+    for an intercept and a slope that differ by school. Of a y that may be censored ``y | cens(status)`` or
+    ``censored(y, status)`` say how, none, right or left, ``Surv(y, event)`` whether it was seen, and ``Surv(lower,
+    upper, type="interval2")`` between which bounds it lies (``models.censored``; weibull, exponential, lognormal,
+    normal). Text is coded against its first level. Terms of a group are independent: their correlation is not modelled,
+    as in bambi.
 
     Effects are in the table's units, and so are their priors. Those that are not given are weakly informative, by what
     a column can do (Gelman et al. 2008; rstanarm's default, and bambi's of most families, Capretto et al. 2022):
@@ -142,7 +147,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     scales = _scales(family, names, x, rows)
     parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
     told = _Given(priors or {}, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
-    centred = _centred(x, rows, terms, family in ("lognormal", "gamma"))
+    centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
     prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, told, scales)), **told.others}
 
     def predictor(params: dict[str, Any], given: PyTree) -> jax.Array:
@@ -156,6 +161,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
     through, of_table = Through(predictor, kind.observe), functools.partial(_rows_of, encoder)
     model = Model(prior, through, labels={"effects": labels}, of_table=of_table)
+    model = with_censoring(model) if encoder.target.censoring else model
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
 
 
@@ -178,7 +184,7 @@ def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, floa
 
 
 def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scales:
-    y = np.asarray(rows.y, np.float64)
+    y = middle(np.asarray(rows.y, np.float64))
     offset = np.zeros(len(y)) if rows.offset is None else rows.offset
     centre, unit = 0.0, 1.0
     if family in ("normal", "lognormal"):
@@ -450,7 +456,7 @@ def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -
     """
     if rows.groups is None or rows.y is None:
         return []
-    y = np.asarray(rows.y, np.float64)
+    y = middle(np.asarray(rows.y, np.float64))
     y = np.log(y) if logarithm else y
     left = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     found = []

@@ -33,6 +33,8 @@ def generalised_linear(
         normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
         lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, by its geometric mean
         gamma:              y of mean e^η and sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, by its mean
+        weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, by its mean
+        exponential:        the same with shape 1: of mean e^η
         beta:               y ~ Beta of mean m = 1 / (1 + e^−η) and variance spread² m (1 − m),  spread ~ U(0, 1)
         poisson:            y ~ Poisson(e^η)
         negative-binomial:  y of mean e^η and variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
@@ -41,6 +43,8 @@ def generalised_linear(
         ordered:            P(y ≤ k) = 1 / (1 + e^(η − cₖ));  y in 0..classes−1, cutpoints c in place of a
 
     Counts want an offset, the logarithm of their mean or of an exposure: ``with_offset``.
+
+    Where only bounds of y are known: ``with_censoring``.
 
     A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a class of one
     in a thousand, is within 1.4 of its scale.

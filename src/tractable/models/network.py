@@ -98,6 +98,7 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the
         for name, what in {
             "bernoulli": "a logit", "beta": "a logit of the mean", "poisson": "a log rate",
             "negative-binomial": "a log rate", "lognormal": "a mean of log y", "gamma": "a log mean",
+            "weibull": "a log scale", "exponential": "a log mean",
         }.items()
     },
 }  # fmt: skip

@@ -12,8 +12,12 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from tractable.checks import calibration
+from tractable.checks.censoring import concordance
+from tractable.checks.censoring import crps as bounded
 from tractable.core import Data, Model
+from tractable.data.censored import seen
 from tractable.data.encoder import Encoder
+from tractable.models.censoring import censors, itself
 from tractable.pages.exhibit import Cell, Exhibit, Table, text
 from tractable.pages.plots import bare, drawing
 from tractable.pages.style import COLOURS, INK, MUTED
@@ -25,7 +29,13 @@ from tractable.tools.shared import ROUGHLY, compiled
 PyTree = Any
 SEEN = 2000  # rows whose integral transforms are drawn
 DRAWN = 500  # predictive draws of each
-FACTS = ("log predictive", "accuracy", "RMSE", "coverage")  # scores with a place of their own on the page
+FACTS = (
+    "log predictive",
+    "accuracy",
+    "RMSE",
+    "concordance",
+    "coverage",
+)  # scores with a place of their own on the page
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
 
 
@@ -53,7 +63,8 @@ def held_out_scores(
     """
     unit = unit_of(encoder)
     # A density in other units is another number: p(y) = p(standardised y) / sd.
-    log = calibration.log_score(np.asarray(posterior.log_predictive(data), np.float64) - math.log(unit))
+    densities = np.asarray(posterior.log_predictive(data), np.float64) - math.log(unit) * with_density(data.y)
+    log = calibration.log_score(densities)
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
     try:
         predicted = posterior.predict(data.given)
@@ -67,6 +78,17 @@ def held_out_scores(
             Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is theirs"),
             Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
             Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
+        ]  # fmt: skip
+    elif censors(posterior.model, data.given):
+        p, doubt = None, predicted.sd
+        width = np.broadcast_to(predicted.upper - predicted.lower, len(y))
+        some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
+        below, crps = transforms(posterior, data)
+        scores += [
+            Score("concordance", concordance(some.y, mean[places(data)]), "of pairs in a known order, put so"),
+            Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
+            *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
+            Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
         ]  # fmt: skip
     else:
         p, doubt = None, predicted.sd
@@ -89,6 +111,11 @@ def held_out_scores(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
     return HeldOut(scores, y, p, below)
+
+
+def with_density(y: PyTree) -> np.ndarray:
+    """(n,) 1 of rows that have a density, in units of one over y's; 0 of bounds, which have a mass."""
+    return seen(y).astype(float) if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 2 else np.ones(1)
 
 
 def unit_of(encoder: Encoder | None) -> float:
@@ -118,8 +145,12 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
     if found.probabilities is not None and found.y is not None:
         parts = classes(facts, found.probabilities, found.y.astype(int), encoder)
     elif found.below is not None and found.y is not None:
-        rmse = next(score.value for score in others if score.name == "RMSE")
-        facts["RMSE"] = Cell(rmse, aside=f"sd of the data {text(unit_of(encoder) * float(found.y.std()))}")
+        told = {score.name: score.value for score in others}
+        if "RMSE" in told:
+            facts["RMSE"] = Cell(told["RMSE"], aside=f"sd of the data {text(unit_of(encoder) * float(found.y.std()))}")
+        else:
+            facts["censored"] = Cell(f"{100 * np.mean(~seen(found.y)):.1f} %")
+            facts["concordance"] = Cell(told["concordance"], ".3f", "0.5 by chance")
         parts = calibrated(found.below)
     if parts:
         parts.append(Exhibit("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
@@ -152,9 +183,21 @@ def calibrated(below: np.ndarray) -> list[Exhibit]:
     return [Exhibit("", [pit(below.ravel()), coverage], note, "panels two")]
 
 
+def places(data: Data) -> np.ndarray:
+    """Of at most ``SEEN`` rows, evenly."""
+    return np.unique(np.linspace(0, data.size - 1, min(SEEN, data.size)).astype(int))
+
+
+def sampled(data: Data) -> Data:
+    return data if data.size <= SEEN else data.take(places(data))
+
+
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Of at most ``SEEN`` rows: the share of predictive draws below what was seen, ties by half, and the CRPS."""
-    first = data if data.size <= SEEN else data.take(np.linspace(0, data.size - 1, SEEN).astype(int))
+    """Of at most ``SEEN`` rows: the share of predictive draws below what was seen, ties by half, and the CRPS.
+
+    Of rows of which bounds are known, a place between theirs at random, and the CRPS of the bounds.
+    """
+    first = sampled(data)
     params, weights = posterior.spread(DRAWN)
     each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each
     if each == 1:
@@ -164,6 +207,10 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
         drawn = _drawn(posterior.predictive, each, params, rows)
     drawn = np.asarray(drawn, np.float64)
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
+    if y.ndim > drawn.ndim - 1:  # bounds
+        shares = [np.tensordot(weights, a, 1) for a in (drawn < y[:, 0], drawn <= y[:, 1])]
+        placed = shares[0] + (shares[1] - shares[0]) * np.random.default_rng(0).random(len(y))
+        return placed, bounded(y, drawn, weights)
     below = np.tensordot(weights, (drawn < y) + 0.5 * (drawn == y), 1)
     return below, calibration.crps_draws(y, drawn, weights)
 
@@ -175,7 +222,7 @@ def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
 
     def of_draw(draw: tuple[PyTree, jax.Array]) -> jax.Array:
         theta, key = draw
-        sample = jax.vmap(lambda x, k: model.datum(theta, x).sample(k, (each,)), out_axes=1)
+        sample = jax.vmap(lambda x, k: itself(model.datum(theta, x)).sample(k, (each,)), out_axes=1)
         return sample(rows[1], jax.random.split(key, n))
 
     keys = jax.random.split(jax.random.key(0), jax.tree.leaves(params)[0].shape[0])

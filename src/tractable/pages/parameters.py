@@ -136,7 +136,12 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str
 def units(encoder: Encoder) -> str:
     """In which units the parameters of a model of a table are, where these are not the table's."""
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
-    target = (encoder.target.mean, encoder.target.sd) != (0.0, 1.0)
+    aim = encoder.target
+    target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
+    if not target and aim.sd != 1.0:  # by a mean, whose logarithm is in the intercept alone
+        beside = f"The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
+        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
+        return told * inputs + beside
     if not inputs and not target:
         return ""
     what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"

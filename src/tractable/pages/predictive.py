@@ -7,9 +7,12 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
+from tractable.checks.censoring import distribution
+from tractable.data.censored import known
 from tractable.data.encoder import Encoder
+from tractable.models.censoring import censors
 from tractable.pages.exhibit import Cell, Exhibit
-from tractable.pages.held_out import pit, unit_of
+from tractable.pages.held_out import pit, unit_of, with_density
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
@@ -30,7 +33,7 @@ BAND = (0.05, 0.95)
 class Seen(NamedTuple):
     """Rows of one number each beside data replicated for them."""
 
-    y: np.ndarray  # (n,)
+    y: np.ndarray  # (n,), or (n, 2) bounds
     drawn: np.ndarray  # (s, n)
     classes: bool  # whether the numbers are codes of classes
 
@@ -43,11 +46,17 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     loo = looked_at(posterior)
     # A density in other units is another number: p(y) = p(standardised y) / sd.
-    facts = {} if loo is None else leave_one_out(loo, posterior.rows * math.log(unit_of(encoder)))
+    facts = {} if loo is None else leave_one_out(loo, log_units(posterior, unit_of(encoder)))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
     drawn = figures(posterior, encoder)
     return [Exhibit("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
+
+
+def log_units(posterior: Posterior, unit: float) -> float:
+    """By how many nats the log density of all rows in units of the model is above that in the table's."""
+    y: Any = None if posterior.data is None else posterior.data.y
+    return posterior.rows * math.log(unit) * float(np.mean(with_density(y)))
 
 
 def looked_at(posterior: Posterior) -> Loo | None:
@@ -101,27 +110,32 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
     note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     below = left_out_transforms(posterior)
     if below is None:
-        below = np.mean(seen.drawn < seen.y, 0) + np.random.default_rng(0).random(len(seen.y)) * np.mean(
-            seen.drawn == seen.y, 0
-        )
+        low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
+        within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
+        below = np.mean(seen.drawn < low, 0) + np.random.default_rng(0).random(len(seen.y)) * within
         note += "Right: where in its prediction each row fell, which it took part in, so the ends are a little empty; "
     else:
-        known = below[np.isfinite(below)]
+        placed = below[np.isfinite(below)]
         lost = (
-            f" ({len(below) - len(known)} rows that cannot be left out are not shown)"
-            if len(known) < len(below)
+            f" ({len(below) - len(placed)} rows that cannot be left out are not shown)"
+            if len(placed) < len(below)
             else ""
         )
-        below, note = known, note + f"Right: where in its prediction from all other rows each fell{lost}; "
+        below, note = placed, note + f"Right: where in its prediction from all other rows each fell{lost}; "
     mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
-    drawn = cumulative(mean + sd * seen.y, mean + sd * seen.drawn, "" if encoder is None else encoder.target.name)
+    if seen.y.ndim == 2:
+        note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
+        y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
+    else:
+        y = mean + sd * seen.y
+    drawn = cumulative(y, mean + sd * seen.drawn, "" if encoder is None else encoder.target.name)
     return [Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")]
 
 
 def seen_beside(posterior: Posterior) -> Seen | None:
     data: Any = posterior.data
     parts = jax.tree.leaves(data.y)
-    if len(parts) > 1 or parts[0].ndim > 1:
+    if len(parts) > 1 or (parts[0].ndim > 1 and not censors(posterior.model, data.given)):
         return None
     if data.size > ROWS or data.weights is not None:
         data = data.alike(ROWS)  # rows that count unlike are replicated by how they count
@@ -153,11 +167,16 @@ def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
 def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
     """The share of rows (n,) up to each value, and a band of the same of data sets (s, n)."""
     axes = canvas.subplots()
-    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (y, drawn)])  # a lone row shrinks all others
+    told = y if y.ndim == 1 else y[known(y)]
+    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (told, drawn)])  # a lone row shrinks all others
+    if y.ndim == 2:
+        ends[1] = np.clip(ends[1], None, told.max())  # nothing is known beyond
     grid = np.linspace(ends[:, 0].min(), ends[:, 1].max(), 161)
     reached = np.stack([np.searchsorted(np.sort(one), grid, side="right") for one in drawn]) / len(y)
     axes.fill_between(grid, *np.quantile(reached, BAND, axis=0), color=COLOURS[0], alpha=0.3, linewidth=0)
-    axes.plot(grid, np.searchsorted(np.sort(y), grid, side="right") / len(y), color=INK, linewidth=1.1)
+    at, share = (np.sort(y), np.arange(1, len(y) + 1) / len(y)) if y.ndim == 1 else distribution(y)
+    found = np.concatenate([[0.0], share])[np.searchsorted(at, grid, side="right")]
+    axes.plot(grid, found, color=INK, linewidth=1.1)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel(name or "y")
     axes.set_ylabel("share of rows up to it")

@@ -8,7 +8,8 @@ from tractable.data.encoder import Encoder
 from tractable.results.posterior import Posterior
 
 SCALES = {  # what one unit of an effect is, by family; of a number the target's own units
-    "lognormal": "log of the target", "gamma": "log of the mean", "poisson": "log of the rate",
+    "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
+    "exponential": "log of the time", "poisson": "log of the rate",
     "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
     "categorical": "log odds", "ordered": "log odds of a higher grade",
 }  # fmt: skip

@@ -17,6 +17,7 @@ from tractable.beliefs.belief import Fitted
 from tractable.checks.importance import khat_limit
 from tractable.core import Data, Model, log_density, needed_likelihood
 from tractable.models.causes import sample_of
+from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
@@ -120,7 +121,7 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
         lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), (params, given)
     )
     try:
-        example = jax.eval_shape(lambda t, x, k: sample_of(model.datum(t, x), k), theta, x, jax.random.key(0))
+        example = jax.eval_shape(lambda t, x, k: sample_of(itself(model.datum(t, x)), k), theta, x, jax.random.key(0))
     except NotImplementedError as error:
         raise ModelError("This likelihood has no sample(), so it replicates no data.") from error
     parts = jax.tree.leaves(example)
@@ -245,12 +246,16 @@ def loo(
 def transforms(left: Left, drawn: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
     """Pr(y* < y_n | y without n) of single numbers, (n,); ties are broken at random, so that counts are uniform too.
 
+    So is the place of a row between its bounds, y (n, 2), where these are all that is known of it.
+
     Args:
         drawn: (s, n) data replicated from the draws.
     """
     shares = np.exp(left.log_weights)
-    tied = np.random.default_rng(seed).random(len(y)) * np.sum(shares * (drawn == y), 0)
-    return np.clip(np.sum(shares * (drawn < y), 0) + tied, 0.0, 1.0)
+    low, high = (y, y) if y.ndim == 1 else y.T
+    below = np.sum(shares * (drawn < low), 0)
+    within = np.random.default_rng(seed).random(len(y)) * np.sum(shares * ((drawn >= low) & (drawn <= high)), 0)
+    return np.clip(below + within, 0.0, 1.0)
 
 
 # What fits: draws by blocks, rows by chunks.
@@ -311,7 +316,7 @@ def _by_chunks(of: Callable, one: Callable, params: PyTree, rows: PyTree, count:
 
 def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
     def row(x: PyTree, number: jax.Array) -> PyTree:
-        return sample_of(model.datum(theta, x), jax.random.fold_in(stream, number))
+        return sample_of(itself(model.datum(theta, x)), jax.random.fold_in(stream, number))
 
     return jax.vmap(row)(chunk, index)
 

@@ -301,7 +301,8 @@ class Posterior(Learnt):
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
         """Pr(y* < y_n | y without n), leave-one-out probability integral transforms of rows of one number, (n,).
 
-        Uniform on (0, 1) where predictions are right (Gelfand et al. 1992); ties of discrete data are broken at random.
+        Uniform on (0, 1) where predictions are right (Gelfand et al. 1992); ties of discrete data are broken at random,
+        as is the place of a censored row between its bounds.
         NaN of a row that weighs too much in the posterior to be left out by reweighing draws, as ``loo()`` says.
 
         Args:
@@ -314,9 +315,9 @@ class Posterior(Learnt):
         if rows is not None and rows < data.size:
             data = data.take(np.linspace(0, data.size - 1, rows).astype(int))
         y = np.asarray(jax.tree.leaves(data.y)[0])
-        if len(jax.tree.leaves(data.y)) > 1 or y.ndim > 1:
-            raise DataError("pit() is of rows of one number each; these hold several.")
         drawn = pointwise.replicated(self.predictive, params, data.given, data.size, seed)
+        if len(jax.tree.leaves(data.y)) > 1 or np.ndim(drawn) > 2:
+            raise DataError("pit() is of rows of one number each; these hold several.")
         parts = list(pointwise.left_out(self.predictive, params, log_weights, data, efficiency))
         left = pointwise.joined(parts)
         trusted = left.khat <= khat_limit(pointwise.length(params))

@@ -17,6 +17,7 @@ from tractable.checks.calibration import entropy, split_conformal
 from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.data.arrays import arrays_of, check_width, wide
+from tractable.models.censoring import itself
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
 from tractable.tools.shared import ROUGHLY, compiled
@@ -234,7 +235,7 @@ def alike(learnt: PyTree, x: PyTree, what: str) -> None:
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:
-    d: Any = model.datum(theta, x)
+    d: Any = itself(model.datum(theta, x))
     return d.mean, d.variance
 
 
@@ -259,7 +260,7 @@ def _predict(model, kind, each, sums, params, weights, first, rows, index, key) 
         stream = jax.random.fold_in(key, number)
 
         def one(x: PyTree, row: jax.Array) -> tuple[jax.Array, ...]:
-            d: Any = model.datum(theta, x)
+            d: Any = itself(model.datum(theta, x))
             if kind == "number":
                 return d.mean, d.variance, jnp.zeros_like(d.mean), d.sample(jax.random.fold_in(stream, row), (each,))
             p = d.probs
@@ -317,6 +318,8 @@ def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
     told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0), held.y
     if not isinstance(y, np.ndarray) or y.shape[1:] != told.mean.shape[1:]:
+        if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
+            raise DataError("predict(calibrate=...) measures errors, and of rows that are censored there are none.")
         raise DataError(
             f"predict(calibrate=...) expects y with rows of shape {told.mean.shape[1:]}; got "
             f"{getattr(y, 'shape', type(y).__name__)}."

@@ -10,7 +10,9 @@ from numpyro.distributions import Distribution
 
 from tractable.checks import preflight
 from tractable.core import Data, Model, is_distribution
+from tractable.data.censored import as_seen
 from tractable.models.causes import sample_of
+from tractable.models.censoring import censors
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.priors import is_improper
 from tractable.tools.shared import compiled
@@ -58,7 +60,10 @@ def pair(model: Model, data: Data, key: jax.Array) -> tuple[PyTree, Data]:
     """
     params, y = _drawn(model, key, data.given, np.arange(data.size))
     missing = "keep" if data.missing == "keep" else "raise"
-    return params, Data(jax.tree.map(_like, y, data.y), data.given, missing=missing, resident=True)
+    y = jax.tree.map(_like, y, data.y)
+    if censors(model, data.given):
+        y = as_seen(y, data.y)
+    return params, Data(y, data.given, missing=missing, resident=True)
 
 
 @compiled("model")

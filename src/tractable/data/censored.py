@@ -1,0 +1,108 @@
+"""Rows of which it is only known between which bounds y lies, as survival times often are: y of shape (n, 2)."""
+
+from typing import Any
+
+import numpy as np
+
+from tractable.tools.errors import DataError
+from tractable.tools.words import listing
+
+OPEN = float(np.finfo(np.float32).max)  # minus this and this: no bound on that side. Finite, as data are
+STATUS = {"left": -1, "none": 0, "right": 1}  # bambi's words and brms's numbers
+WORDS = {"yes": 1, "true": 1, "y": 1, "t": 1, "no": 0, "false": 0, "n": 0, "f": 0} | STATUS
+
+
+def censored(y: Any, status: Any = None, *, event: Any = None, upper: Any = None) -> np.ndarray:
+    """Bounds (lower, upper) of y, (n, 2), as ``Data`` and ``models.Censored`` take them.
+
+    Equal bounds are a y that was seen. Give one of status, event and upper.
+
+    Args:
+        y: (n,) finite numbers: what was seen, or the bound that is known; with ``upper`` lower bounds.
+        status: (n,) how each is censored, as in brms and bambi: "none" or 0 or False, "right" or 1 or True (y is
+            larger), "left" or −1 (y is smaller).
+        event: (n,) whether each was seen, as in lifelines and R's Surv: 1 or True; else it is right-censored.
+        upper: (n,) upper bounds, as Surv's interval2: equal to y where y was seen; NaN or inf on either side, or
+            −inf on the lower, where nothing bounds it.
+
+    Raises:
+        DataError: none or several of them, unequal lengths, a status that is none of these, bounds the wrong way
+            round, a row without a bound.
+
+    >>> censored([3.0, 5.0], event=[True, False])[:, 0].tolist()
+    [3.0, 5.0]
+    >>> censored([3.0, 5.0], event=[True, False])[1, 1] == censored([np.nan], upper=[2.0])[0, 0] * -1
+    True
+    """
+    given = {name: a for name, a in (("status", status), ("event", event), ("upper", upper)) if a is not None}
+    if len(given) != 1:
+        raise DataError(f"censored expects one of status, event= and upper=; got {listing(given) or 'none'}.")
+    (what, beside), low = next(iter(given.items())), np.asarray(y, np.float64)
+    if low.ndim != 1 or np.shape(beside) != low.shape:
+        raise DataError(f"censored expects a column each; got shapes {low.shape} and {np.shape(beside)}.")
+    if what == "upper":
+        return _between(low, np.asarray(beside, np.float64))
+    codes = _codes(what, beside)
+    if what == "event":
+        codes = 1 - codes
+    _first(~np.isfinite(low), "y is not finite", low)
+    return np.stack([np.where(codes == -1, -OPEN, low), np.where(codes == 1, OPEN, low)], 1)
+
+
+def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    low = np.where(np.isnan(low) | (low <= -OPEN), -OPEN, low)
+    high = np.where(np.isnan(high) | (high >= OPEN), OPEN, high)
+    _first((low == -OPEN) & (high == OPEN), "nothing bounds y", low)
+    _first(~(low <= high), "the lower bound is above the upper one", low)
+    return np.stack([low, high], 1)
+
+
+def _codes(what: str, beside: Any) -> np.ndarray:
+    """(n,) −1, 0 or 1 of words, numbers or booleans."""
+    import pandas as pd  # takes as long to import as all of tractable
+
+    values = pd.Series(np.asarray(beside))
+    text = values.astype(str).str.strip().str.lower()
+    codes = text.map(WORDS).fillna(pd.to_numeric(text, errors="coerce")).to_numpy(np.float64)
+    known = (0, 1) if what == "event" else (-1, 0, 1)
+    meant = "1 or True where y was seen, 0 or False where not" if what == "event" else (
+        "'none', 'right' or 'left', or 0, 1 and −1"
+    )  # fmt: skip
+    wrong = ~np.isin(codes, known)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"{what} expects {meant}; got {values[row]!r} in row {row} (the top row is 0).")
+    return codes.astype(int)
+
+
+def _first(wrong: np.ndarray, sentence: str, numbers: np.ndarray) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"In row {row} (the top row is 0) {sentence}: {numbers[row]:g}. Mend it, or leave the row out.")
+
+
+def known(y: np.ndarray) -> np.ndarray:
+    """Which bounds (n, 2) are there."""
+    return np.abs(y) < OPEN
+
+
+def seen(y: np.ndarray) -> np.ndarray:
+    """(n,) whether each row's y was seen: of single numbers (n,) all were."""
+    return np.ones(len(y), bool) if y.ndim == 1 else y[:, 0] == y[:, 1]
+
+
+def middle(y: np.ndarray) -> np.ndarray:
+    """A number for each row, (n,), to scale by: the bound that is known, or the middle of both; y itself where it is
+    single numbers."""
+    if y.ndim == 1:
+        return y
+    there = known(y)
+    return np.sum(np.where(there, y, 0.0), 1) / there.sum(1)
+
+
+def as_seen(drawn: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What had been seen of other numbers (n, 2), drawn, between the same bounds: those within a row's bounds are only
+    known to lie there."""
+    t = drawn[:, :1]
+    inside = ~seen(y) & (t[:, 0] >= y[:, 0]) & (t[:, 0] <= y[:, 1])
+    return np.where(inside[:, None], y, drawn)

@@ -1,0 +1,35 @@
+"""What a formula explains, where bounds of it may be all that is known: the left of its ~."""
+
+import re
+
+from tractable.tools.errors import DataError
+
+NAME = r"\s*(`[^`]+`|[\w.]+)\s*"
+WAYS = {  # of writing it, and what the second column says
+    rf"{NAME}\|\s*cens\({NAME}\)\s*": "status",  # brms
+    rf"\s*censored\({NAME},{NAME}\)\s*": "status",  # bambi
+    rf"\s*Surv\({NAME},{NAME}\)\s*": "event",  # R's survival
+    rf"\s*Surv\({NAME},{NAME},\s*type\s*=\s*[\"']interval2[\"']\s*\)\s*": "upper",
+}
+
+
+def response(text: str) -> tuple[str, tuple[str, str]]:
+    """The formula with one column before its ~, and what another says of it and which one; ("", "") where none does.
+
+    >>> response("days | cens(left) ~ age")
+    ('days ~ age', ('status', 'left'))
+    >>> response("Surv(days, died) ~ age")
+    ('days ~ age', ('event', 'died'))
+    """
+    left, mark, right = text.partition("~")
+    for way, what in WAYS.items():
+        if found := re.fullmatch(way, left):
+            value, other = found.groups()
+            return f"{value} ~{right}", (what, other.strip("`"))
+    if mark and re.search(r"\b(cens|censored|Surv)\s*\(", left):
+        raise DataError(
+            f"{left.strip()!r} of the formula cannot be read: write 'days | cens(status)' or 'censored(days, status)', "
+            "with status none, right or left, 'Surv(days, event)' with 1 where it was seen, or "
+            "'Surv(lower, upper, type=\"interval2\")'."
+        )
+    return text, ("", "")

@@ -1,0 +1,193 @@
+"""A datum of which only bounds are known: the density where it was seen, its mass between the bounds elsewhere."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import log_ndtr
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from tractable.core import Model, Through
+from tractable.data.censored import OPEN
+from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
+
+PyTree = Any
+NARROW = 1e-3  # of an interval's mass in that of its tail: below it the density times the width is nearer
+FAR = 80.0  # logarithm of a hazard, from which it would overflow
+
+
+class Weibull(dist.Weibull):
+    """NumPyro's, of log scale η and shape k:  z = k (log y − η),   log p(y) = log k + z − e^z − log y.
+
+    log y = η + w/k, with e^w of an exponential law: R's survreg has η and 1/k, lifelines e^η and k.
+    """
+
+    def __init__(self, eta: jax.Array, shape: ArrayLike) -> None:
+        self.eta, self.power = eta, jnp.asarray(shape)
+        super().__init__(jnp.exp(eta), self.power, validate_args=False)
+
+    def z(self, value: ArrayLike) -> jax.Array:
+        return jnp.minimum(self.power * (jnp.log(jnp.asarray(value)) - self.eta), FAR)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        z = self.z(value)
+        return jnp.log(self.power) + z - jnp.exp(z) - jnp.log(jnp.asarray(value))
+
+
+@functools.singledispatch
+def log_tails(distribution: Any, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(log P(y ≤ value), log P(y > value)) of a continuous distribution; register one's own where it is known better.
+
+    Of those not registered it is as good as their ``cdf``.
+    """
+    below = distribution.cdf(value)
+    return jnp.log(below), jnp.log1p(-below)
+
+
+@log_tails.register
+def _(distribution: dist.Normal, value: Any) -> tuple[jax.Array, jax.Array]:
+    z = (value - distribution.loc) / distribution.scale
+    return log_ndtr(z), log_ndtr(-z)
+
+
+@log_tails.register
+def _(distribution: dist.LogNormal, value: Any) -> tuple[jax.Array, jax.Array]:
+    z = (jnp.log(value) - distribution.loc) / distribution.scale
+    return log_ndtr(z), log_ndtr(-z)
+
+
+@log_tails.register
+def _(distribution: Weibull, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _of_hazard(jnp.exp(distribution.z(value)))
+
+
+@log_tails.register
+def _(distribution: dist.Exponential, value: Any) -> tuple[jax.Array, jax.Array]:
+    return _of_hazard(distribution.rate * value)
+
+
+def _of_hazard(total: Any) -> tuple[jax.Array, jax.Array]:
+    return jnp.log(-jnp.expm1(-jnp.maximum(total, 1e-37))), -total
+
+
+class _Bounds(constraints.Constraint):
+    """Two numbers, the second no smaller, within a support where they are known."""
+
+    event_dim = 1
+
+    def __init__(self, support: Any) -> None:
+        self.support = support
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        low, high = x[..., 0], x[..., 1]
+        inside = jnp.where(low == high, self.support(low), (high >= OPEN) | self.support(high))
+        return inside & (low <= high) & ((low > -OPEN) | (high < OPEN))
+
+    def __repr__(self) -> str:
+        return f"lower ≤ upper, {self.support}"
+
+    def tree_flatten(self) -> tuple:
+        return (self.support,), (("support",), {})
+
+
+class Censored(dist.Distribution):
+    """y of which bounds are known, (2,) numbers a ≤ b (``data.censored`` makes them), for one y of ``base``.
+
+        log p(a, b) = log f(a) where a = b, else log P(a < y < b):
+        right-censored log S(a), left-censored log F(b), of an interval log (F(b) − F(a)), told in its nearer tail
+
+    A lower bound outside of the support, as 0 of a time, is none. Right as far as what censors says nothing more of y
+    than the bounds do (non-informative censoring; Klein & Moeschberger 2003, section 3.5). A draw is a y that was seen,
+    twice; mean and variance are those of y itself, which is what predictions are of.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    pytree_data_fields = ("base",)
+
+    def __init__(self, base: dist.Distribution) -> None:
+        self.base = base
+        super().__init__(base.batch_shape, (2,), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return _Bounds(self.base.support)
+
+    @property
+    def mean(self) -> jax.Array:
+        return self.base.mean
+
+    @property
+    def variance(self) -> jax.Array:
+        return self.base.variance
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        drawn = self.base.sample(key, sample_shape)
+        return jnp.stack([drawn, drawn], -1)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        value = jnp.asarray(value, jnp.result_type(value, float))
+        low, high = value[..., 0], value[..., 1]
+        support: Any = self.base.support
+        below, above = (low > -OPEN) & support(low), high < OPEN  # which bounds there are
+        # Of a bound that is none the other one stands in, so that no derivative is of infinity.
+        a = jnp.where(below, low, jnp.where(above, high, 1.0))
+        b = jnp.where(above, high, a)
+        (less_a, more_a), (less_b, more_b) = log_tails(self.base, a), log_tails(self.base, b)
+        told = jnp.where(above, jnp.where(below, self._between(a, b, more_a, less_b, less_a, more_b), less_b), more_a)
+        told = jnp.where(low == high, self.base.log_prob(a), told)
+        return jnp.where(below | above, told, 0.0)
+
+    def _between(self, a, b, more_a, less_b, less_a, more_b) -> jax.Array:
+        """log P(a < y < b) as a difference in the tail where both are small."""
+        upper = more_a < less_b
+        most = jnp.where(upper, more_a, less_b)
+        gap = most - jnp.where(upper, more_b, less_a)
+        apart = b > a
+        narrow = self.base.log_prob((a + b) / 2) + jnp.log(jnp.where(apart, b - a, 1.0))
+        wide = apart & (gap > NARROW)
+        return jnp.where(wide, most + jnp.log(-jnp.expm1(-jnp.where(wide, gap, 1.0))), narrow)
+
+
+class _Observed:
+    """``observe(params, η)`` of a y of which bounds are known."""
+
+    def __init__(self, observe: Any) -> None:
+        self.observe = observe
+
+    def __call__(self, params: PyTree, eta: jax.Array) -> Censored:
+        return Censored(self.observe(params, eta))
+
+
+@shared
+def with_censoring(model: Model) -> Model:
+    """The model of the same y where only bounds of it are known: its data are ``censored(y, …)``, (n, 2).
+
+    The same model gives the same ``Model``. Predictions are of y itself, as if nothing censored it.
+
+    Raises:
+        ModelError: a model whose likelihood does not go ``Through`` a predictor; write its ``likelihood`` as
+            ``models.Censored(...)`` of what it was.
+    """
+    through = model.through
+    if through is None:
+        raise ModelError(
+            "with_censoring expects a model whose likelihood goes Through a predictor; this one does not. Let its "
+            "likelihood return tr.models.Censored(...) of the distribution that it returns."
+        )
+    return replace(model, likelihood=Through(through.predictor, _Observed(through.observe)))
+
+
+def censors(model: Model, given: PyTree) -> bool:
+    """Whether rows of the model are bounds."""
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
+    return isinstance(jax.eval_shape(model.datum, jax.eval_shape(model.example, jax.random.key(0)), row), Censored)
+
+
+def itself(datum: PyTree) -> PyTree:
+    """The distribution of y, of which bounds may be known; of any other datum its own."""
+    return datum.base if isinstance(datum, Censored) else datum
