@@ -1,7 +1,5 @@
 """Rows of which it is only known between which bounds y lies, as survival times often are: y of shape (n, 2)."""
 
-from typing import Any
-
 import numpy as np
 
 from tractable.tools.errors import DataError
@@ -12,7 +10,7 @@ STATUS = {"left": -1, "none": 0, "right": 1}  # bambi's words and brms's numbers
 WORDS = {"yes": 1, "true": 1, "y": 1, "t": 1, "no": 0, "false": 0, "n": 0, "f": 0} | STATUS
 
 
-def censored(y: Any, status: Any = None, *, event: Any = None, upper: Any = None) -> np.ndarray:
+def censored(y: object, status: object = None, *, event: object = None, upper: object = None) -> np.ndarray:
     """Bounds (lower, upper) of y, (n, 2), as ``Data`` and ``models.Censored`` take them.
 
     Equal bounds are a y that was seen. Give one of status, event and upper.
@@ -38,8 +36,9 @@ def censored(y: Any, status: Any = None, *, event: Any = None, upper: Any = None
     if len(given) != 1:
         raise DataError(f"censored expects one of status, event= and upper=; got {listing(given) or 'none'}.")
     (what, beside), low = next(iter(given.items())), np.asarray(y, np.float64)
-    if low.ndim != 1 or np.shape(beside) != low.shape:
-        raise DataError(f"censored expects a column each; got shapes {low.shape} and {np.shape(beside)}.")
+    beside = np.asarray(beside)
+    if low.ndim != 1 or beside.shape != low.shape:
+        raise DataError(f"censored expects a column each; got shapes {low.shape} and {beside.shape}.")
     if what == "upper":
         return _between(low, np.asarray(beside, np.float64))
     codes = _codes(what, beside)
@@ -57,7 +56,7 @@ def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.stack([low, high], 1)
 
 
-def _codes(what: str, beside: Any) -> np.ndarray:
+def _codes(what: str, beside: object) -> np.ndarray:
     """(n,) −1, 0 or 1 of words, numbers or booleans."""
     import pandas as pd  # takes as long to import as all of tractable
 

@@ -1,6 +1,7 @@
 """A datum of which only bounds are known: the density where it was seen, its mass between the bounds elsewhere."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,7 @@ class Weibull(dist.Weibull):
 
 
 @functools.singledispatch
-def log_tails(distribution: Any, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+def log_tails(distribution: dist.Distribution, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """(log P(y ≤ value), log P(y > value)) of a continuous distribution; register one's own where it is known better.
 
     Of those not registered it is as good as their ``cdf``.
@@ -50,28 +51,29 @@ def log_tails(distribution: Any, value: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 @log_tails.register
-def _(distribution: dist.Normal, value: Any) -> tuple[jax.Array, jax.Array]:
-    z = (value - distribution.loc) / distribution.scale
+def _(distribution: dist.Normal, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    z = (jnp.asarray(value) - jnp.asarray(distribution.loc)) / jnp.asarray(distribution.scale)
     return log_ndtr(z), log_ndtr(-z)
 
 
 @log_tails.register
-def _(distribution: dist.LogNormal, value: Any) -> tuple[jax.Array, jax.Array]:
-    z = (jnp.log(value) - distribution.loc) / distribution.scale
+def _(distribution: dist.LogNormal, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    z = (jnp.log(jnp.asarray(value)) - distribution.loc) / distribution.scale
     return log_ndtr(z), log_ndtr(-z)
 
 
 @log_tails.register
-def _(distribution: Weibull, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _(distribution: Weibull, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
     return _of_hazard(jnp.exp(distribution.z(value)))
 
 
 @log_tails.register
-def _(distribution: dist.Exponential, value: Any) -> tuple[jax.Array, jax.Array]:
+def _(distribution: dist.Exponential, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
     return _of_hazard(distribution.rate * value)
 
 
-def _of_hazard(total: Any) -> tuple[jax.Array, jax.Array]:
+def _of_hazard(total: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    total = jnp.asarray(total)
     return jnp.log(-jnp.expm1(-jnp.maximum(total, 1e-37))), -total
 
 
@@ -80,8 +82,8 @@ class _Bounds(constraints.Constraint):
 
     event_dim = 1
 
-    def __init__(self, support: Any) -> None:
-        self.support = support
+    def __init__(self, support: constraints.Constraint | None) -> None:
+        self.support = constraints.real if support is None else support
 
     def __call__(self, x: jax.Array) -> jax.Array:
         low, high = x[..., 0], x[..., 1]
@@ -156,7 +158,7 @@ class Censored(dist.Distribution):
 class _Observed:
     """``observe(params, η)`` of a y of which bounds are known."""
 
-    def __init__(self, observe: Any) -> None:
+    def __init__(self, observe: Callable[[PyTree, jax.Array], dist.Distribution]) -> None:
         self.observe = observe
 
     def __call__(self, params: PyTree, eta: jax.Array) -> Censored:

@@ -119,9 +119,9 @@ def compiled(
 
 
 def _are_few(arrays: PyTree) -> bool:
-    """Whether these are few numbers on a processor, and none of them is traced: options are for whole programs."""
+    """Whether these are few numbers on a processor, and nothing is traced: options are for whole programs."""
     leaves = jax.tree.leaves(arrays)
-    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in leaves):
+    if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
         return False
     return sum(np.size(leaf) for leaf in leaves) <= FEW
 
