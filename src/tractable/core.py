@@ -362,6 +362,14 @@ class Model(Spelt):
         """What rows are checked against before anything runs: the distribution of one datum."""
         return self.datum(params, x)
 
+    @property
+    def ahead(self) -> Callable | None:
+        """A likelihood's own ``predict(params, x, (y, given))``."""
+        return getattr(self.likelihood, "predict", None)
+
+    def check_rows(self, data: Data) -> None:
+        """Raise a DataError about rows that cannot be, where the model knows more of them than their support."""
+
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
         """What tells this model from others: its log posterior at a flat position."""
         return log_posterior(self, flat=True)(position, batch)

@@ -163,9 +163,10 @@ def select(
                 break
     if all(one.posterior is None for one in fits):
         raise RunError(f"No model could be fitted. {fits[-1].why}")
-    best = chosen(table_of(fits, method, data.size), by)
+    size = model_of(tried[0]).observations(data) or data.size
+    best = chosen(table_of(fits, method, size), by)
     fits[best] = _with_errors(fits[best], method)
-    table = table_of(fits, method, data.size)
+    table = table_of(fits, method, size)
     for warning in warned[fits[best].components]:  # those of models that are not used help nobody
         warnings.warn(warning.message, TractableWarning, stacklevel=2)
     return Selection(table, fits, best, by, remarks(fits, table, best, by, len(tried), stopped), stopped)

@@ -3,6 +3,7 @@
 A law takes what it judges and returns scores; wrong ones must break it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -183,8 +184,8 @@ def by_gradient(model: LatentModel, prior: bool = True, jacobian: bool = False) 
 
     space = model.space
     return gradient_m_step(
-        model.log_joint, log_prior if prior else None, lambda u: model.constrain(space.unravel(u)),
-        lambda p: space.ravel(model.unconstrain(p)), 40,
+        functools.partial(expected_log_joint, model.log_joint), log_prior if prior else None,
+        lambda u: model.constrain(space.unravel(u)), lambda p: space.ravel(model.unconstrain(p)), 40,
     )  # fmt: skip
 
 

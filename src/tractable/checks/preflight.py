@@ -51,6 +51,7 @@ def check(model: Model, data: Data | None) -> None:
     leaves, structure = jax.tree.flatten(row)
     _check_shapes(model, seen, tuple(leaves), structure, precision)
     _check_support(model, data)
+    model.check_rows(data)
 
 
 @functools.lru_cache(maxsize=64)

@@ -44,7 +44,8 @@ class Sums(NamedTuple):
     Attributes:
         log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), nats.
         e_step: ``(theta, batch) -> Expected``.
-        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ), of a z that takes m values.
+        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ), of a z that takes m values; (n, T, m) of a
+            sequence's.
         encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of a normal z.
         causes: (m, ...) the values of z, where they are listed.
     """

@@ -130,25 +130,25 @@ def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTre
 
 
 def gradient_m_step(
-    log_joint: Callable,
+    q_of: Callable,
     log_prior: Callable | None,
     constrain: Callable,
     unconstrain: Callable,
     steps: int = 10,
     optimizer: str | optax.GradientTransformation = "lbfgs",
 ) -> Callable:
-    """``CompleteData -> theta``, an M-step for ``em``, which begins anew every time.
+    """``statistics -> theta``, an M-step for ``em``, which begins anew every time.
 
     Args:
-        log_joint: ``(theta, datum, z) -> ()``.
+        q_of: ``statistics -> (theta -> Q)``, of statistics with the ``theta`` to begin from.
         log_prior: ``theta -> ()`` or None.
         constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
         steps: of the optimiser.
         optimizer: "lbfgs", or an optax optimiser.
     """
 
-    def m_step(data: CompleteData) -> PyTree:
-        q = expected_log_joint(log_joint, data)
+    def m_step(data: PyTree) -> PyTree:
+        q = q_of(data)
 
         def value(position: jax.Array) -> jax.Array:
             theta = constrain(position)

@@ -18,7 +18,7 @@ from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
-from tractable.kernels.gradient_em import by_enumeration, fingerprint, gradient_m_step
+from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, fingerprint, gradient_m_step
 from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, replaced
@@ -112,14 +112,16 @@ class EM(Method):
         """E-step and M-step: the model's own, or enumeration and gradient."""
         if model.halves is not None:
             return model.halves
-        sums = model.sums
+        prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
+        if model.e_step is not None and model.steps.q is not None:
+            return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
         if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
                 f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
             )
-        prior, steps = self.log_prior(model), (self.inner, self.optimizer)
-        m_step = gradient_m_step(model.log_joint, prior, model.params, model.position_of, *steps)
+        q = functools.partial(expected_log_joint, model.log_joint)
+        m_step = gradient_m_step(q, prior, model.params, model.position_of, *steps)
         return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
@@ -167,8 +169,9 @@ class EM(Method):
         return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        found, size = posterior.found, max(1, posterior.rows)
-        out = []
+        found = posterior.found
+        size, out = found.get("observations", max(1, posterior.rows)), []
+        datum = "an observation" if "observations" in found else "a datum"
         if "L-BFGS adds" in found:
             left = found["L-BFGS adds"] / size
             verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
@@ -180,7 +183,7 @@ class EM(Method):
         limit = self.tolerance * abs(found["objective"]) / size
         # Extrapolated from few gains it is a guess, which a factor of ten allows for.
         verdict = "trust" if to_come <= 10 * limit else "caution"
-        out.append(Check("gain to come", to_come, verdict, "nats a datum, extrapolated from the last gains"))
+        out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
         sentence = (
@@ -190,7 +193,7 @@ class EM(Method):
         own, least = examined(posterior), found.get("eigenvalue", math.nan)
         sentence = "smallest eigenvalue of the observed information; above 0 at a proper maximum"
         sentence += "" if least > 0 else ": there are no standard errors"
-        out += agreement(found, self.starts, f"{SAME:g} nats a datum", found["agreement"] / size)
+        out += agreement(found, self.starts, f"{SAME:g} nats {datum}", found["agreement"] / size)
         out += curvature(found, math.inf if any(c.verdict != "trust" for c in own) else 1e-6, sentence)
         if least > 0:
             condition = 1 / found["condition"]
@@ -252,7 +255,8 @@ def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> t
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
     point = flat[best]
-    if method.errors and len(point) <= INFORMATION and data.size * len(point) ** 2 <= INFORMATION_WORK:
+    size = model.observations(data) or data.size
+    if method.errors and len(point) <= INFORMATION and size * len(point) ** 2 <= INFORMATION_WORK:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TractableWarning)  # the report says it
             found |= standard_errors(model, data, point, method.prior)
@@ -287,8 +291,9 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
-    near = np.isfinite(values) & (values >= values[best] - SAME * data.total) & fine
-    found = {
+    several = model.observations(data)
+    near = np.isfinite(values) & (values >= values[best] - SAME * (data.total if several is None else several)) & fine
+    found = ({} if several is None else {"observations": several}) | {
         "objective": float(values[best]),
         "evaluations": int(np.sum(np.isfinite(reached.trace))),
         "steps": len(trace),

@@ -11,6 +11,7 @@ from tractable.models.ladder import Ladder, Recognition, bottom_up
 from tractable.models.ladders import hierarchical, latent_gaussian, sigmoid_belief_network
 from tractable.models.layers import Family, Layer, categorical, layer, normal_noise, standard_normal, top
 from tractable.models.linear import with_priors
+from tractable.models.markov import HiddenMarkov, hidden_markov, sequences
 from tractable.models.mixture import bernoulli_mixture, gaussian_mixture
 from tractable.models.network import mlp, neural_network, scale_mixture
 from tractable.models.top_down import top_down
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from tractable.models.formula import Regression, regression
 
 __all__ = [
-    "Censored", "Family", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
+    "Censored", "Family", "HiddenMarkov", "Ladder", "Layer", "Recognition", "Regression", "bayesian_gaussian_mixture",
     "bayesian_linear_regression", "bernoulli_mixture", "bottom_up", "categorical", "censored", "conjugate",
-    "factor_analysis", "factors", "gaussian_mixture", "hierarchical", "latent_gaussian", "layer", "linear", "mixture",
-    "mlp", "network", "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca", "regression",
-    "scale_mixture", "sigmoid_belief_network", "standard_normal", "top", "top_down", "variational", "with_censoring",
-    "with_offset", "with_priors",
+    "factor_analysis", "factors", "gaussian_mixture", "hidden_markov", "hierarchical", "latent_gaussian", "layer",
+    "linear", "mixture", "mlp", "network", "neural_network", "normal_gamma", "normal_noise", "probabilistic_pca",
+    "regression", "scale_mixture", "sequences", "sigmoid_belief_network", "standard_normal", "top", "top_down",
+    "variational", "with_censoring", "with_offset", "with_priors",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Model, is_distribution
+from tractable.core import Batch, Data, Model, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import listed, log_prob_of, sample_of, values_of
 from tractable.tools import tree
@@ -22,7 +22,7 @@ PyTree = Any
 Self = TypeVar("Self", bound="LatentModel")
 
 
-_UNSEEN = {"begin", "examine", "first"}  # of a model's steps, by the compiler
+_UNSEEN = {"begin", "examine", "first", "check", "observations", "ahead"}  # of a model's steps, by the compiler
 
 
 class Climbed(NamedTuple):
@@ -48,6 +48,12 @@ class Steps(NamedTuple):
         begin: ``(key, rows) -> params`` where climbs begin.
         examine: ``(params, size) -> [Check, ...]`` of a maximum.
         climbed: ``Climbed``, what EM climbs in this model's place.
+        q: ``statistics -> (params -> Q)``, where the M-step has no closed form and the E-step does: EM climbs it from
+            ``statistics.theta``.
+        check: ``rows -> None``, or a DataError about rows that cannot be; rows on the host.
+        observations: ``rows -> int``, how many there are, where a datum holds several; rows on the host.
+        ahead: ``(params, x, (y, given)) -> `` the distribution of what comes after the rows learnt from, for
+            ``posterior.predict(x)``: it has a mean, a variance and ``sample(key, shape)``.
     """
 
     m_step: MStep | None = None
@@ -55,6 +61,10 @@ class Steps(NamedTuple):
     begin: Callable[[jax.Array, PyTree], PyTree] | None = None
     examine: Callable[[PyTree, int], list[Check]] | None = None
     climbed: Climbed | None = None
+    q: Callable[[Any], Callable[[PyTree], jax.Array]] | None = None
+    check: Callable[[PyTree], None] | None = None
+    observations: Callable[[PyTree], int] | None = None
+    ahead: Callable[[PyTree, Any, PyTree], Any] | None = None
 
 
 class Symmetry(NamedTuple):
@@ -236,6 +246,20 @@ class LatentModel(Model):
         if self.symmetry.shift is None:
             raise ModelError("This model says nothing of x + offset: it has no shift.")
         return self.symmetry.shift(params, offset)
+
+    def observations(self, data: Data) -> int | None:
+        """How many observations the rows hold, where a datum holds several; else None."""
+        count = self.steps.observations
+        return None if count is None else count(data.rows[0] if data.given is None else data.rows)
+
+    @property
+    def ahead(self) -> Callable | None:
+        return self.steps.ahead
+
+    def check_rows(self, data: Data) -> None:
+        """Raise a DataError about rows that cannot be, where the model looks at them before anything runs."""
+        if self.steps.check is not None and data.size:
+            self.steps.check(data.rows[0] if data.given is None else data.rows)
 
     def examine(self, params: PyTree, size: int) -> list[Check]:
         """What a report should say of a maximum, of data of so many rows."""

@@ -56,8 +56,10 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
     def of(u: jax.Array) -> jax.Array:
         return shares(model.params(u), x)
 
-    known = of(pivot) if weights is None else weights[:, None] * of(pivot)
-    return jax.lax.map(lambda u: known.T @ of(u), flat, batch_size=BATCH)
+    known = of(pivot)
+    known = known if weights is None else weights.reshape(-1, *(1,) * (known.ndim - 1)) * known
+    known = known.reshape(-1, known.shape[-1])  # of sequences all steps
+    return jax.lax.map(lambda u: known.T @ of(u).reshape(known.shape), flat, batch_size=BATCH)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "permute"))

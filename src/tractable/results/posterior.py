@@ -211,7 +211,7 @@ class Posterior(Learnt):
 
         Args:
             x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a formula's model also a table; of
-                a likelihood with a ``predict`` of its own whatever that takes.
+                a likelihood with a ``predict`` of its own whatever that takes: of sequences how many steps ahead.
             level: of the intervals, in (0, 1).
             draws: of the parameters, at most, evenly over chains and time.
             seed: of the data drawn for the intervals.
@@ -240,7 +240,7 @@ class Posterior(Learnt):
             if self.data is not None and calibrate.fingerprint == self.data.fingerprint:
                 raise DataError("predict(calibrate=...) needs rows kept out of the fit; got those that were fitted.")
         expect("predict(draws)", draws, Count)
-        own = getattr(self.model.likelihood, "predict", None)
+        own = self.model.ahead
         if own is not None:
             if calibrate is not None:
                 raise SettingsError("predict(calibrate=...) is of rows; this likelihood predicts by a law of its own.")

@@ -1,0 +1,698 @@
+"""Hidden Markov models: sequences whose steps come from states that follow one another and that nobody sees.
+
+A datum is a whole sequence. Sequences of unequal length lie in one array, filled up with NaN, and a step that is
+missing is NaN too: both are summed over, which is exact, and moves after the last step that was seen count nothing. So
+there are no lengths to carry along, and batches, files, devices and folders need to know nothing of sequences.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, constraints
+
+from tractable.beliefs.check import Check
+from tractable.core import Batch, is_distribution
+from tractable.data.rows import Data
+from tractable.kernels import forward_backward as fb
+from tractable.kernels.em import Expected, accumulate, observed
+from tractable.models import emissions
+from tractable.models.causes import log_prob_of
+from tractable.models.conjugate import Numbers, Real
+from tractable.models.emissions import Emission
+from tractable.models.latent import LatentModel
+from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import expect_whole, is_whole
+from tractable.tools.shared import shared
+
+PyTree = Any
+SMALL = 1280  # bytes of a step up to which a processor runs a loop over steps without leaving it, twice as fast
+CHUNK = 1 << 22  # numbers that are checked at a time
+ROOM = 1 << 27  # numbers of a group of sequences on an accelerator
+FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
+
+
+class HiddenMarkov(NamedTuple):
+    """θ of a hidden Markov model."""
+
+    initial: Any  # (K,) π
+    transition: Any  # (K, K) A, row i: what follows state i
+    emission: Any  # what states show, leading axis K
+
+
+class Passes(NamedTuple):
+    """Σ over sequences of what the M-step of a built-in emission needs."""
+
+    initial: Any  # (K,) expected states at the first step
+    transition: Any  # (K, K) expected moves
+    emission: Any
+
+
+class Complete(NamedTuple):
+    """Sequences with the shares of their states: what Q is made of where an emission is the user's own."""
+
+    theta: HiddenMarkov  # θ_t
+    rows: PyTree
+    shares: jax.Array  # (T, K, n), those of sequences that count
+    initial: jax.Array  # (K,)
+    transition: jax.Array  # (K, K)
+
+
+def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:
+    """Sequences of unequal length as ``Data``: one array, filled up with NaN.
+
+    Args:
+        parts: of each sequence its steps, (T_n,) or (T_n, d); NaN is a step, or a number, that is missing.
+        given: inputs of each sequence, (T_n, …) likewise.
+
+    Raises:
+        DataError: no sequences; steps of unlike shapes; inputs of another length.
+
+    >>> sequences([[1.0, 2.0, 3.0], [4.0]]).y.tolist()
+    [[1.0, 2.0, 3.0], [4.0, nan, nan]]
+    """
+    y = _filled(parts, "sequences(parts)", np.nan)
+    if given is None:
+        return Data(y, missing="keep")
+    lengths = [[len(part) for part in each] for each in (parts, given)]
+    if lengths[0] != lengths[1]:
+        raise DataError("sequences(given=...) expects as many steps of inputs as each sequence has.")
+    return Data(y, _filled(given, "sequences(given)", 0.0), missing="keep")
+
+
+def _filled(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
+    arrays = [np.asarray(part, np.float64) for part in parts]
+    shapes = {each.shape[1:] for each in arrays}
+    if len(shapes) != 1 or any(each.ndim == 0 or len(each) == 0 for each in arrays):
+        got = ", ".join(str(each.shape) for each in arrays[:3]) or "nothing"
+        raise DataError(f"{name} expects sequences of one step or more, (T,) or (T, d), of equal d; got {got}.")
+    out = np.full((len(arrays), max(map(len, arrays)), *shapes.pop()), fill)
+    for row, each in zip(out, arrays, strict=True):
+        row[: len(each)] = each
+    return out
+
+
+def hidden_markov(
+    states: int,
+    emission: str | Callable[..., Distribution] = "normal",
+    features: int | None = None,
+    *,
+    classes: int | None = None,
+    prior: PyTree = None,
+    prior_counts: Real = 1.0,
+    centre: Numbers | Real | None = None,
+    scale: Numbers | Real | None = None,
+    floor: Real = 1e-6,
+    steps: int | None = None,
+) -> "HiddenMarkovModel":
+    """A hidden Markov model of sequences.
+
+        z_1 ~ π,  z_t ~ A[z_{t−1}],  x_t ~ emission(θ_{z_t});    π, rows of A ~ Dirichlet(1 + c)
+        M-step:  π_i ∝ Σ p(z_1 = i | x) + c,    A_ij ∝ Σ_t p(z_t = i, z_{t+1} = j | x) + c,    emission: weighted by
+        p(z_t | x), with c steps imagined in each state
+
+    z is summed out by forward and backward passes, so any method learns θ: ``EM`` in closed form, with standard
+    errors; MAP, NUTS, SGLD (batches of sequences) by their gradient. Sequences are (n, T), or (n, T, d); NaN is a
+    number that is missing and what fills short ones up, so give ``tr.models.sequences([...])`` or
+    ``tr.Data(y, missing="keep")``.
+
+    Args:
+        states: K ≥ 1.
+        emission: "normal" (numbers independent given the state), "multivariate-normal", "poisson", "bernoulli" or
+            "categorical"; or a function of one state's parameters, ``emission(params)``, or of the step's inputs too
+            (``sequences(y, given=x)``), ``emission(params, x)``, that returns the distribution of one step.
+        features: d numbers a step; None where a step is one number.
+        classes: L of a "categorical" emission, whose x is 0 … L − 1.
+        prior: of a function's parameters, a pytree of distributions for one state, which each state has of its own.
+        prior_counts: c ≥ 0; 0 for the maximum of the likelihood.
+        centre, scale: of the numbers of a normal emission, as expected before: with both, means and spreads have a
+            prior worth c steps (``models.emissions``), as NUTS and evidence need; without scale it is flat.
+            Of counts centre is their expected mean, 1 by default.
+        floor: ≥ 0, least variance of a normal emission, in the units of x²: its likelihood is unbounded.
+        steps: T, of sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data then have as many.
+
+    Returns:
+        A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are told by the share of time spent in them.
+
+    Raises:
+        ModelError: a setting out of range. DataError: sequences of another shape, or that no state can show.
+
+    >>> hidden_markov(3).parameters
+    14
+    """
+    if callable(emission):
+        return _of_own(states, emission, prior, prior_counts, steps)
+    if prior is not None:
+        raise ModelError("prior= is of an emission that is a function; a built-in one has prior_counts=.")
+    if emission not in FAMILIES:
+        raise ModelError(f"emission is {', '.join(map(repr, FAMILIES))} or a function; got {emission!r}.")
+    return built_in(states, emission, features, classes, prior_counts, centre, scale, floor, steps)
+
+
+@shared
+def built_in(
+    states: int, emission: str, features: int | None, classes: int | None, prior_counts: Real,
+    centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
+) -> "HiddenMarkovModel":  # fmt: skip
+    """``hidden_markov`` of a built-in emission; the same arguments give the same model."""
+    _check_sizes(states, prior_counts, steps)
+    if features is not None:
+        expect_whole("features", features, ModelError)
+    if not 0 <= floor < np.inf:
+        raise ModelError(f"floor is a variance, 0 or more and finite; got {floor}.")
+    if (emission == "categorical") != (classes is not None):
+        raise ModelError("classes= is how many a 'categorical' emission has, and of no other.")
+    if emission == "categorical" and features is not None:
+        raise ModelError("A 'categorical' step is one class: leave features= out.")
+    if emission == "multivariate-normal" and features is None:
+        raise ModelError("A 'multivariate-normal' step is a vector: give features=.")
+    own, c = (int(states), features), float(prior_counts)
+    numbers = 1 if features is None else features
+    if emission in ("normal", "multivariate-normal"):
+        kind = emissions.Normal if emission == "normal" else emissions.FullNormal
+        spread = None if scale is None or c == 0 else _numbers("scale", scale, numbers, positive=True)
+        made = kind(*own, c, float(floor), _numbers("centre", 0.0 if centre is None else centre, numbers), spread)
+    elif emission == "poisson":
+        made = emissions.Poisson(*own, c, _numbers("centre", 1.0 if centre is None else centre, numbers, positive=True))
+    elif emission == "bernoulli":
+        made = emissions.Bernoulli(*own, c)
+    else:
+        expect_whole("classes", classes, ModelError)
+        made = emissions.Categorical(*own, c, int(classes or 0))
+    return Chain(made, c, steps).model()
+
+
+def _numbers(name: str, value: Numbers | Real, count: int, positive: bool = False) -> tuple[float, ...]:
+    found = np.broadcast_to(np.asarray(value, np.float64).ravel(), (count,)) if np.size(value) in (1, count) else None
+    if found is None or not np.isfinite(found).all() or (positive and not (found > 0).all()):
+        what = "positive finite numbers" if positive else "finite numbers"
+        raise ModelError(f"{name} has {what}, one, or {count} of them, one a number of a step; got {value}.")
+    return tuple(found.tolist())
+
+
+def _check_sizes(states: int, prior_counts: Real, steps: int | None) -> None:
+    expect_whole("states", states, ModelError)
+    if steps is not None:
+        expect_whole("steps", steps, ModelError)
+    if not 0 <= prior_counts < np.inf:
+        raise ModelError(f"prior_counts is 0 or more and finite; got {prior_counts}.")
+
+
+def _of_own(
+    states: int, emission: Callable, prior: PyTree, prior_counts: Real, steps: int | None
+) -> "HiddenMarkovModel":
+    _check_sizes(states, prior_counts, steps)
+    if prior is None or not all(map(is_distribution, jax.tree.leaves(prior, is_leaf=is_distribution))):
+        raise ModelError(
+            "An emission that is a function has parameters: give prior=, a pytree of distributions for one state, such "
+            'as {"rate": dist.Gamma(2.0, 1.0)}.'
+        )
+    return Chain(Own(int(states), None, float(prior_counts), emission, prior), float(prior_counts), steps).model()
+
+
+@dataclass(frozen=True, eq=False)
+class Own(Emission):
+    """What the user's function says of a step; its sums are the sequences themselves."""
+
+    function: Callable[..., Distribution]
+    prior: PyTree
+
+    @functools.cached_property
+    def priors(self) -> PyTree:
+        """Of all states: a leading axis K."""
+        return jax.tree.map(lambda d: d.expand((self.states, *d.batch_shape)), self.prior, is_leaf=is_distribution)
+
+    def laid(self, y: PyTree) -> PyTree:
+        return y
+
+    def there(self, x: PyTree) -> jax.Array:
+        y = x[0] if isinstance(x, tuple) else x
+        return _lanes(~jnp.any(jnp.isnan(y.reshape(*y.shape[:2], -1)), axis=2))
+
+    def log_density(self, theta: PyTree, x: PyTree) -> jax.Array:
+        y, given = x if isinstance(x, tuple) else (x, None)
+        gone = jnp.any(jnp.isnan(y.reshape(*y.shape[:2], -1)), axis=2)
+        # A missing step takes the place of one that was seen: what is not looked at must not make the gradient NaN.
+        stand_in = y.reshape(-1, *y.shape[2:])[jnp.argmin(gone)]
+        y = jnp.where(gone.reshape(*gone.shape, *(1,) * (y.ndim - 2)), stand_in[None, None], y)
+
+        def of_state(theta: PyTree) -> jax.Array:
+            def of_step(y: jax.Array, *x: jax.Array) -> jax.Array:
+                shown: Any = self.function(theta, *x)
+                whole = shown.support.is_discrete
+                return log_prob_of(shown, y.astype(jnp.int32) if whole else y)
+
+            return jax.vmap(jax.vmap(of_step))(y, *(() if given is None else (given,)))
+
+        logs = jnp.where(gone[None], 0, jax.vmap(of_state)(theta))  # (K, n, T)
+        return _lanes(jnp.transpose(logs, (1, 2, 0)))
+
+    def of_state(self, theta: PyTree, *x: jax.Array) -> Distribution:
+        return self.function(theta, *x)
+
+    def draw_prior(self, key: jax.Array) -> PyTree:
+        leaves, structure = jax.tree.flatten(self.priors, is_leaf=is_distribution)
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+
+
+def _lanes(a: jax.Array) -> jax.Array:
+    """(n, T, …) as (T, …, n), or (T, …) of one sequence."""
+    return a[0] if len(a) == 1 else jnp.moveaxis(a, 0, -1)
+
+
+def _steps_last(there: jax.Array) -> jax.Array:
+    """(T, n) of (T, n), or of (T,) of one sequence."""
+    return there[:, None] if there.ndim == 1 else there
+
+
+def _rows(a: jax.Array) -> jax.Array:
+    """(T, K, n) or (T, K) as (n, T, K)."""
+    return a[None] if a.ndim == 2 else jnp.transpose(a, (2, 0, 1))
+
+
+class ChainPrior(NamedTuple):
+    """Dirichlet(1 + c) on π and rows of A, and the emission's own: ``params -> log p(θ)``."""
+
+    chain: "Chain"
+
+    def __call__(self, theta: HiddenMarkov) -> jax.Array:
+        found = self.chain.emission.log_prior(theta.emission) if self.chain.counts else 0.0
+        parts = dist.Dirichlet(1 + self.chain.counts * jnp.ones(self.chain.emission.states, theta.initial.dtype))
+        return found + parts.log_prob(theta.initial) + jnp.sum(parts.log_prob(theta.transition))
+
+
+class DrawablePrior(ChainPrior):
+    """One that θ can be drawn from."""
+
+    def sample(self, key: jax.Array) -> HiddenMarkov:
+        first, moves, emission = jax.random.split(key, 3)
+        k = self.chain.emission.states
+        each = (1 + self.chain.counts) * jnp.ones(k)
+        return HiddenMarkov(
+            jax.random.dirichlet(first, each), jax.random.dirichlet(moves, each, (k,)),
+            self.chain.emission.draw_prior(emission),
+        )  # fmt: skip
+
+
+class Chain(NamedTuple):
+    """Which hidden Markov model it is, and its closed forms."""
+
+    emission: Emission
+    counts: float
+    length: int | None  # of sequences that it draws
+
+    def model(self) -> "HiddenMarkovModel":
+        own, k = isinstance(self.emission, Own), self.emission.states
+        simplex = constraints.simplex
+        if isinstance(self.emission, Own):
+            each = dist.Dirichlet(jnp.full(k, 1 + self.counts))
+            prior, position, support = HiddenMarkov(each, each.expand((k,)), self.emission.priors), None, None
+        else:
+            position, support = self.emission.example()
+            position = HiddenMarkov(np.full(k, 1 / k), np.full((k, k), 1 / k), position)
+            support = HiddenMarkov(simplex, simplex, support)
+            prior = (DrawablePrior if self.emission.drawable else ChainPrior)(self)
+        made = HiddenMarkovModel.from_steps(
+            self.e_step, None if own else self.m_step, self.log_prob, position, support=support, prior=prior,
+            responsibilities=self.smoothed, sample=None if self.length is None else self.sample,
+            begin=self.begin, examine=self.examine, canonical=self.by_share, permute=self.permuted,
+        )  # fmt: skip
+        made.chain = self
+        return made.with_steps(
+            check=self.check, observations=self.observations, ahead=self.ahead, q=self.q if own else None
+        )
+
+    # One group of sequences, side by side.
+
+    def log_b(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
+        return self.emission.log_density(theta.emission, self.emission.laid(rows))
+
+    def passed(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
+        """The rows as they are laid, shares of states (T, K, n), π's and A's sums, and Σ w log p(x)."""
+        x = self.emission.laid(rows)
+        found, log_prob = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
+        weights = weights if log_prob.ndim else weights[0]
+        counted = after(self.emission.there(x)) * weights[None]  # (T, n), or (T,) of one sequence
+        shares = found.smoothed * counted[:, None]
+        first = (found.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
+        return x, shares, first, fb.moves(theta.transition, found, counted[1:]), jnp.sum(weights * log_prob)
+
+    def e_step(self, theta: HiddenMarkov, batch: Batch) -> Expected:
+        rows, weights = observed(batch), jnp.asarray(batch.mask, theta.initial.dtype)
+        if isinstance(self.emission, Own):
+            _, shares, first, moves, log_prob = self.passed(theta, _counting(rows, weights), weights)
+            return Expected(Complete(theta, rows, shares, first, moves), log_prob)
+        y = self._checked(rows)
+
+        def of_group(theta: HiddenMarkov, batch: Batch) -> Expected:
+            rows = _counting(batch.data, batch.mask)
+            x, shares, first, moves, log_prob = self.passed(theta, rows, batch.mask)
+            sums = self.emission.sums(theta.emission, x, shares, jnp.sum(batch.mask))
+            return Expected(Passes(first, moves, sums), log_prob)
+
+        return _one_by_one(lambda theta: accumulate(of_group, theta, y, weights, self.lanes(y)))(theta)
+
+    def lanes(self, rows: PyTree) -> int:
+        """Sequences that are looked at side by side."""
+        y, k = jax.tree.leaves(rows)[0], self.emission.states
+        if jax.default_backend() != "cpu":
+            return max(1, ROOM // (y.shape[1] * k))
+        side = SMALL // (k * jnp.dtype(jnp.result_type(float)).itemsize)
+        return side - side % 8 if side >= 8 else max(side, 4)
+
+    def in_groups(self, function: Callable, rows: PyTree) -> PyTree:
+        """``function`` of every group of sequences, leading axis n again."""
+        leaves = jax.tree.leaves(rows)
+        count, lanes = len(leaves[0]), self.lanes(rows)
+        if count <= lanes:
+            return function(rows)
+        groups = -(-count // lanes)
+
+        def padded(a: jax.Array) -> jax.Array:
+            more = jnp.broadcast_to(a[:1], (groups * lanes - count, *a.shape[1:]))
+            return jnp.concatenate([a, more]).reshape(groups, lanes, *a.shape[1:])
+
+        found = jax.lax.map(function, jax.tree.map(padded, rows))
+        return jax.tree.map(lambda a: a.reshape(groups * lanes, *a.shape[2:])[:count], found)
+
+    def log_prob(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
+        """log p(x_n | θ), (n,), nats."""
+
+        def of_group(rows: PyTree) -> jax.Array:
+            return jnp.atleast_1d(fb.log_prob(theta.initial, theta.transition, self.log_b(theta, rows)))
+
+        return self.in_groups(of_group, self._checked(rows))
+
+    def smoothed(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
+        """p(z_t | x_n, θ), (n, T, K); 0 after the last step that was seen."""
+
+        def of_group(rows: PyTree) -> jax.Array:
+            x = self.emission.laid(rows)
+            found = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
+            return _rows(found.smoothed * after(self.emission.there(x))[:, None])
+
+        return self.in_groups(of_group, self._checked(rows))
+
+    def filtered(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
+        """p(z_t | x_1 … x_t, θ), (n, T, K)."""
+
+        def of_group(rows: PyTree) -> jax.Array:
+            b, _ = fb.log_b_scaled(self.log_b(theta, rows))
+            return _rows(fb.forward(theta.initial, theta.transition, b)[0])
+
+        return self.in_groups(of_group, self._checked(rows))
+
+    def paths(self, theta: HiddenMarkov, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        """Viterbi's path (n, T), −1 after the last step that was seen, and log p(x, path | θ) (n,)."""
+
+        def of_group(rows: PyTree) -> tuple[jax.Array, jax.Array]:
+            x = self.emission.laid(rows)
+            later = after(self.emission.there(x))
+            logs = self.emission.log_density(theta.emission, x)
+            path, value = fb.viterbi(theta.initial, theta.transition, logs)
+            path = jnp.where(later, path, -1)
+            return path.reshape(len(path), -1).T, jnp.atleast_1d(value)
+
+        return self.in_groups(of_group, self._checked(rows))
+
+    def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
+        """A path of every sequence from p(z | x, θ), (n, T); −1 after the last step that was seen."""
+        rows = self._checked(rows)
+        y = jax.tree.leaves(rows)[0]
+        uniform = jax.random.uniform(key, y.shape[:2], theta.initial.dtype)
+
+        def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
+            x = self.emission.laid(both[0])
+            b, _ = fb.log_b_scaled(self.emission.log_density(theta.emission, x))
+            filtered, _ = fb.forward(theta.initial, theta.transition, b)
+            path = fb.drawn_path(_lanes(both[1]), theta.transition, filtered)
+            path = jnp.where(after(self.emission.there(x)), path, -1)
+            return path.reshape(len(path), -1).T
+
+        return self.in_groups(of_group, (rows, uniform))
+
+    # θ.
+
+    def m_step(self, sums: Passes) -> HiddenMarkov:
+        initial, transition = jnp.asarray(sums.initial), jnp.asarray(sums.transition)
+        tiny = 10 * jnp.finfo(initial.dtype).eps  # what never happened keeps a finite log
+        initial, transition = (a + self.counts + tiny for a in (initial, transition))
+        emission = self.emission.m_step(sums.emission)
+        return HiddenMarkov(
+            initial / jnp.sum(initial), transition / jnp.sum(transition, axis=1, keepdims=True), emission
+        )
+
+    def q(self, data: Complete) -> Callable[[HiddenMarkov], jax.Array]:
+        """``theta -> Q``, of an emission whose maximum is not known in closed form."""
+
+        def value(theta: HiddenMarkov) -> jax.Array:
+            shown = jnp.where(data.shares > 0, data.shares * self.log_b(theta, data.rows), 0)
+            moves = jnp.sum(data.transition * jnp.log(theta.transition))
+            return jnp.sum(shown) + jnp.sum(data.initial * jnp.log(theta.initial)) + moves
+
+        return value
+
+    def begin(self, key: jax.Array, rows: PyTree) -> HiddenMarkov:
+        """Steps clustered without regard to their order; states that stay more often than not."""
+        k, emission = self.emission.states, self.emission
+        key_moves, key_emission = jax.random.split(key)
+        moves = jax.random.dirichlet(key_moves, jnp.ones(k), (k,))
+        moves = 0.5 * jnp.eye(k) + 0.25 * moves + 0.25 / k
+        if isinstance(emission, Own):
+            return HiddenMarkov(jnp.full(k, 1 / k), moves, emission.draw_prior(key_emission))
+        x = np.concatenate([x[~np.isnan(x).all(1)] for x in _steps(rows)])
+        chosen, shares = emission.guessed(key_emission, x)
+        theta = jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), emission.example()[0])
+        sums = emission.sums(theta, jnp.asarray(chosen), jnp.asarray(shares), jnp.ones(()))
+        return HiddenMarkov(jnp.full(k, 1 / k), moves, emission.m_step(sums))
+
+    def examine(self, theta: HiddenMarkov, size: int) -> list[Check]:
+        """What a report should say of a maximum."""
+        least = self.emission.least_sd(theta.emission)
+        if least > 2:
+            return []
+        sentence = (
+            "least sd over its floor: a state collapsed onto steps that are equal, where nothing bounds the density"
+        )
+        return [Check("states at the floor", least, "reject", sentence)]
+
+    def permuted(self, theta: HiddenMarkov, order: jax.Array) -> HiddenMarkov:
+        """The same model, its states in another order."""
+        emission = jax.tree.map(lambda a: a[order], theta.emission)
+        return HiddenMarkov(theta.initial[order], theta.transition[order][:, order], emission)
+
+    def by_share(self, theta: HiddenMarkov) -> HiddenMarkov:
+        """States by the share of time spent in them, the largest first."""
+        return self.permuted(theta, jnp.argsort(-shares(theta)))
+
+    def sample(self, key: jax.Array, theta: HiddenMarkov, n: int) -> tuple[jax.Array, jax.Array]:
+        """Sequences (n, T) or (n, T, d) and their states (n, T)."""
+        return self.simulated(key, theta, n, self.length or 1)
+
+    def simulated(
+        self, key: jax.Array, theta: HiddenMarkov, n: int, length: int, given: PyTree = None
+    ) -> tuple[jax.Array, jax.Array]:
+        key_states, key_x = jax.random.split(key)
+        log_a = jnp.log(theta.transition)
+
+        def step(state: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.random.categorical(key, log_a[state]), state
+
+        first = jax.random.categorical(key_states, jnp.log(theta.initial)[None], shape=(n,))
+        keys = jax.random.split(jax.random.fold_in(key_states, 1), length)
+        states = jax.lax.scan(step, first, keys)[1].T  # (n, T)
+        return self.shown(key_x, theta, states, given), states
+
+    def shown(self, key: jax.Array, theta: HiddenMarkov, states: jax.Array, given: PyTree = None) -> jax.Array:
+        """What states (n, T) show, drawn."""
+
+        def one(key: jax.Array, state: jax.Array, *x: jax.Array) -> jax.Array:
+            theta_k = jax.tree.map(lambda a: a[state], theta.emission)
+            return self.emission.of_state(theta_k, *x).sample(key)
+
+        keys = jax.random.split(key, states.shape)
+        drawn: Any = jax.vmap(jax.vmap(one))(keys, states, *(() if given is None else (given,)))
+        return drawn.astype(jnp.result_type(float))
+
+    def ahead(self, theta: HiddenMarkov, x: PyTree, rows: tuple[PyTree, PyTree]) -> "Ahead":
+        """What the next steps after the last that was seen show.
+
+        Args:
+            x: how many of them, 1 by default; where the emission looks at inputs, these, (n, H, …).
+        """
+        y, given = rows
+        rows = y if given is None else rows
+        if (given is not None) != (not is_whole(1 if x is None else x)):
+            what = "inputs (n, H, ...) of the steps ahead" if given is not None else "how many steps ahead, such as 7"
+            raise SettingsError(f"predict(x) of sequences expects {what}; got {x!r}.")
+        count = (1 if x is None else int(x)) if given is None else jax.tree.leaves(x)[0].shape[1]
+        now = self.filtered(theta, rows)  # (n, T, K)
+        seen = after(_steps_last(self.emission.there(self.emission.laid(rows))))
+        last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
+        now = jnp.take_along_axis(now, last[:, None, None], axis=1)[:, 0]
+
+        def step(shares: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            shares = jnp.matmul(shares, theta.transition, precision="highest")
+            return shares, shares
+
+        shares = jnp.moveaxis(jax.lax.scan(step, now, length=count)[1], 0, 1)  # (n, H, K)
+        return Ahead(self, theta, shares, None if given is None else jnp.asarray(x))
+
+    # Rows.
+
+    def observations(self, rows: PyTree) -> int:
+        """Steps that were seen."""
+        return sum(int(np.sum(~np.isnan(x).all(1))) for x in _steps(rows))
+
+    def check(self, rows: PyTree) -> None:
+        """Raise a DataError about sequences that no state can show."""
+        self._expect(rows)
+        if not isinstance(self.emission, Own):
+            for x in _steps(rows):
+                self.emission.check(x)
+
+    def _checked(self, rows: PyTree) -> PyTree:
+        self._expect(rows)
+        return jax.tree.map(jnp.asarray, rows)
+
+    def _expect(self, rows: PyTree) -> None:
+        """A sentence about rows of another shape."""
+        shape, features = jnp.shape(jax.tree.leaves(rows)[0]), self.emission.features
+        if isinstance(self.emission, Own):
+            if len(shape) < 2:
+                raise DataError(f"Expected sequences of shape (n, T, ...), filled up with NaN; got {shape}.")
+            return
+        if isinstance(rows, tuple):
+            raise DataError("A built-in emission looks at no inputs: leave given= out, or write emission(params, x).")
+        if len(shape) != (2 if features is None else 3) or shape[2:] not in ((), (features,)):
+            what = "(n, T)" if features is None else f"(n, T, {features})"
+            raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
+
+
+def _steps(rows: PyTree) -> Iterator[np.ndarray]:
+    """All steps (m, d), some of them at a time."""
+    y = jax.tree.leaves(rows)[0]
+    each = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
+    for start in range(0, len(y), each):
+        part = np.asarray(y[start : start + each], np.float64)
+        yield part.reshape(part.shape[0] * part.shape[1], -1)
+
+
+class Ahead(NamedTuple):
+    """What the next H steps of n sequences show, step by step; a class by its indicators."""
+
+    chain: Chain
+    theta: HiddenMarkov
+    shares: jax.Array  # (n, H, K)
+    given: jax.Array | None  # (n, H, …)
+
+    def _moments(self) -> tuple[jax.Array, jax.Array]:
+        """Mean and variance in each state, (n or 1, H or 1, K, …)."""
+
+        def at(*x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def of_state(theta: PyTree) -> tuple[jax.Array, jax.Array]:
+                shown = self.chain.emission.of_state(theta, *x)
+                classes = getattr(shown, "probs", None) if classes_in(shown) else None
+                return (shown.mean, shown.variance) if classes is None else (classes, classes * (1 - classes))
+
+            return jax.vmap(of_state)(self.theta.emission)
+
+        if self.given is None:
+            return jax.tree.map(lambda a: a[None, None], at())
+        return jax.vmap(jax.vmap(at))(self.given)
+
+    @property
+    def mean(self) -> jax.Array:
+        return _mixed(self.shares, self._moments()[0])
+
+    @property
+    def variance(self) -> jax.Array:
+        means, variances = self._moments()
+        mean = _mixed(self.shares, means)
+        return _mixed(self.shares, variances + jnp.square(means - mean[:, :, None]))
+
+    def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draws, each step by itself."""
+        count = int(np.prod(shape))
+
+        def one(key: jax.Array) -> jax.Array:
+            key_states, key_shown = jax.random.split(key)
+            states = jax.random.categorical(key_states, jnp.log(self.shares))
+            drawn: Any = self.chain.shown(key_shown, self.theta, states, self.given)
+            levels = self._moments()[0].shape[3:]
+            return drawn if levels == drawn.shape[2:] else jax.nn.one_hot(drawn, levels[0], dtype=drawn.dtype)
+
+        drawn = jax.lax.map(one, jax.random.split(key, count))
+        return drawn.reshape(*shape, *drawn.shape[1:])
+
+
+def _mixed(shares: jax.Array, parts: jax.Array) -> jax.Array:
+    """Σ_k of shares (n, H, K) times (n or 1, H or 1, K, …)."""
+    return jnp.sum(shares.reshape(shares.shape + (1,) * (parts.ndim - 3)) * parts, axis=2)
+
+
+def classes_in(shown: Distribution) -> bool:
+    return isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
+
+
+class HiddenMarkovModel(LatentModel):
+    """A ``LatentModel`` of sequences, made by ``hidden_markov``.
+
+    ``responsibilities(theta, y)`` are p(z_t | x, θ), (n, T, K); ``filtered`` the same given steps up to t alone;
+    ``paths`` Viterbi's, ``drawn_paths`` draws of whole paths, ``simulate`` new sequences and their states.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("chain",)
+    chain: Chain
+
+    def filtered(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
+        """p(z_t | x_1 … x_t, θ), (n, T, K)."""
+        return self.chain.filtered(theta, y)
+
+    def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
+        """The likeliest path of states of every sequence, (n, T) from 0; −1 after the last step that was seen."""
+        return self.chain.paths(theta, y)[0]
+
+    def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
+        """A path of every sequence drawn from p(z | x, θ), (n, T); −1 after the last step that was seen."""
+        return self.chain.drawn_paths(key, theta, y)
+
+    def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, steps: int) -> tuple[jax.Array, jax.Array]:
+        """n new sequences of so many steps, and their states, (n, T)."""
+        return self.chain.simulated(key, theta, n, steps)
+
+
+def after(there: jax.Array) -> jax.Array:
+    """(T, …) 1 up to the last step that was seen, 0 after it."""
+    return jnp.flip(jnp.cumsum(jnp.flip(there, 0), axis=0), 0).astype(jnp.result_type(float)).clip(0, 1)
+
+
+def shares(theta: HiddenMarkov) -> jax.Array:
+    """(K,) the share of time spent in each state in the long run, begun at π."""
+    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # without a period
+
+    def twice(_: int, power: jax.Array) -> jax.Array:
+        power = jnp.matmul(power, power, precision="highest")
+        return power / jnp.sum(power, axis=1, keepdims=True)
+
+    return jnp.matmul(theta.initial, jax.lax.fori_loop(0, 30, twice, lazy), precision="highest")
+
+
+def _counting(rows: PyTree, weights: jax.Array) -> PyTree:
+    """The rows; one that does not count may hold anything, and is missing here."""
+    y = rows[0] if isinstance(rows, tuple) else rows
+    y = jnp.asarray(y, weights.dtype)
+    y = jnp.where((weights > 0).reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.nan)
+    return (y, rows[1]) if isinstance(rows, tuple) else y
+
+
+def _one_by_one(function: Callable) -> Callable:
+    """On a processor several θ one after another: side by side their loops would no longer be small."""
+    return jax.custom_batching.sequential_vmap(function) if jax.default_backend() == "cpu" else function

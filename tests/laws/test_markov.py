@@ -1,0 +1,458 @@
+"""Hidden Markov models against every path written out; and against what knows nothing of recursions.
+
+A law takes what it judges and returns scores; wrong ones must break it.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from montecarlo import Scores, assert_holds, broken, error, of_p, z_mean
+from scipy import stats
+
+import tractable as tr
+from tractable.core import Batch, whole
+from tractable.kernels import forward_backward as fb
+from tractable.kernels.em import em
+from tractable.models import emissions
+from tractable.models.linear_mixture import normalised
+from tractable.models.markov import Complete, HiddenMarkov, hidden_markov, shares
+from tractable.tools.errors import DataError, ModelError, SettingsError
+
+strict = pytest.mark.usefixtures("strict_ranks")  # priors and bijections are NumPyro's, which promote ranks
+
+RNG = np.random.default_rng(5)
+K, T, N = 3, 5, 4
+PI = jnp.array([0.5, 0.3, 0.2])
+A = jnp.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.3, 0.3, 0.4]])
+MEAN, SD = np.array([-1.0, 0.0, 2.0]), np.array([0.5, 1.0, 0.8])
+THETA = HiddenMarkov(PI, A, emissions.Normals(jnp.array(MEAN), jnp.array(SD)))
+Y = RNG.normal(size=(N, T))
+Y[1, 3:] = Y[2, 0] = Y[2, 2] = np.nan  # a short one, and one with gaps
+PLAIN = hidden_markov(K, prior_counts=0, floor=0.0)
+PATHS = np.array(list(itertools.product(range(K), repeat=T)))  # (243, T)
+
+
+def listed(y: np.ndarray) -> dict[str, Any]:
+    """One sequence, path by path, in NumPy."""
+    seen = ~np.isnan(y)
+    logs = np.log(PI)[PATHS[:, 0]] + np.log(A)[PATHS[:, :-1], PATHS[:, 1:]].sum(1)
+    logs = logs + np.where(seen, stats.norm.logpdf(y, MEAN[PATHS], SD[PATHS]), 0).sum(1)
+    total = np.logaddexp.reduce(logs)
+    p, last = np.exp(logs - total), int(np.flatnonzero(seen).max())
+    smoothed = np.stack([[p[PATHS[:, t] == k].sum() for k in range(K)] for t in range(T)])
+    moves = np.zeros((K, K))
+    for t in range(last):
+        np.add.at(moves, (PATHS[:, t], PATHS[:, t + 1]), p)
+    smoothed[last + 1 :] = 0
+    return {"log p": total, "smoothed": smoothed, "moves": moves, "path": logs.max(), "p": p, "last": last}
+
+
+LISTED = [listed(y) for y in Y]
+
+
+def paths_law(passed: Callable, log_b: Callable = PLAIN.chain.log_b) -> Scores:
+    """log p(x), every p(z_t | x) and the sum of every p(z_t, z_{t+1} | x): those of all paths."""
+    found, log_prob = passed(PI, A, log_b(THETA, jnp.array(Y)))
+    counted = np.array([[t <= each["last"] for each in LISTED] for t in range(T)], float)
+    smoothed = np.transpose(np.asarray(found.smoothed) * counted[:, None], (2, 0, 1))
+    return {
+        "log p": error(log_prob, [each["log p"] for each in LISTED], 1e-12),
+        "smoothed": error(smoothed, [each["smoothed"] for each in LISTED], 1e-12),
+        "moves": error(fb.moves(A, found, jnp.array(counted[1:])), sum(each["moves"] for each in LISTED), 1e-12),
+    }
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@strict
+def test_all_paths(parallel):
+    assert_holds(paths_law(lambda *chain: fb.passed(*chain, parallel)))
+
+
+@strict
+def test_one_sequence_is_one_of_many():
+    for parallel in (False, True):
+        one, log_prob = fb.passed(PI, A, PLAIN.chain.log_b(THETA, jnp.array(Y[:1])), parallel)
+        assert_holds({"log p": error(log_prob, LISTED[0]["log p"], 1e-12)})
+        assert_holds({"smoothed": error(one.smoothed, LISTED[0]["smoothed"], 1e-12)})
+
+
+def without_scales(*chain: jax.Array) -> tuple:
+    found, log_prob = fb.passed(*chain)
+    return found, log_prob - jnp.sum(fb.log_b_scaled(chain[2])[1], axis=0)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda: paths_law(lambda pi, a, b: fb.passed(pi, a.T, b)),
+        lambda: paths_law(lambda pi, a, b: fb.passed(jnp.ones(K) / K, a, b)),
+        lambda: paths_law(without_scales),
+        lambda: paths_law(fb.passed, lambda theta, y: PLAIN.chain.log_b(theta, jnp.nan_to_num(y))),
+        lambda: paths_law(lambda pi, a, b: fb.passed(pi @ a, a, b)),
+    ],
+    ids=["transposed", "initial forgotten", "scales dropped", "mask ignored", "moved before the first step"],
+)
+@strict
+def test_paths_mutants(law):
+    assert broken(law())
+
+
+@strict
+def test_the_likeliest_path():
+    path, value = PLAIN.chain.paths(THETA, jnp.array(Y))
+    assert_holds({"log p": error(value, [each["path"] for each in LISTED], 1e-12)})
+    for found, each in zip(np.asarray(path), LISTED, strict=True):
+        cut = each["last"] + 1
+        best = PATHS[np.argmax(each["p"])]
+        np.testing.assert_array_equal(found, [*best[:cut], *[-1] * (T - cut)])
+
+
+def drawn_law(draw: Callable) -> Scores:
+    """Drawn paths of one sequence with gaps, as often as all paths are likely: Pearson's χ²."""
+    uniform = jax.random.uniform(jax.random.key(3), (T, 20_000))
+    b, _ = fb.log_b_scaled(PLAIN.chain.log_b(THETA, jnp.array(Y[2:3])))
+    filtered, _ = fb.forward(PI, A, b)
+    spread = jnp.broadcast_to(filtered[:, :, None], (T, K, 20_000))
+    counts = np.bincount(np.ravel_multi_index(np.asarray(draw(uniform, A, spread)), (K,) * T), minlength=K**T)
+    wanted = LISTED[2]["p"] * 20_000
+    common = wanted > 5
+    grouped = [np.append(each[common], each[~common].sum()) for each in (counts, wanted)]
+    return {"paths": of_p(stats.chisquare(*grouped).pvalue)}
+
+
+@strict
+def test_drawn_paths():
+    assert_holds(drawn_law(fb.drawn_path))
+    assert broken(drawn_law(lambda u, a, filtered: fb.drawn_path(u, jnp.ones((K, K)) / K, filtered)))
+    assert broken(drawn_law(lambda u, a, filtered: fb.drawn_path(u, a.T, filtered)))
+
+
+@strict
+def test_equal_rows_are_a_mixture():
+    """No memory: every step is a draw from one mixture, to the last digits."""
+    theta = THETA._replace(transition=jnp.broadcast_to(PI, (K, K)))
+    mixture = tr.models.gaussian_mixture(K, 1, floor=0.0)
+    rows = Y[~np.isnan(Y)][:, None]
+    of_mixture = tr.models.mixture.Gaussians(PI, jnp.array(MEAN)[:, None], jnp.array(SD**2)[:, None, None])
+    found, wanted = PLAIN.e_step(theta, whole(jnp.array(Y))), mixture.e_step(of_mixture, whole(jnp.array(rows)))
+    assert_holds({
+        "log p": error(found.log_likelihood, wanted.log_likelihood, 1e-13),
+        "shares": error(found.statistics.emission.count[:, 0], wanted.statistics.count, 1e-13),
+    })  # fmt: skip
+
+
+@strict
+def test_padding_order_and_groups_do_not_matter():
+    """Filled up further, in another order, one by one, or a hundred times: the same sums."""
+    found = PLAIN.e_step(THETA, whole(jnp.array(Y)))
+    wider = np.concatenate([Y, np.full((N, 3), np.nan)], 1)
+    many = PLAIN.e_step(THETA, whole(jnp.array(np.tile(Y, (100, 1)))))
+    weighed = PLAIN.e_step(THETA, Batch(jnp.array(Y), jnp.array([1.0, 2.0, 0.0, 1.0]), N))
+    repeated = PLAIN.e_step(THETA, whole(jnp.array(Y[[0, 1, 1, 3]])))
+    for other in (PLAIN.e_step(THETA, whole(jnp.array(wider))), PLAIN.e_step(THETA, whole(jnp.array(Y[::-1])))):
+        assert_holds(alike(other, found, 1e-12))
+    assert_holds(alike(jax.tree.map(lambda a: a / 100, many), found, 1e-11))
+    assert_holds(alike(weighed, repeated, 1e-12))
+    np.testing.assert_allclose(PLAIN.log_prob(THETA, np.tile(Y, (100, 1))), np.tile(found_logs(), 100), rtol=1e-13)
+
+
+def found_logs() -> np.ndarray:
+    return np.array([each["log p"] for each in LISTED])
+
+
+def alike(a: Any, b: Any, tolerance: float) -> Scores:
+    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
+    return {
+        jax.tree_util.keystr(path): error(x, y, tolerance * max(1.0, float(np.abs(y).max()))) for (path, x), y in pairs
+    }
+
+
+@strict
+def test_long_sequences_neither_vanish_nor_overflow():
+    """A thousand steps, both ways, and with densities a thousand nats lower."""
+    x = jnp.array(RNG.normal(size=(1, 1000)))
+    logs = PLAIN.chain.log_b(THETA, x)
+    low = fb.log_prob(PI, A, logs - 1000)
+    assert np.isfinite(float(low))
+    assert_holds({"shift": error(low + 1e6, fb.log_prob(PI, A, logs), 1e-6)})
+    in_parallel = jax.jit(lambda logs: fb.passed(PI, A, logs, True)[1])(logs)
+    assert_holds({"parallel": error(in_parallel, fb.log_prob(PI, A, logs), 1e-8)})
+
+
+# Families: those that come with the library, each with a prior.
+
+AROUND = {"scale": [1.0, 2.0], "floor": 0.0}
+FAMILIES = {
+    "normal": (hidden_markov(2, "normal", 2, centre=[0.5, 1.0], **AROUND), RNG.normal(size=(6, 4, 2))),
+    "multivariate-normal": (
+        hidden_markov(2, "multivariate-normal", 2, centre=0.5, **AROUND), RNG.normal(size=(6, 4, 2))
+    ),
+    "poisson": (hidden_markov(2, "poisson", centre=3.0), RNG.poisson(3.0, (6, 4)).astype(float)),
+    "bernoulli": (hidden_markov(2, "bernoulli", 2), RNG.integers(0, 2, (6, 4, 2)).astype(float)),
+    "categorical": (hidden_markov(2, "categorical", classes=3), RNG.integers(0, 3, (6, 4)).astype(float)),
+}  # fmt: skip
+for _name, (_, _rows) in FAMILIES.items():
+    _rows[0, 1] = _rows[1, 2:] = np.nan
+    if _name in ("normal", "bernoulli"):
+        _rows[2, 1, 0] = np.nan  # one of a step's numbers
+every = pytest.mark.parametrize("name", FAMILIES)
+
+
+def some_theta(model: Any) -> Any:
+    return model.params(0.7 * jax.random.normal(jax.random.key(2), (model.space.size,)))
+
+
+def completed(model: Any, theta: Any, rows: jax.Array) -> Complete:
+    _, share, first, moves, _ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
+    return Complete(theta, rows, share, first, moves)
+
+
+@every
+def test_fishers_identity(name):
+    """∇ log p(x | θ) = ∇ Q(θ'; θ) at θ' = θ: autodiff of the forward pass against smoothed states."""
+    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
+    u = model.position_of(some_theta(model))
+    q = model.chain.q(completed(model, model.params(u), rows))
+    slope = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
+    assert_holds({"slope": error(slope, jax.grad(lambda u: q(model.params(u)))(u), 1e-11)})
+
+
+def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
+    """The M-step is where Q + log p(θ) has no slope."""
+    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
+    theta = some_theta(model)
+    q = model.chain.q(completed(model, theta, rows))
+    best = model.position_of(change(model.m_step(model.e_step(theta, whole(rows)).statistics)))
+    slope = jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(best)
+    return {"slope": error(slope, 0, 1e-9)}
+
+
+@every
+def test_the_m_step_is_a_maximum(name):
+    assert_holds(summit(name))
+    assert broken(summit(name, lambda theta: jax.tree.map(lambda a: 1.001 * a, theta)))
+    assert broken(summit(name, lambda theta: theta._replace(transition=theta.transition.T / theta.transition.sum(0))))
+
+
+@every
+def test_no_step_goes_down(name):
+    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
+    kernel = em(model.e_step, model.m_step, model.log_prior)
+    batch = whole(rows)
+    thetas = jax.tree.map(
+        lambda *a: jnp.stack(a), *[model.chain.begin(jax.random.key(i), np.array(rows)) for i in range(3)]
+    )
+
+    def climb(theta: Any) -> Any:
+        state = kernel.init(jax.random.key(0), theta)
+        return jax.lax.scan(lambda s, _: kernel.step(jnp.zeros(0), s, batch), state, length=60)[1]
+
+    objective = np.asarray(jax.jit(jax.vmap(climb))(thetas).objective)
+    assert np.isfinite(objective).all() and np.all(objective[:, -1] > objective[:, 0])
+    assert np.all(np.diff(objective, axis=1) >= -1e-11 * np.abs(objective[:, 1:]))
+
+
+@every
+def test_priors_are_those_of_scipy(name):
+    """Densities term by term, and draws whose scores have mean zero."""
+    model = FAMILIES[name][0]
+    theta = jax.tree.map(np.asarray, some_theta(model))
+    wanted = sum(stats.dirichlet.logpdf(row / row.sum(), [2.0, 2.0]) for row in [theta.initial, *theta.transition])
+    e = theta.emission
+    if name == "normal":
+        v, scale = e.sd**2, np.array([[1.0, 2.0]])
+        wanted += stats.norm.logpdf(e.mean, [[0.5, 1.0]], e.sd).sum()
+        wanted += (stats.invgamma.logpdf(v, 0.5, scale=0.5 * scale**2) + np.log(2 * e.sd)).sum()
+    elif name == "multivariate-normal":
+        for m, c in zip(e.mean, e.covariance, strict=True):
+            wanted += stats.multivariate_normal.logpdf(m, [0.5, 0.5], c) + stats.invwishart.logpdf(
+                c, 3, np.diag([1.0, 4.0])
+            )
+    elif name == "poisson":
+        wanted += stats.gamma.logpdf(e.rate, 2, scale=3).sum()
+    elif name == "bernoulli":
+        wanted += stats.beta.logpdf(e.probs, 2, 2).sum()
+    else:
+        wanted += sum(stats.dirichlet.logpdf(p, [2.0] * 3) for p in e.probs)
+    assert_holds({"density": error(model.log_prior(theta), wanted, 1e-10)})
+
+    def log_prior(u: jax.Array) -> jax.Array:
+        tree = model.space.unravel(u)
+        params = model.constrain(tree)
+        return model.log_prior(params) + model.log_jacobian(tree, params)
+
+    draws = jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(jax.random.key(9), 4000))
+    scores = np.asarray(jax.jit(jax.vmap(jax.grad(log_prior)))(draws))
+    assert_holds({f"score {i}": z_mean(s, 0.0, s.var()) for i, s in enumerate(scores.T)})
+
+
+@pytest.mark.parametrize("name", ["normal", "multivariate-normal"])
+def test_sums_about_other_means(name):
+    """Told about others' means, statistics are as if they had been made there."""
+    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
+    theta, other = some_theta(model), model.params(jnp.linspace(-1, 1, model.space.size))
+    x, share, *_ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
+    here, there = (model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other))
+    assert_holds(alike(here.told_as(there), there, 1e-11))
+
+
+def test_states_are_told_by_their_share_of_time():
+    power = np.linalg.matrix_power(np.asarray(A), 200)
+    assert_holds({"shares": error(shares(THETA), power[0], 1e-12)})
+    told = PLAIN.symmetry.canonical(THETA)
+    assert np.all(np.diff(shares(told)) <= 0)
+    assert_holds({"the same model": error(PLAIN.log_prob(told, Y), PLAIN.log_prob(THETA, Y), 1e-12)})
+
+
+def ahead_law(rows: np.ndarray) -> Scores:
+    """Mean and variance of the next two steps, from all paths of the sequence filled up with what comes."""
+    found = PLAIN.ahead(THETA, 2, (jnp.array(rows), None))
+    scores = {}
+    for n, y in enumerate(rows):
+        cut = int(np.flatnonzero(~np.isnan(y)).max()) + 1
+        filtered = PLAIN.filtered(THETA, jnp.array(y[None, :cut]))[0, -1]
+        for h in range(2):
+            p = np.asarray(filtered) @ np.linalg.matrix_power(np.asarray(A), h + 1)
+            mean = p @ MEAN
+            scores[f"mean {n} {h}"] = error(found.mean[n, h], mean, 1e-12)
+            scores[f"variance {n} {h}"] = error(found.variance[n, h], p @ (SD**2 + MEAN**2) - mean**2, 1e-12)
+    drawn = np.asarray(found.sample(jax.random.key(1), (4000,)))  # (s, n, h)
+    for index in np.ndindex(*found.mean.shape):
+        scores[f"drawn {index}"] = z_mean(drawn[:, *index], float(found.mean[index]), float(found.variance[index]))
+    return scores
+
+
+def test_what_comes_next():
+    assert_holds(ahead_law(Y))
+    filtered = np.asarray(PLAIN.filtered(THETA, Y))
+    np.testing.assert_allclose(filtered[0, -1], LISTED[0]["smoothed"][-1], atol=1e-12)
+
+
+# Emissions of one's own.
+
+OWN = hidden_markov(2, lambda p: dist.Poisson(p["rate"]), prior={"rate": dist.Gamma(2.0, 1 / 3)})
+
+
+def test_an_emission_of_ones_own_is_the_built_in_one():
+    built_in, rows = FAMILIES["poisson"]
+    theta = some_theta(built_in)
+    own = theta._replace(emission={"rate": theta.emission.rate})
+    assert_holds({
+        "log p": error(OWN.log_prob(own, rows), built_in.log_prob(theta, rows), 1e-12),
+        "prior": error(OWN.log_prior(own), built_in.log_prior(theta), 1e-12),
+    })  # fmt: skip
+    slopes = [jax.grad(lambda t, m=m: jnp.sum(m.log_prob(t, rows)))(t) for m, t in ((OWN, own), (built_in, theta))]
+    assert_holds({"slope": error(slopes[0].emission["rate"], slopes[1].emission.rate, 1e-11)})
+
+
+def test_inputs():
+    """x_t ~ N(w_k u_t, 1): against the built-in model of x − w u where all states have one w."""
+    model = hidden_markov(
+        2, lambda p, u: dist.Normal(p["m"] + p["w"] * u, 1.0), prior={n: dist.Normal(0, 1) for n in "mw"}
+    )
+    y, u = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4))
+    y[0, 2] = np.nan
+    theta = HiddenMarkov(
+        PI[:2] / 0.8, A[:2, :2] / A[:2, :2].sum(1, keepdims=True), {"m": MEAN[:2], "w": np.full(2, 0.7)}
+    )
+    plain = theta._replace(emission=emissions.Normals(MEAN[:2], np.ones(2)))
+    wanted = hidden_markov(2).log_prob(plain, y - 0.7 * u)
+    assert_holds({"log p": error(model.log_prob(theta, (jnp.array(y), jnp.array(u))), wanted, 1e-12)})
+    ahead = model.ahead(theta, jnp.ones((3, 2)), (jnp.array(y), jnp.array(u)))
+    without = hidden_markov(2).ahead(plain, 2, (jnp.array(y - 0.7 * u), None))
+    assert_holds({"ahead": error(ahead.mean, without.mean + 0.7, 1e-12)})
+
+
+# The whole.
+
+
+@pytest.fixture(scope="module")
+def cooked() -> tuple:
+    """Ratings of twenty cooks over thirty days, some days off."""
+    model = hidden_markov(2, centre=5.0, scale=2.0)
+    truth = HiddenMarkov(
+        jnp.array([0.6, 0.4]),
+        jnp.array([[0.9, 0.1], [0.2, 0.8]]),
+        emissions.Normals(jnp.array([6.5, 4.0]), jnp.array([0.8, 1.0])),
+    )
+    y = np.array(model.simulate(jax.random.key(7), truth, 20, 30)[0])
+    y[RNG.random(y.shape) < 0.1] = np.nan
+    data = tr.models.sequences([row[: 30 - i % 5] for i, row in enumerate(y)])
+    return model, truth, data, tr.infer(model, data, tr.EM(starts=3), seed=0)
+
+
+def test_em_finds_the_cooks(cooked):
+    model, truth, data, posterior = cooked
+    assert posterior.report().verdict == "trust", posterior.report()
+    for got, wanted, sd in zip(*map(jax.tree.leaves, (posterior.mean(), truth, posterior.sd())), strict=True):
+        assert np.all(np.abs(got - wanted) < 4 * sd)
+    assert posterior.found["observations"] == np.sum(~np.isnan(data.y))
+    told = posterior.predict(3)
+    assert told.mean.shape == (20, 3) and np.all(told.lower < told.mean) and np.all(told.mean < told.upper)
+    assert np.all(model.paths(posterior.mean(), data.y)[4, 26:] == -1)
+
+
+def test_bic_counts_steps(cooked):
+    _, _, data, _ = cooked
+    found = tr.select(lambda k: hidden_markov(k, centre=5.0, scale=2.0), data, [1, 2], tr.EM(starts=2))
+    assert found.components == 2
+    row = found.table.iloc[1]
+    assert row["BIC"] == pytest.approx(-2 * row["log likelihood"] + 7 * np.log(np.sum(~np.isnan(data.y))))
+
+
+def test_draws_are_relabelled(cooked):
+    """Draws in either order come back in one."""
+    model, _, data, _ = cooked
+    posterior = tr.infer(model, data, tr.MAP(starts=1), seed=0)
+    nuts = tr.infer(model, data, tr.RandomWalk(chains=2, draws=40, warmup=40, thin=1), seed=0, verify=None)
+    flat = np.tile(np.asarray(posterior.point), (2, 40, 1))
+    flipped = model.position_of(model.symmetry.permute(model.params(jnp.array(posterior.point)), jnp.array([1, 0])))
+    flat[1] = np.asarray(flipped)
+    mixed = dataclasses.replace(nuts, belief=dataclasses.replace(nuts.belief, positions=flat))
+    same = mixed.relabelled()
+    np.testing.assert_allclose(same.sd().emission.mean, 0, atol=1e-6)
+    assert mixed.sd().emission.mean.min() > 0.5
+
+
+HALVES = tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep")
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "sentence"),
+    [
+        (lambda: hidden_markov(0), ModelError, "states is a whole number"),
+        (lambda: hidden_markov(2, "beta"), ModelError, "or a function; got 'beta'"),
+        (lambda: hidden_markov(2, "categorical"), ModelError, "classes= is how many"),
+        (lambda: hidden_markov(2, "multivariate-normal"), ModelError, "give features="),
+        (lambda: hidden_markov(2, prior_counts=-1), ModelError, "prior_counts is 0 or more"),
+        (lambda: hidden_markov(2, scale=[1.0, 2.0]), ModelError, "scale has positive finite numbers"),
+        (lambda: hidden_markov(2, lambda p: dist.Poisson(p)), ModelError, "give prior="),
+        (lambda: hidden_markov(2, prior={}), ModelError, "prior_counts="),
+        (lambda: tr.models.sequences([]), DataError, "got nothing"),
+        (lambda: tr.models.sequences([[1.0], [[2.0]]]), DataError, "of equal d"),
+        (lambda: tr.models.sequences([[1.0]], [[1.0, 2.0]]), DataError, "as many steps of inputs"),
+        (lambda: tr.infer(PLAIN, tr.Data(np.ones(3)), tr.EM()), DataError, "Expected sequences of shape"),
+        (lambda: tr.infer(hidden_markov(2, "poisson"), tr.Data(-np.ones((2, 3))), tr.MAP()), DataError, "got -1"),
+        (lambda: tr.infer(hidden_markov(2, "bernoulli"), tr.Data(np.full((2, 3), 2)), tr.EM()), DataError, "show 0 or"),
+        (lambda: tr.infer(hidden_markov(2, "multivariate-normal", 2), HALVES, tr.EM()), DataError, "or not at all"),
+        (lambda: PLAIN.ahead(THETA, jnp.ones((4, 2)), (jnp.array(Y), None)), SettingsError, "how many steps ahead"),
+    ],
+)  # fmt: skip
+def test_sentences(call, what, sentence):
+    with pytest.raises(what, match=sentence.replace("(", r"\(")):
+        call()
+
+
+def test_one_step_is_a_mixture():
+    """The smallest sequence there is, by the mixture's own normaliser."""
+    logits = np.log(np.asarray(PI))[:, None] + stats.norm.logpdf(Y[:, 0][None], MEAN[:, None], SD[:, None])
+    kept = ~np.isnan(Y[:, 0])
+    _, wanted = normalised(jnp.array(logits[:, kept]))
+    assert_holds({"one step": error(PLAIN.log_prob(THETA, Y[kept][:, :1]), wanted, 1e-13)})
