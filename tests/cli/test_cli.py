@@ -235,6 +235,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     for written, missing in (({}, "raise"), ({"drop": False}, "raise"), ({"drop": True}, "drop")):
         asked = {"held_out": 0.2, "missing": missing, "family": "normal", "shifted": None, "verify": "auto"}
         asked |= {"exclude": [], "weights": None, "exposure": None, "sep": None, "decimal": None, "formula": None}
+        asked |= {"censored": None, "event": None, "until": None}
         assert kinds.named("glm").ask(upgrade(older | written)) == asked
     problem = task_of(older)
     assert problem.spec == spec
@@ -406,7 +407,7 @@ def test_comparison_of_networks_has_no_reference(tables, tmp_path):
     assert "never do" in fault(*words, "--methods", "rejection")
 
 
-def test_a_posterior_is_looked_at_again_as_asked(tmp_path):
+def test_a_posterior_is_looked_at_again_as_asked(tables, tmp_path):
     fitted = ("fit", "--example", "normal-mean", "--method", "laplace", "--quiet")
     assert run(*fitted, "--out", tmp_path / "looked").exit_code == 0
     assert json.loads((tmp_path / "looked" / "posterior.json").read_text())["verdict"] == "trust"
@@ -415,4 +416,5 @@ def test_a_posterior_is_looked_at_again_as_asked(tmp_path):
     assert (about["verdict"], about["checks"][-1]["name"]) == ("caution", "verified")
     much = fault(*fitted, "--verify", "much", "--out", tmp_path / "no")
     assert "--verify is auto, thorough, none; got 'much'" in much
-    assert "--verify is for --model glm; got --model mlp" in fault("fit", "x.csv", "--model", "mlp", "--verify", "none")
+    network = ("fit", tables / "prices.csv", "--model", "mlp", "--verify", "none")
+    assert "--verify is for --model glm; got --model mlp" in fault(*network)

@@ -51,14 +51,13 @@ def _run(function: Callable) -> None:
         function()
 
 
-def _check_paths(table: Path | None = None, new: Path | None = None, run: Path | None = None, **_: object) -> None:
+def _check_paths(table: Path | None = None, run: Path | None = None, **_: object) -> None:
     """What is named must be there; asked here, before what takes seconds to import is imported."""
     from tractable.cli.folders import NO_RUN, holds_a_run
     from tractable.tools.errors import CheckpointError, DataError
 
-    for path in (table, new):
-        if path is not None and not path.exists():
-            raise DataError(f"{path} does not exist. Expected a .csv or .parquet file.")
+    if table is not None and not table.exists():
+        raise DataError(f"{table} does not exist. Expected a .csv or .parquet file.")
     if run is not None and not holds_a_run(run):
         raise CheckpointError(NO_RUN.format(run))
 
