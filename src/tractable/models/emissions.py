@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.models.conjugate import LOG_2PI
@@ -98,7 +99,7 @@ class Emission:
         """Of one state's numbers."""
         return () if self.features is None else (self.features,)
 
-    def flat(self, leaf: jax.Array, rank: int = 2) -> jax.Array:
+    def flat(self, leaf: ArrayLike, rank: int = 2) -> jax.Array:
         """A leaf of θ as (1, K, d), and axes of length 1 for sequences."""
         spread = jnp.asarray(leaf).reshape(1, self.states, -1)
         return spread.reshape(spread.shape + (1,) * (rank - 2))
@@ -485,7 +486,7 @@ class Categorical(Emission):
         _whole(x, f"Categorical states show classes 0 … {self.classes - 1}", self.classes - 1)
 
 
-def _whole(x: np.ndarray, what: str, most: float) -> None:
+def _whole(x: np.ndarray, what: str, most: float | int) -> None:
     there = x[~np.isnan(x)]
     bad = (there < 0) | (there > most) | (there != np.floor(there))
     if bad.any():

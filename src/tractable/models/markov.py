@@ -598,11 +598,12 @@ class Ahead(NamedTuple):
 
         def at(*x: jax.Array) -> tuple[jax.Array, jax.Array]:
             def of_state(theta: PyTree) -> tuple[jax.Array, jax.Array]:
-                shown = self.chain.emission.of_state(theta, *x)
+                shown: Any = self.chain.emission.of_state(theta, *x)
                 classes = getattr(shown, "probs", None) if classes_in(shown) else None
-                return (shown.mean, shown.variance) if classes is None else (classes, classes * (1 - classes))
+                moments = (shown.mean, shown.variance) if classes is None else (classes, classes * (1 - classes))
+                return jnp.asarray(moments[0]), jnp.asarray(moments[1])
 
-            return jax.vmap(of_state)(self.theta.emission)
+            return jax.vmap(of_state)(jax.tree.map(jnp.asarray, self.theta.emission))
 
         if self.given is None:
             return jax.tree.map(lambda a: a[None, None], at())
@@ -654,19 +655,23 @@ class HiddenMarkovModel(LatentModel):
 
     def filtered(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """p(z_t | x_1 … x_t, θ), (n, T, K)."""
-        return self.chain.filtered(theta, y)
+        return self.chain.filtered(_arrays(theta), y)
 
     def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """The likeliest path of states of every sequence, (n, T) from 0; −1 after the last step that was seen."""
-        return self.chain.paths(theta, y)[0]
+        return self.chain.paths(_arrays(theta), y)[0]
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """A path of every sequence drawn from p(z | x, θ), (n, T); −1 after the last step that was seen."""
-        return self.chain.drawn_paths(key, theta, y)
+        return self.chain.drawn_paths(key, _arrays(theta), y)
 
     def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, steps: int) -> tuple[jax.Array, jax.Array]:
         """n new sequences of so many steps, and their states, (n, T)."""
-        return self.chain.simulated(key, theta, n, steps)
+        return self.chain.simulated(key, _arrays(theta), n, steps)
+
+
+def _arrays(theta: HiddenMarkov) -> HiddenMarkov:
+    return jax.tree.map(jnp.asarray, theta)
 
 
 def after(there: jax.Array) -> jax.Array:
@@ -678,7 +683,7 @@ def shares(theta: HiddenMarkov) -> jax.Array:
     """(K,) the share of time spent in each state in the long run, begun at π."""
     lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # without a period
 
-    def twice(_: int, power: jax.Array) -> jax.Array:
+    def twice(_: ArrayLike, power: jax.Array) -> jax.Array:
         power = jnp.matmul(power, power, precision="highest")
         return power / jnp.sum(power, axis=1, keepdims=True)
 
