@@ -1,6 +1,6 @@
 """Approximate Bayesian inference in JAX, with posteriors that say how far they can be trusted."""
 
-from . import kernels, models, objectives
+from . import estimators, kernels, models, objectives
 from .beliefs import approximations
 from .checks.report import Report
 from .comparison import Comparison, compare
