@@ -309,30 +309,22 @@ class FullNormal(Normal):
         if self.scale is None:
             return jnp.zeros((), jnp.result_type(theta.mean))
         c, d = self.counts, self.shape[0]
-        root = cholesky(theta.covariance)
-        back = inverse(root)
-        log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
+        back = inverse(cholesky(theta.covariance))
+        log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=1, axis2=2)), axis=1)
         off = theta.mean - jnp.asarray(self.centre, theta.mean.dtype)[None]
         z = jnp.einsum("kij,kj->ki", back, off, precision="highest")
         of_means = -0.5 * (c * jnp.sum(z**2, axis=1) + log_det - d * np.log(c) + d * LOG_2PI)
         scale = jnp.asarray(self.scale, theta.mean.dtype)
-        trace = c * jnp.sum(jnp.square(back * scale[None, None, :]), axis=(1, 2))
-        nu = c + d
-        normaliser = 0.5 * nu * (d * np.log(c) + 2 * jnp.sum(jnp.log(scale))) - 0.5 * nu * d * np.log(2)
-        normaliser = normaliser - _log_multigamma(0.5 * nu, d)
-        return jnp.sum(of_means + normaliser - 0.5 * (nu + d + 1) * log_det - 0.5 * trace)
+        return jnp.sum(of_means) + jnp.sum(inverse_wishart_log_prob(theta.covariance, c, scale))
 
     def draw_prior(self, key: jax.Array) -> FullNormals:
         key_spread, key_mean = jax.random.split(key)
         c, d = self.counts, self.shape[0]
         scale = jnp.asarray(self.scale, jnp.result_type(float))
-        root = dist.WishartCholesky(c + d, scale_tril=jnp.diag(1 / (np.sqrt(c) * scale))).sample(
-            key_spread, (self.states,)
-        )
-        back = inverse(root)  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
-        covariance = jnp.einsum("kji,kjl->kil", back, back, precision="highest")
+        covariance = inverse_wishart_draw(key_spread, c, scale, (self.states,))
+        root = cholesky(covariance)
         noise = jax.random.normal(key_mean, (self.states, d))
-        mean = jnp.asarray(self.centre) + jnp.einsum("kji,kj->ki", back, noise, precision="highest") / np.sqrt(c)
+        mean = jnp.asarray(self.centre) + jnp.einsum("kij,kj->ki", root, noise, precision="highest") / np.sqrt(c)
         return FullNormals(mean, covariance)
 
     def check(self, x: np.ndarray) -> None:
@@ -353,8 +345,23 @@ def _outer(rows: jax.Array) -> jax.Array:
     return rows[:, :, None] * rows[:, None, :]
 
 
-def _log_multigamma(a: float, d: int) -> jax.Array:
-    return 0.25 * d * (d - 1) * np.log(np.pi) + jnp.sum(gammaln(a - 0.5 * jnp.arange(d)))
+def inverse_wishart_log_prob(covariance: jax.Array, counts: float, scale: jax.Array) -> jax.Array:
+    """log density of inverse Wishart(c + d, c diag(scale²)) at covariances (…, d, d)."""
+    d = covariance.shape[-1]
+    nu = counts + d
+    back = inverse(cholesky(covariance))
+    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(back, axis1=-2, axis2=-1)), axis=-1)
+    trace = counts * jnp.sum(jnp.square(back * scale), axis=(-2, -1))
+    normaliser = 0.5 * nu * (d * np.log(counts) + 2 * jnp.sum(jnp.log(scale))) - 0.5 * nu * d * np.log(2)
+    multigamma = 0.25 * d * (d - 1) * np.log(np.pi) + jnp.sum(gammaln(0.5 * nu - 0.5 * jnp.arange(d)))
+    return normaliser - multigamma - 0.5 * (nu + d + 1) * log_det - 0.5 * trace
+
+
+def inverse_wishart_draw(key: jax.Array, counts: float, scale: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Covariances (*shape, d, d) from inverse Wishart(c + d, c diag(scale²))."""
+    precise = dist.WishartCholesky(counts + len(scale), scale_tril=jnp.diag(1 / (np.sqrt(counts) * scale)))
+    back = inverse(precise.sample(key, shape))  # Λ = L Lᵀ, C = L⁻ᵀ L⁻¹
+    return jnp.einsum("...ji,...jl->...il", back, back, precision="highest")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ there are no lengths to carry along, and batches, files, devices and folders nee
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,6 @@ from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch, is_distribution
-from tractable.data.rows import Data
 from tractable.kernels import forward_backward as fb
 from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models import emissions
@@ -27,13 +26,13 @@ from tractable.models.causes import log_prob_of
 from tractable.models.conjugate import Numbers, Real
 from tractable.models.emissions import Emission
 from tractable.models.latent import LatentModel
+from tractable.models.series import after, in_groups, steps_of
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
 PyTree = Any
 SMALL = 1280  # bytes of a step up to which a processor runs a loop over steps without leaving it, twice as fast
-CHUNK = 1 << 22  # numbers that are checked at a time
 ROOM = 1 << 27  # numbers of a group of sequences on an accelerator
 FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
 
@@ -62,40 +61,6 @@ class Complete(NamedTuple):
     shares: jax.Array  # (T, K, n), those of sequences that count
     initial: jax.Array  # (K,)
     transition: jax.Array  # (K, K)
-
-
-def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:
-    """Sequences of unequal length as ``Data``: one array, filled up with NaN.
-
-    Args:
-        parts: of each sequence its steps, (T_n,) or (T_n, d); NaN is a step, or a number, that is missing.
-        given: inputs of each sequence, (T_n, …) likewise.
-
-    Raises:
-        DataError: no sequences; steps of unlike shapes; inputs of another length.
-
-    >>> sequences([[1.0, 2.0, 3.0], [4.0]]).y.tolist()
-    [[1.0, 2.0, 3.0], [4.0, nan, nan]]
-    """
-    y = _filled(parts, "sequences(parts)", np.nan)
-    if given is None:
-        return Data(y, missing="keep")
-    lengths = [[len(part) for part in each] for each in (parts, given)]
-    if lengths[0] != lengths[1]:
-        raise DataError("sequences(given=...) expects as many steps of inputs as each sequence has.")
-    return Data(y, _filled(given, "sequences(given)", 0.0), missing="keep")
-
-
-def _filled(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
-    arrays = [np.asarray(part, np.float64) for part in parts]
-    shapes = {each.shape[1:] for each in arrays}
-    if len(shapes) != 1 or any(each.ndim == 0 or len(each) == 0 for each in arrays):
-        got = ", ".join(str(each.shape) for each in arrays[:3]) or "nothing"
-        raise DataError(f"{name} expects sequences of one step or more, (T,) or (T, d), of equal d; got {got}.")
-    out = np.full((len(arrays), max(map(len, arrays)), *shapes.pop()), fill)
-    for row, each in zip(out, arrays, strict=True):
-        row[: len(each)] = each
-    return out
 
 
 def hidden_markov(
@@ -367,28 +332,14 @@ class Chain(NamedTuple):
         side = SMALL // (k * jnp.dtype(jnp.result_type(float)).itemsize)
         return side - side % 8 if side >= 8 else max(side, 4)
 
-    def in_groups(self, function: Callable, rows: PyTree) -> PyTree:
-        """``function`` of every group of sequences, leading axis n again."""
-        leaves = jax.tree.leaves(rows)
-        count, lanes = len(leaves[0]), self.lanes(rows)
-        if count <= lanes:
-            return function(rows)
-        groups = -(-count // lanes)
-
-        def padded(a: jax.Array) -> jax.Array:
-            more = jnp.broadcast_to(a[:1], (groups * lanes - count, *a.shape[1:]))
-            return jnp.concatenate([a, more]).reshape(groups, lanes, *a.shape[1:])
-
-        found = jax.lax.map(function, jax.tree.map(padded, rows))
-        return jax.tree.map(lambda a: a.reshape(groups * lanes, *a.shape[2:])[:count], found)
-
     def log_prob(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""
 
         def of_group(rows: PyTree) -> jax.Array:
             return jnp.atleast_1d(fb.log_prob(theta.initial, theta.transition, self.log_b(theta, rows)))
 
-        return self.in_groups(of_group, self._checked(rows))
+        rows = self._checked(rows)
+        return in_groups(of_group, rows, self.lanes(rows))
 
     def smoothed(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """p(z_t | x_n, θ), (n, T, K); 0 after the last step that was seen."""
@@ -398,7 +349,8 @@ class Chain(NamedTuple):
             found = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))[0]
             return _rows(found.smoothed * after(self.emission.there(x))[:, None])
 
-        return self.in_groups(of_group, self._checked(rows))
+        rows = self._checked(rows)
+        return in_groups(of_group, rows, self.lanes(rows))
 
     def filtered(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """p(z_t | x_1 … x_t, θ), (n, T, K)."""
@@ -407,7 +359,8 @@ class Chain(NamedTuple):
             b, _ = fb.log_b_scaled(self.log_b(theta, rows))
             return _rows(fb.forward(theta.initial, theta.transition, b)[0])
 
-        return self.in_groups(of_group, self._checked(rows))
+        rows = self._checked(rows)
+        return in_groups(of_group, rows, self.lanes(rows))
 
     def paths(self, theta: HiddenMarkov, rows: PyTree) -> tuple[jax.Array, jax.Array]:
         """Viterbi's path (n, T), −1 after the last step that was seen, and log p(x, path | θ) (n,)."""
@@ -420,7 +373,8 @@ class Chain(NamedTuple):
             path = jnp.where(later, path, -1)
             return path.reshape(len(path), -1).T, jnp.atleast_1d(value)
 
-        return self.in_groups(of_group, self._checked(rows))
+        rows = self._checked(rows)
+        return in_groups(of_group, rows, self.lanes(rows))
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         """A path of every sequence from p(z | x, θ), (n, T); −1 after the last step that was seen."""
@@ -436,7 +390,7 @@ class Chain(NamedTuple):
             path = jnp.where(after(self.emission.there(x)), path, -1)
             return path.reshape(len(path), -1).T
 
-        return self.in_groups(of_group, (rows, uniform))
+        return in_groups(of_group, (rows, uniform), self.lanes(rows))
 
     # θ.
 
@@ -467,7 +421,7 @@ class Chain(NamedTuple):
         moves = 0.5 * jnp.eye(k) + 0.25 * moves + 0.25 / k
         if isinstance(emission, Own):
             return HiddenMarkov(jnp.full(k, 1 / k), moves, emission.draw_prior(key_emission))
-        x = np.concatenate([x[~np.isnan(x).all(1)] for x in _steps(rows)])
+        x = np.concatenate([x[~np.isnan(x).all(1)] for x in steps_of(rows)])
         chosen, shares = emission.guessed(key_emission, x)
         theta = jax.tree.map(lambda a: jnp.asarray(a, jnp.result_type(float)), emission.example()[0])
         sums = emission.sums(theta, jnp.asarray(chosen), jnp.asarray(shares), jnp.ones(()))
@@ -549,13 +503,13 @@ class Chain(NamedTuple):
 
     def observations(self, rows: PyTree) -> int:
         """Steps that were seen."""
-        return sum(int(np.sum(~np.isnan(x).all(1))) for x in _steps(rows))
+        return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
 
     def check(self, rows: PyTree) -> None:
         """Raise a DataError about sequences that no state can show."""
         self._expect(rows)
         if not isinstance(self.emission, Own):
-            for x in _steps(rows):
+            for x in steps_of(rows):
                 self.emission.check(x)
 
     def _checked(self, rows: PyTree) -> PyTree:
@@ -574,15 +528,6 @@ class Chain(NamedTuple):
         if len(shape) != (2 if features is None else 3) or shape[2:] not in ((), (features,)):
             what = "(n, T)" if features is None else f"(n, T, {features})"
             raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
-
-
-def _steps(rows: PyTree) -> Iterator[np.ndarray]:
-    """All steps (m, d), some of them at a time."""
-    y = jax.tree.leaves(rows)[0]
-    each = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
-    for start in range(0, len(y), each):
-        part = np.asarray(y[start : start + each], np.float64)
-        yield part.reshape(part.shape[0] * part.shape[1], -1)
 
 
 class Ahead(NamedTuple):
@@ -672,11 +617,6 @@ class HiddenMarkovModel(LatentModel):
 
 def _arrays(theta: HiddenMarkov) -> HiddenMarkov:
     return jax.tree.map(jnp.asarray, theta)
-
-
-def after(there: jax.Array) -> jax.Array:
-    """(T, …) 1 up to the last step that was seen, 0 after it."""
-    return jnp.flip(jnp.cumsum(jnp.flip(there, 0), axis=0), 0).astype(jnp.result_type(float)).clip(0, 1)
 
 
 def shares(theta: HiddenMarkov) -> jax.Array:

@@ -1,0 +1,78 @@
+"""Sequences of unequal length as rows: one array, filled up with NaN, which is also what is missing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tractable.data.rows import Data
+from tractable.tools.errors import DataError
+
+PyTree = Any
+CHUNK = 1 << 22  # numbers that are checked at a time
+
+
+def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:
+    """Sequences of unequal length as ``Data``: one array, filled up with NaN.
+
+    Args:
+        parts: of each sequence its steps, (T_n,) or (T_n, d); NaN is a step, or a number, that is missing.
+        given: inputs of each sequence, (T_n, …) likewise.
+
+    Raises:
+        DataError: no sequences; steps of unlike shapes; inputs of another length.
+
+    >>> sequences([[1.0, 2.0, 3.0], [4.0]]).y.tolist()
+    [[1.0, 2.0, 3.0], [4.0, nan, nan]]
+    """
+    y = _filled(parts, "sequences(parts)", np.nan)
+    if given is None:
+        return Data(y, missing="keep")
+    lengths = [[len(part) for part in each] for each in (parts, given)]
+    if lengths[0] != lengths[1]:
+        raise DataError("sequences(given=...) expects as many steps of inputs as each sequence has.")
+    return Data(y, _filled(given, "sequences(given)", 0.0), missing="keep")
+
+
+def _filled(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
+    arrays = [np.asarray(part, np.float64) for part in parts]
+    shapes = {each.shape[1:] for each in arrays}
+    if len(shapes) != 1 or any(each.ndim == 0 or len(each) == 0 for each in arrays):
+        got = ", ".join(str(each.shape) for each in arrays[:3]) or "nothing"
+        raise DataError(f"{name} expects sequences of one step or more, (T,) or (T, d), of equal d; got {got}.")
+    out = np.full((len(arrays), max(map(len, arrays)), *shapes.pop()), fill)
+    for row, each in zip(out, arrays, strict=True):
+        row[: len(each)] = each
+    return out
+
+
+def steps_of(rows: PyTree) -> Iterator[np.ndarray]:
+    """All steps (m, d), some of them at a time."""
+    y = jax.tree.leaves(rows)[0]
+    each = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
+    for start in range(0, len(y), each):
+        part = np.asarray(y[start : start + each], np.float64)
+        yield part.reshape(part.shape[0] * part.shape[1], -1)
+
+
+def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
+    """``function`` of every group of so many sequences, leading axis n again."""
+    leaves = jax.tree.leaves(rows)
+    count = len(leaves[0])
+    if count <= lanes:
+        return function(rows)
+    groups = -(-count // lanes)
+
+    def padded(a: jax.Array) -> jax.Array:
+        more = jnp.broadcast_to(a[:1], (groups * lanes - count, *a.shape[1:]))
+        return jnp.concatenate([a, more]).reshape(groups, lanes, *a.shape[1:])
+
+    found = jax.lax.map(function, jax.tree.map(padded, rows))
+    return jax.tree.map(lambda a: a.reshape(groups * lanes, *a.shape[2:])[:count], found)
+
+
+def after(there: jax.Array) -> jax.Array:
+    """(T, …) 1 up to the last step that was seen, 0 after it."""
+    return jnp.flip(jnp.cumsum(jnp.flip(there, 0), axis=0), 0).astype(jnp.result_type(float)).clip(0, 1)

@@ -1,0 +1,747 @@
+"""Linear systems with normal noise: sequences that follow a state which nobody sees, a normal vector that moves.
+
+States are integrated out by Kalman's filter. Sequences lie in one array, filled up with NaN, and a number that is
+missing is NaN too (``models.series``): both are integrated out, which is exact.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from tractable.beliefs.check import Check
+from tractable.core import Batch
+from tractable.kernels import kalman
+from tractable.kernels.em import Expected, accumulate, observed
+from tractable.models.conjugate import Numbers, Real
+from tractable.models.latent import LatentModel
+from tractable.models.regressions import Leaf, Regression, Residuals, taken
+from tractable.models.series import after, in_groups, steps_of
+from tractable.tools.errors import DataError, ModelError, SettingsError
+from tractable.tools.settings import expect_whole, is_whole
+from tractable.tools.shared import shared
+from tractable.tools.small import inverse_root
+
+PyTree = Any
+ROOM = 1 << 23  # numbers of a group of sequences
+Noise = Literal["diagonal", "full"]
+Row = tuple[float | None, ...]  # None where a number is learnt
+Given = tuple[Row, ...]  # a matrix
+KnownNoise = str | Row | Given  # "full", variances or a covariance
+Initial = str | tuple[Given, KnownNoise]  # "step", "own", or mean and noise
+
+
+class LinearGaussian(NamedTuple):
+    """θ of a linear system; None of what is known, a vector of those entries that are learnt where some are known."""
+
+    initial_mean: Leaf  # (d,) of z_1
+    initial_noise: Leaf  # (d,) sds of z_1
+    transition: Leaf  # (d, d) A
+    control: Leaf  # (d, k) B
+    state_noise: Leaf  # (d,) sds, or (d, d) covariance
+    emission: Leaf  # (p, d) C
+    feedthrough: Leaf  # (p, k) D
+    offset: Leaf  # (p,) o
+    noise: Leaf  # (p,) sds, or (p, p) covariance
+
+
+class Sums(NamedTuple):
+    """Σ over sequences of what the M-step needs."""
+
+    start: Residuals | None
+    moves: Residuals
+    shown: Residuals
+
+
+class Whole(NamedTuple):
+    """A system with nothing left out."""
+
+    mean: jax.Array  # (d,) of z_1
+    covariance: jax.Array  # (d, d) of z_1
+    moves: jax.Array  # (d, d + k + 1) [A B m]
+    state_noise: jax.Array  # (d, d) Q
+    shown: jax.Array  # (p, d + k + 1) [C D o]
+    noise: jax.Array  # (p,) variances or (p, p)
+
+
+def linear_gaussian(
+    latent: int,
+    features: int | None = None,
+    *,
+    inputs: int = 0,
+    transition: Numbers | None = None,
+    emission: Numbers | None = None,
+    offset: Numbers | Real | None = None,
+    state_noise: Noise | Numbers = "diagonal",
+    noise: Noise | Numbers = "diagonal",
+    initial: Literal["step", "own"] | tuple[Numbers, Numbers] = "step",
+    prior_counts: Real = 1.0,
+    centre: Numbers | Real = 0.0,
+    scale: Numbers | Real | None = None,
+    state_scale: Numbers | Real | None = None,
+    floor: Real = 1e-10,
+    steps: int | None = None,
+) -> "LinearGaussianModel":
+    """A linear system with normal noise (a state-space model) of sequences; Kalman's.
+
+        z_1 ~ N(m, Q),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
+
+    z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches
+    of sequences) by the gradient of log p(x). Sequences are (n, T), or (n, T, p); NaN is a number that is missing and
+    what fills short ones up, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; one series is
+    ``sequences([y])``. Shumway & Stoffer 1982.
+
+    Args:
+        latent: d ≥ 1, numbers of the state.
+        features: p numbers a step; None where a step is one number.
+        inputs: k numbers u_t that come with each step (``sequences(y, given=u)``); B and D are learnt.
+        transition, emission, offset: A (d, d), C (p, d), o (p,) as far as they are known; NaN is an entry that is
+            learnt. All of A and o by default. Of C by default the first d rows are a triangle with ones in its
+            diagonal, which names the states (each stands for one of the first d numbers) and needs p ≥ d: otherwise
+            any turn of the state would say the same.
+        state_noise, noise: Q and R: "diagonal" or "full", learnt; or what is known, sds (NaN is one that is learnt) or
+            a covariance. With an R that is correlated a step is there as a whole or not at all.
+        initial: of z_1: "step", a mean of its own and the noise of a step; "own", a mean and sds of its own, which
+            takes many sequences; or both as they are known, (mean, sds or covariance).
+        prior_counts: c ≥ 0, of the prior that there is with ``scale``: columns β of [A B m] and [C D o] have
+            N(0, Q/λ), N(0, R/λ) and noise c imagined steps, scaled inverse χ² or inverse Wishart; λ is c for inputs
+            and means, c s² for C and 4 d c s² for A, of states of size s (``state_scale``).
+        centre, scale: where numbers x lie and their sds as expected before. Without scale θ has no prior.
+        state_scale: (d,) sds of the steps of the state, as expected before; the first of scale by default.
+        floor: ≥ 0, least variance of what is learnt: the likelihood may be unbounded without it.
+        steps: T, of sequences that the model draws itself (``model.sample``, ``tr.calibrate``).
+
+    Returns:
+        A ``LinearGaussianModel``, whose θ is a ``LinearGaussian``.
+
+    Raises:
+        ModelError: a setting out of range, or a matrix of another shape. DataError: sequences of another shape.
+
+    >>> level = linear_gaussian(1, transition=[[1.0]], offset=0.0)  # a random walk that is seen with noise
+    >>> level.names
+    ['initial_mean', 'state_noise', 'noise']
+    """
+    expect_whole("latent", latent, ModelError)
+    if features is not None:
+        expect_whole("features", features, ModelError)
+    if not is_whole(inputs, least=0):
+        raise ModelError(f"inputs is a whole number, 0 or more; got {inputs!r}.")
+    if steps is not None:
+        expect_whole("steps", steps, ModelError)
+    for name, value in {"prior_counts": prior_counts, "floor": floor}.items():
+        if not 0 <= value < np.inf:
+            raise ModelError(f"{name} is 0 or more and finite; got {value}.")
+    d, p = int(latent), 1 if features is None else int(features)
+    learnt = np.full((d, d), np.nan)
+    a = learnt if transition is None else _shaped("transition", transition, (d, d))
+    if emission is None:
+        if p < d:
+            raise ModelError(
+                f"emission= must say how {p} numbers show {d} states, NaN for what is learnt: such as "
+                f"{[[1.0] + [0.0] * (d - 1)]} of a first state that is seen."
+            )
+        c = np.where(np.tri(p, d, -1) > 0, np.nan, np.eye(p, d))
+    else:
+        c = _shaped("emission", emission, (p, d))
+    o = np.full((p, 1), np.nan) if offset is None else _shaped("offset", offset, (p, 1))
+    q, r = _noise("state_noise", state_noise, d), _noise("noise", noise, p)
+    start: Initial
+    if not isinstance(initial, str):
+        start = (_given(_shaped("initial", initial[0], (d, 1))), _noise("initial", initial[1], d))
+    elif initial in ("step", "own"):
+        start = initial
+    else:
+        raise ModelError(f"initial is 'step', 'own' or (mean, sds or covariance); got {initial!r}.")
+    size = None if scale is None or prior_counts == 0 else _positive("scale", scale, p)
+    states = None if size is None else _positive("state_scale", size[0] if state_scale is None else state_scale, d)
+    middle = tuple(_shaped("centre", centre, (p, 1))[:, 0].tolist())
+    return built(
+        d, features, int(inputs), _given(a), _given(c), _given(o), q, r, start, float(prior_counts), middle, size,
+        states, float(floor), steps,
+    )  # fmt: skip
+
+
+@shared
+def built(
+    latent: int, features: int | None, inputs: int, transition: Given, emission: Given, offset: Given,
+    state_noise: KnownNoise, noise: KnownNoise, initial: Initial, prior_counts: float, centre: tuple[float, ...],
+    scale: tuple[float, ...] | None, state_scale: tuple[float, ...] | None, floor: float, steps: int | None,
+) -> "LinearGaussianModel":  # fmt: skip
+    """``linear_gaussian`` of settings that were checked; the same arguments give the same model."""
+    d, k, c = latent, inputs, prior_counts
+    a, o, (p, _) = _matrix(transition), _matrix(offset), np.shape(emission)
+    learnt = np.full((d, k + 1), np.nan)
+    q, r = _as_noise(state_noise), _as_noise(noise)
+    of_moves = of_shown = of_start = None
+    sizes: dict[str, np.ndarray | None] = {"d": None, "p": None}
+    if scale is not None and state_scale is not None:
+        s = np.array(state_scale)
+        sizes = {"d": s, "p": np.array(scale)}
+        of_moves = np.concatenate([4 * d * c * s**2, np.full(k + 1, c)])
+        of_shown, of_start = np.concatenate([c * s**2, np.full(k + 1, c)]), np.array([c])
+    first = learnt[:, k:] if initial == "step" else np.zeros((d, 1))
+    moves = Regression(np.concatenate([a, learnt[:, :k], first], 1), q, of_moves, sizes["d"], c, floor)
+    shown = Regression(
+        np.concatenate([_matrix(emission), np.full((p, k), np.nan), o], 1), r, of_shown, sizes["p"], c, floor
+    )
+    start = None
+    if initial == "own":
+        start = Regression(learnt[:, :1], np.full(d, np.nan), of_start, sizes["d"], c, floor)
+    elif not isinstance(initial, str):
+        start = Regression(_matrix(initial[0]), _as_noise(initial[1]), None, None, c, floor)
+    for name, each in {"state_noise": moves, "noise": shown}.items():
+        if each.full and np.any(each.free != each.free[:1]):
+            raise ModelError(
+                f"{name} that is correlated expects that the same entries of every row are learnt, of "
+                f"{'transition' if each is moves else 'emission, such as one that is known'}; or use 'diagonal'."
+            )
+    return Layout(d, features, k, start, moves, shown, np.array([centre]), steps).model()
+
+
+class Layout(NamedTuple):
+    """Which linear system it is, and its closed forms."""
+
+    latent: int  # d
+    features: int | None
+    inputs: int  # k
+    start: Regression | None  # of z_1 on 1; None where it is a step
+    moves: Regression  # of z_t on [z_{t−1}, u_t, whether t = 1]
+    shown: Regression  # of x_t about the centre on [z_t, u_t, 1]
+    centre: np.ndarray  # (1, p)
+    length: int | None  # of sequences that it draws
+
+    def model(self) -> "LinearGaussianModel":
+        position, support = self.begun(0.5), self.support()
+        known = self.start is None or not self.start.learns_noise
+        drawable = self.shown.prior is not None and (known or (self.start is not None and self.start.prior is not None))
+        flat = self.moves.prior is None
+        made = LinearGaussianModel.from_steps(
+            self.e_step, self.m_step, self.log_prob, position, support=support,
+            prior=None if flat else (DrawablePrior if drawable else SystemPrior)(self),
+            sample=None if self.length is None else self.sample, begin=self.begin, examine=self.examine,
+        )  # fmt: skip
+        made.layout = self
+        return made.with_steps(check=self.check, observations=self.observations, ahead=self.ahead)
+
+    # θ.
+
+    def whole(self, theta: LinearGaussian) -> Whole:
+        d, k = self.latent, self.inputs
+        first = theta.initial_mean if self.start is None else None
+        moves = self.moves.coefficients([
+            (slice(0, d), theta.transition), (slice(d, d + k), theta.control), (slice(d + k, None), first)
+        ])  # fmt: skip
+        shown = self.shown.coefficients([
+            (slice(0, d), theta.emission), (slice(d, d + k), theta.feedthrough), (slice(d + k, None), theta.offset)
+        ])  # fmt: skip
+        shown = shown.at[:, -1].add(-jnp.asarray(self.centre[0], shown.dtype))  # of x about the centre
+        q = self.moves.covariance(theta.state_noise)
+        if self.start is None:
+            mean, covariance = moves[:, -1], q
+        else:
+            mean = self.start.coefficients([(slice(0, 1), theta.initial_mean)])[:, 0]
+            covariance = self.start.covariance(theta.initial_noise)
+        return Whole(mean, covariance, moves, q, shown, self.shown.variance(theta.noise))
+
+    def theta(self, start: tuple | None, moves: tuple, shown: tuple) -> LinearGaussian:
+        """θ of coefficients and leaves of noise."""
+        d, k = self.latent, self.inputs
+        (a, state_noise), (c, noise) = moves, shown
+        mean, initial_noise = (a[:, -1:], None) if start is None else start
+        first = self.moves.known[:, -1:] if self.start is None else self.start.known
+        known, of_x = self.moves.known, self.shown.known
+        offset = c[:, -1:] + jnp.asarray(self.centre.T, jnp.result_type(float))
+        return LinearGaussian(
+            taken(first, mean, (d,)), initial_noise, taken(known[:, :d], a[:, :d]),
+            taken(known[:, d : d + k], a[:, d : d + k]), state_noise, taken(of_x[:, :d], c[:, :d]),
+            taken(of_x[:, d : d + k], c[:, d : d + k]), taken(of_x[:, -1:], offset, (len(offset),)), noise,
+        )  # fmt: skip
+
+    def begun(self, stays: float) -> LinearGaussian:
+        """A θ whose states stay for a while."""
+        k = self.inputs
+
+        def of(side: Regression, guess: np.ndarray) -> tuple:
+            return np.where(side.free, guess, np.nan_to_num(side.known)), side.example()[0]
+
+        moves = np.concatenate([stays * np.eye(self.latent), np.zeros((self.latent, k + 1))], 1)
+        shown = np.concatenate(
+            [np.eye(len(self.shown.known), self.latent), np.zeros((len(self.shown.known), k + 1))], 1
+        )
+        start = None if self.start is None else of(self.start, np.zeros((self.latent, 1)))
+        return jax.tree.map(np.asarray, self.theta(start, of(self.moves, moves), of(self.shown, shown)))
+
+    def support(self) -> LinearGaussian:
+        """Where its leaves may lie."""
+        here = jax.tree.map(lambda _: constraints.real, self.begun(0.5))
+        noises = {"state_noise": self.moves, "noise": self.shown} | (
+            {} if self.start is None else {"initial_noise": self.start}
+        )
+        return here._replace(**{name: side.example()[1] for name, side in noises.items()})
+
+    def coefficients(self, whole: Whole) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """β of the start, the moves and what is shown."""
+        return whole.mean[:, None], whole.moves, whole.shown
+
+    # One sequence.
+
+    def system(self, whole: Whole) -> tuple[kalman.System, jax.Array | None]:
+        """What the filter looks at, and what whitens a step."""
+        d = self.latent
+        rest = whole.mean, whole.covariance, whole.moves[:, :d], whole.state_noise
+        c = whole.shown[:, :d]
+        if whole.noise.ndim == 1:
+            return kalman.System(*rest, c, whole.noise), None
+        root = inverse_root(whole.noise)
+        return kalman.System(*rest, jnp.matmul(root, c, precision="highest"), jnp.ones(len(c), c.dtype)), root
+
+    def parts(self, whole: Whole, x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What the filter takes for one sequence (T, p): numbers, drifts, and log of the whitening's volume."""
+        d, k = self.latent, self.inputs
+        level = jnp.matmul(u, whole.shown[:, d : d + k].T, precision="highest") + whole.shown[None, :, -1]
+        drift = jnp.matmul(u, whole.moves[:, d : d + k].T, precision="highest")
+        off, root = x - level, self.system(whole)[1]
+        if root is None:
+            return off, drift, jnp.zeros((), off.dtype)
+        there = ~jnp.any(jnp.isnan(off), axis=1)
+        white = jnp.matmul(jnp.where(there[:, None], off, 0), root.T, precision="highest")
+        volume = jnp.sum(jnp.log(jnp.diagonal(root))) * jnp.sum(there)
+        return jnp.where(there[:, None], white, jnp.nan), drift, volume
+
+    def sums(self, whole: Whole, x: jax.Array, u: jax.Array) -> tuple[Sums, jax.Array]:
+        """Expected sums of one sequence, and log p(x)."""
+        x_white, drift, volume = self.parts(whole, x, u)
+        found, log_prob = kalman.smoothed(self.system(whole)[0], x_white, drift)
+        one = jnp.ones((len(x), 1), x.dtype)
+        shown = _shown(whole.shown, found, x, jnp.concatenate([found.mean, u, one], 1), whole.noise.ndim == 2)
+        later = after(~jnp.all(jnp.isnan(x), axis=1)).astype(x.dtype).at[0].set(0)
+        before = jnp.concatenate([jnp.zeros_like(found.mean[:1]), found.mean[:-1]])
+        is_first = jnp.zeros_like(one).at[0].set(1)
+        regressors = jnp.concatenate([before, jnp.where(is_first > 0, 0, u), is_first], 1)
+        counted = later + is_first[:, 0] * (self.start is None)
+        moves = _moves(whole.moves, found, regressors, counted, self.moves.full)
+        start = None
+        if self.start is not None:
+            off, spread = found.mean[0] - whole.mean, jnp.diagonal(found.covariance[0])
+            unit = jnp.ones((1, 1, 1), x.dtype)
+            start = Residuals(unit, off[:, None], off**2 + spread, jnp.ones_like(off), whole.mean[:, None], 1.0)
+        return Sums(start, moves, shown), log_prob + volume
+
+    # Several.
+
+    def lanes(self, rows: PyTree) -> int:
+        """Sequences that are looked at side by side."""
+        y, d = jax.tree.leaves(rows)[0], self.latent
+        each = y.shape[1] * (4 * d * d + len(self.shown.known) * (d + self.inputs + 4))
+        return max(1, ROOM // each)
+
+    def laid(self, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        """Sequences (n, T, p) about the centre, and inputs (n, T, k)."""
+        y, u = rows if isinstance(rows, tuple) else (rows, None)
+        dtype = jnp.result_type(float)
+        y = jnp.asarray(y, dtype).reshape(*y.shape[:2], -1) - jnp.asarray(self.centre, dtype)[None]
+        return y, jnp.zeros((*y.shape[:2], 0), dtype) if u is None else jnp.asarray(u, dtype).reshape(*y.shape[:2], -1)
+
+    def e_step(self, theta: LinearGaussian, batch: Batch) -> Expected:
+        rows, dtype = self._checked(observed(batch)), jnp.result_type(float)
+        weights = jnp.asarray(batch.mask, dtype)
+        whole = self.whole(theta)
+
+        def of_group(theta: LinearGaussian, batch: Batch) -> Expected:
+            counts = batch.mask > 0
+            x, u = self.laid(batch.data)
+            x = jnp.where(counts[:, None, None], x, jnp.nan)  # what does not count may hold anything
+            sums, log_probs = jax.vmap(functools.partial(self.sums, whole))(x, jnp.where(counts[:, None, None], u, 0))
+
+            def total(a: jax.Array) -> jax.Array:
+                a = jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, 0)
+                return jnp.tensordot(batch.mask, a, 1, precision="highest")
+
+            return Expected(jax.tree.map(total, sums), jnp.sum(batch.mask * jnp.where(counts, log_probs, 0)))
+
+        return accumulate(of_group, theta, rows, weights, self.lanes(rows))
+
+    def m_step(self, sums: Sums) -> LinearGaussian:
+        start = None
+        if self.start is not None and sums.start is not None:
+            start = self.start.maximum(sums.start)
+        return self.theta(start, self.moves.maximum(sums.moves), self.shown.maximum(sums.shown))
+
+    def each(self, function: Callable, rows: PyTree) -> PyTree:
+        """``function(x, u)`` of every sequence, in groups."""
+        rows = self._checked(rows)
+
+        def of_group(rows: PyTree) -> PyTree:
+            return jax.vmap(function)(*self.laid(rows))
+
+        return in_groups(of_group, rows, self.lanes(rows))
+
+    def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
+        """log p(x_n | θ), (n,), nats."""
+        whole = self.whole(theta)
+
+        def one(x: jax.Array, u: jax.Array) -> jax.Array:
+            x, drift, volume = self.parts(whole, x, u)
+            return kalman.log_prob(self.system(whole)[0], x, drift) + volume
+
+        return self.each(one, rows)
+
+    def smoothed(self, theta: LinearGaussian, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        """E[z_t | x] (n, T, d) and Cov[z_t | x] (n, T, d, d)."""
+        whole = self.whole(theta)
+
+        def one(x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+            found, _ = kalman.smoothed(self.system(whole)[0], *self.parts(whole, x, u)[:2])
+            return found.mean, found.covariance
+
+        return self.each(one, rows)
+
+    def filtered(self, theta: LinearGaussian, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        """E[z_t | x_1 … x_t] (n, T, d) and the covariances (n, T, d, d)."""
+        whole = self.whole(theta)
+
+        def one(x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+            found = kalman.filtered(self.system(whole)[0], *self.parts(whole, x, u)[:2])
+            return found.mean, found.covariance
+
+        return self.each(one, rows)
+
+    def drawn(self, key: jax.Array, theta: LinearGaussian, rows: PyTree) -> jax.Array:
+        """States of every sequence from p(z | x), (n, T, d)."""
+        rows, whole = self._checked(rows), self.whole(theta)
+        roots = _root(whole.covariance), _root(whole.state_noise)
+        keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
+
+        def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
+            def one(x: jax.Array, u: jax.Array, key: jax.Array) -> jax.Array:
+                return kalman.drawn(key, self.system(whole)[0], *self.parts(whole, x, u)[:2], roots)
+
+            return jax.vmap(one)(*self.laid(both[0]), both[1])
+
+        return in_groups(of_group, (rows, keys), self.lanes(rows))
+
+    def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
+        """States that move half as much as the numbers vary; what is learnt of C in a random direction."""
+        y, rng = np.concatenate(list(steps_of(rows))), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        y = y[~np.isnan(y).all(1)]
+        sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
+        size = sd[: self.latent] if len(sd) >= self.latent else np.full(self.latent, sd.mean())
+        theta, stays = self.begun(rng.uniform(0.3, 0.95)), rng.uniform(0.1, 0.7)
+
+        found: dict[str, Leaf] = {
+            "state_noise": self.moves.as_leaf(stays * size),
+            "noise": self.shown.as_leaf(np.sqrt(1 - stays**2) * sd),
+        }
+        if self.start is not None:
+            found["initial_noise"] = self.start.as_leaf(size)
+        if theta.offset is not None:
+            found["offset"] = np.nanmean(y, axis=0)[np.isnan(self.shown.known[:, -1])]
+        if theta.emission is not None:
+            found["emission"] = theta.emission + 0.5 * rng.normal(size=theta.emission.shape)
+        return theta._replace(**found)
+
+    def examine(self, theta: LinearGaussian, size: int) -> list[Check]:
+        """What a report should say of a maximum."""
+        out, whole = [], self.whole(jax.tree.map(jnp.asarray, theta))
+        noises = {"state noise": (self.moves, whole.state_noise), "noise": (self.shown, whole.noise)}
+        for name, (side, value) in noises.items():
+            if not side.learns_noise:
+                continue
+            learnt = value if value.ndim == 1 else jnp.linalg.eigvalsh(value) if side.full else jnp.diagonal(value)
+            least = float(jnp.min(learnt[np.isnan(side.noise)] if not side.full else learnt))
+            if least <= 4 * side.floor:
+                sentence = (
+                    f"variance, at its floor {side.floor:g}: the likelihood grows without bound, or there is none"
+                )
+                out.append(Check(f"{name} at its floor", least, "reject", sentence))
+        return out
+
+    def sample(self, key: jax.Array, theta: LinearGaussian, n: int) -> tuple[jax.Array, jax.Array]:
+        """Sequences (n, T) or (n, T, p) and their states (n, T, d)."""
+        if self.inputs:
+            raise ModelError("This model's sequences follow inputs: use model.simulate(key, theta, n, given=u).")
+        return self.simulated(key, theta, n, self.length or 1)
+
+    def simulated(
+        self, key: jax.Array, theta: LinearGaussian, n: int, length: int, given: ArrayLike | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        whole = self.whole(theta)
+        dtype = whole.shown.dtype
+        u = jnp.zeros((n, length, 0), dtype) if given is None else jnp.asarray(given, dtype).reshape(n, length, -1)
+        system, root = self.system(whole)
+        roots = _root(whole.covariance), _root(whole.state_noise)
+        back = None if root is None else jnp.linalg.inv(root)
+
+        def one(key: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+            off, drift, _ = self.parts(whole, jnp.zeros((length, len(whole.shown)), dtype), u)
+            level = off if back is None else jnp.matmul(off, back.T, precision="highest")  # minus the level
+            z, x = kalman.simulated(key, system, drift, roots)
+            x = x if back is None else jnp.matmul(x, back.T, precision="highest")
+            return x - level + jnp.asarray(self.centre, dtype), z
+
+        x, z = jax.vmap(one)(jax.random.split(key, n), u)
+        return (x[:, :, 0] if self.features is None else x), z
+
+    def ahead(self, theta: LinearGaussian, x: PyTree, rows: tuple[PyTree, PyTree]) -> "Ahead":
+        """What the next steps after the last that was seen show.
+
+        Args:
+            x: how many of them, 1 by default; where the model has inputs, these, (n, H, k).
+        """
+        y, given = rows
+        y = jnp.asarray(y)
+        n, k = len(y), self.inputs
+        if k == 0 and (given is not None or not is_whole(1 if x is None else x)):
+            raise SettingsError(f"predict(x) of sequences expects how many steps ahead, such as 7; got {x!r}.")
+        if k > 0 and (is_whole(x) or x is None or np.shape(x)[:1] != (n,)):
+            raise SettingsError(f"predict(x) expects inputs of the steps ahead, ({n}, H, {k}); got {np.shape(x)}.")
+        count = (1 if x is None else int(x)) if k == 0 else np.shape(x)[1]
+        whole = self.whole(jax.tree.map(jnp.asarray, theta))
+        u = jnp.zeros((n, count, 0)) if k == 0 else jnp.asarray(x).reshape(n, count, k)
+        means, covariances = self.filtered(theta, y if given is None else (y, given))
+        seen = after(~jnp.all(jnp.isnan(y.reshape(*y.shape[:2], -1)), axis=2).T)
+        last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
+        now = means[jnp.arange(n), last], covariances[jnp.arange(n), last]
+
+        def one(now: tuple, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+            a, b = whole.moves[:, : self.latent], whole.moves[:, self.latent : self.latent + k]
+
+            def step(now: tuple, u: jax.Array) -> tuple[tuple, tuple]:
+                mean = jnp.matmul(a, now[0]) + jnp.matmul(b, u)
+                ahead = mean, jnp.matmul(jnp.matmul(a, now[1]), a.T) + whole.state_noise
+                return ahead, ahead
+
+            return jax.lax.scan(step, now, u)[1]
+
+        return Ahead(self, whole, *jax.vmap(one)(now, u), u)
+
+    # Rows.
+
+    def observations(self, rows: PyTree) -> int:
+        """Steps that were seen."""
+        return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
+
+    def check(self, rows: PyTree) -> None:
+        """Raise a DataError about sequences that cannot be."""
+        self._expect(rows)
+        for x in steps_of(rows):
+            if np.isinf(x).any():
+                raise DataError("The sequences hold infinite numbers; expected finite ones, NaN for missing.")
+            gaps = np.isnan(x)
+            if self.shown.full and np.any(gaps.any(1) != gaps.all(1)):
+                raise DataError(
+                    "With a full noise covariance a step is there as a whole or not at all; some have numbers missing. "
+                    "Use noise='diagonal', or make such steps NaN."
+                )
+        if isinstance(rows, tuple) and np.isnan(np.asarray(rows[1])).any():
+            raise DataError("Inputs are known at every step, also where numbers are missing; some are NaN.")
+
+    def _checked(self, rows: PyTree) -> PyTree:
+        self._expect(rows)
+        return jax.tree.map(jnp.asarray, rows)
+
+    def _expect(self, rows: PyTree) -> None:
+        shape, k = jnp.shape(jax.tree.leaves(rows)[0]), self.inputs
+        if len(shape) != (2 if self.features is None else 3) or shape[2:] not in ((), (self.features,)):
+            what = "(n, T)" if self.features is None else f"(n, T, {self.features})"
+            raise DataError(f"Expected sequences of shape {what}, filled up with NaN; got {shape}.")
+        given = jnp.shape(rows[1]) if isinstance(rows, tuple) else None
+        if given not in ([None] if k == 0 else [(*shape[:2], k), *([shape[:2]] if k == 1 else [])]):
+            what = f"inputs (n, T, {k}), as inputs={k} says" if k else "no inputs; say inputs= to have them"
+            raise DataError(f"Expected {what}; got {'none' if given is None else given}.")
+
+
+class Ahead(NamedTuple):
+    """What the next H steps of n sequences show."""
+
+    layout: Layout
+    whole: Whole
+    state: jax.Array  # (n, H, d)
+    spread: jax.Array  # (n, H, d, d)
+    given: jax.Array  # (n, H, k)
+
+    @property
+    def mean(self) -> jax.Array:
+        regressors = jnp.concatenate([self.state, self.given, jnp.ones_like(self.state[..., :1])], -1)
+        found = jnp.matmul(regressors, self.whole.shown.T, precision="highest") + self.layout.centre[None]
+        return found[..., 0] if self.layout.features is None else found
+
+    @property
+    def variance(self) -> jax.Array:
+        c, r = self.whole.shown[:, : self.layout.latent], self.whole.noise
+        own = r if r.ndim == 1 else jnp.diagonal(r)
+        found = jnp.einsum("pi,nhij,pj->nhp", c, self.spread, c, precision="highest") + own[None, None]
+        return found[..., 0] if self.layout.features is None else found
+
+    def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draws, each number by itself."""
+        mean = self.mean
+        noise = jax.random.normal(key, (*shape, *mean.shape), mean.dtype)
+        return mean + jnp.sqrt(self.variance) * noise
+
+
+class SystemPrior(NamedTuple):
+    """log p(θ) of what is learnt."""
+
+    layout: Layout
+
+    def __call__(self, theta: LinearGaussian) -> jax.Array:
+        layout = self.layout
+        whole = layout.whole(theta)
+        found = layout.moves.log_prior(whole.moves, theta.state_noise)
+        found = found + layout.shown.log_prior(whole.shown, theta.noise)
+        if layout.start is not None:
+            found = found + layout.start.log_prior(whole.mean[:, None], theta.initial_noise)
+        return found
+
+
+class DrawablePrior(SystemPrior):
+    """One that θ can be drawn from."""
+
+    def sample(self, key: jax.Array) -> LinearGaussian:
+        layout, keys = self.layout, jax.random.split(key, 3)
+        start = layout.start
+        first = None
+        if start is not None:
+            first = start.draw(keys[0]) if start.learns_noise else (jnp.asarray(start.known), None)
+        return layout.theta(first, layout.moves.draw(keys[1]), layout.shown.draw(keys[2]))
+
+
+class LinearGaussianModel(LatentModel):
+    """A ``LatentModel`` of sequences, made by ``linear_gaussian``.
+
+    ``smoothed`` states given the whole sequence, ``filtered`` given what came before, ``drawn_paths`` draws of them;
+    ``simulate`` new sequences, ``system`` the matrices of θ with what is known filled in.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("layout",)
+    layout: Layout
+
+    def smoothed(self, theta: LinearGaussian, y: PyTree) -> tuple[jax.Array, jax.Array]:
+        """E[z_t | x] (n, T, d) and Cov[z_t | x] (n, T, d, d); rows are y, or (y, u)."""
+        return self.layout.smoothed(_arrays(theta), y)
+
+    def filtered(self, theta: LinearGaussian, y: PyTree) -> tuple[jax.Array, jax.Array]:
+        """E[z_t | x_1 … x_t] (n, T, d) and the covariances (n, T, d, d); rows are y, or (y, u)."""
+        return self.layout.filtered(_arrays(theta), y)
+
+    def drawn_paths(self, key: jax.Array, theta: LinearGaussian, y: PyTree) -> jax.Array:
+        """States of every sequence drawn from p(z | x, θ), (n, T, d); rows are y, or (y, u)."""
+        return self.layout.drawn(key, _arrays(theta), y)
+
+    def simulate(
+        self, key: jax.Array, theta: LinearGaussian, n: int, steps: int, given: ArrayLike | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """n new sequences of so many steps, and their states (n, T, d); given inputs (n, T, k) where it has them."""
+        return self.layout.simulated(key, _arrays(theta), n, steps, given)
+
+    def system(self, theta: LinearGaussian) -> dict[str, np.ndarray]:
+        """A, B, C, D, Q, R, the offset, and mean and covariance of z_1, those that are known too."""
+        d, k, whole = self.layout.latent, self.layout.inputs, self.layout.whole(_arrays(theta))
+        noise = jnp.diag(whole.noise) if whole.noise.ndim == 1 else whole.noise
+        found = {
+            "A": whole.moves[:, :d], "B": whole.moves[:, d : d + k], "C": whole.shown[:, :d],
+            "D": whole.shown[:, d : d + k], "Q": whole.state_noise, "R": noise,
+            "offset": whole.shown[:, -1] + self.layout.centre[0], "mean": whole.mean, "covariance": whole.covariance,
+        }  # fmt: skip
+        return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _shown(beta: jax.Array, found: kalman.Smoothed, x: jax.Array, g: jax.Array, full: bool) -> Residuals:
+    """Residuals of what one sequence shows; x (T, p) about the centre, regressors g (T, e)."""
+    d = found.mean.shape[1]
+    c = beta[:, :d]
+    there = ~jnp.isnan(x)
+    there = jnp.broadcast_to(jnp.all(there, axis=1, keepdims=True), there.shape) if full else there
+    counts = there.astype(x.dtype)
+    off = jnp.where(there, x - jnp.matmul(g, beta.T, precision="highest"), 0)
+    by_row = counts[:, :1] if full else counts  # of a full covariance one matrix serves all rows
+    spread = jnp.einsum("tm,tij->mij", by_row, found.covariance, precision="highest")
+    regressors = jnp.einsum("tm,ti,tj->mij", by_row, g, g, precision="highest").at[:, :d, :d].add(spread)
+    along = jnp.einsum("mi,mij->mj", c, jnp.broadcast_to(spread, (len(c), d, d)), precision="highest")
+    cross = jnp.matmul(off.T, g, precision="highest").at[:, :d].add(-along)
+    if full:
+        square = jnp.matmul(off.T, off, precision="highest") + jnp.matmul(along, c.T, precision="highest")
+        return Residuals(regressors, cross, square, jnp.sum(counts[:, 0]), beta, jnp.ones((), x.dtype))
+    square = jnp.sum(off**2, axis=0) + jnp.sum(along * c, axis=1)
+    return Residuals(regressors, cross, square, jnp.sum(counts, axis=0), beta, jnp.ones((), x.dtype))
+
+
+def _moves(gamma: jax.Array, found: kalman.Smoothed, h: jax.Array, counted: jax.Array, full: bool) -> Residuals:
+    """Residuals of how the state of one sequence moves; regressors h (T, e), steps that count (T,)."""
+    d = found.mean.shape[1]
+    a = gamma[:, :d]
+    off = (found.mean - jnp.matmul(h, gamma.T, precision="highest")) * counted[:, None]
+    before = jnp.concatenate([jnp.zeros_like(found.covariance[:1]), found.covariance[:-1]])
+    now, past, cross = (jnp.tensordot(counted, each, 1) for each in (found.covariance, before, found.cross))
+    regressors = jnp.matmul((h * counted[:, None]).T, h, precision="highest").at[:d, :d].add(past)
+    along = cross - jnp.matmul(a, past, precision="highest")  # Cov[residual, z_{t−1}]
+    towards = jnp.matmul(off.T, h, precision="highest").at[:, :d].add(along)
+    spread = now - jnp.matmul(cross, a.T, precision="highest") - jnp.matmul(a, along.T, precision="highest")
+    count, weight = jnp.sum(counted), jnp.ones((), h.dtype)
+    square = jnp.matmul(off.T, off, precision="highest") + spread
+    if full:
+        return Residuals(regressors[None], towards, square, count, gamma, weight)
+    return Residuals(regressors[None], towards, jnp.diagonal(square), jnp.full(d, count), gamma, weight)
+
+
+def _arrays(theta: LinearGaussian) -> LinearGaussian:
+    return jax.tree.map(jnp.asarray, theta)
+
+
+def _root(covariance: jax.Array) -> jax.Array:
+    """R with R Rᵀ = Q, also of a singular one."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
+
+
+def _shaped(name: str, value: Numbers, shape: tuple[int, ...]) -> np.ndarray:
+    found = np.asarray(value, np.float64)
+    rows, columns = shape
+    fits = found.shape == shape or (columns == 1 and found.shape in ((), (rows,))) or (rows == 1 and found.ndim == 1)
+    if not fits or found.size not in (1, rows * columns) or np.isinf(found).any():
+        raise ModelError(f"{name} is a matrix of shape {shape}, finite, NaN where it is learnt; got {found.tolist()}.")
+    return np.array(np.broadcast_to(found.reshape(-1, columns) if found.ndim else found, shape))
+
+
+def _given(matrix: np.ndarray) -> Given:
+    return tuple(tuple(None if np.isnan(v) else v for v in row) for row in matrix.tolist())
+
+
+def _matrix(given: Row | Given) -> np.ndarray:
+    return np.array(given, np.float64)  # None is NaN
+
+
+def _as_noise(given: KnownNoise) -> np.ndarray | str:
+    return given if isinstance(given, str) else _matrix(given)
+
+
+def _noise(name: str, value: Noise | Numbers, size: int) -> KnownNoise:
+    """ "full", or variances or a covariance as far as they are known."""
+    if isinstance(value, str):
+        if value not in ("diagonal", "full"):
+            raise ModelError(f"{name} is 'diagonal', 'full', sds or a covariance; got {value!r}.")
+        return value if value == "full" else (None,) * size
+    found = np.asarray(value, np.float64)
+    if found.shape in ((), (size,)):
+        found = np.broadcast_to(found, (size,)) ** 2
+        return tuple(None if np.isnan(v) else v for v in found.tolist())
+    fine = found.shape == (size, size) and np.isfinite(found).all() and np.allclose(found, found.T)
+    if not fine or np.linalg.eigvalsh(found)[0] < -1e-9 * max(1.0, float(np.abs(found).max())):
+        raise ModelError(
+            f"{name} is {size} sds, NaN where one is learnt, or a covariance of shape ({size}, {size}); got "
+            f"{np.asarray(value).tolist()}."
+        )
+    return _given(found) if np.any(found != np.diag(np.diagonal(found))) else tuple(np.diagonal(found).tolist())
+
+
+def _positive(name: str, value: Numbers, count: int) -> tuple[float, ...]:
+    found = np.asarray(value, np.float64).ravel()
+    if found.size not in (1, count) or not np.isfinite(found).all() or not (found > 0).all():
+        raise ModelError(f"{name} has positive finite numbers, one or {count} of them; got {value}.")
+    return tuple(np.broadcast_to(found, (count,)).tolist())

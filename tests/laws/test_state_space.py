@@ -1,0 +1,393 @@
+"""Linear systems against the joint normal of all states and numbers, written out in NumPy.
+
+A law takes what it judges and returns scores; wrong ones must break it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from montecarlo import Scores, assert_holds, broken, error, z_mean
+from scipy import stats
+
+import tractable as tr
+from tractable.core import Batch, whole
+from tractable.kernels import kalman
+from tractable.kernels.em import em
+from tractable.models.state_space import LinearGaussian, linear_gaussian
+from tractable.tools.errors import DataError, ModelError, SettingsError
+
+strict = pytest.mark.usefixtures("strict_ranks")
+
+RNG = np.random.default_rng(11)
+D, P, T = 3, 2, 6
+SYSTEM = kalman.System(
+    jnp.array(RNG.normal(size=D)), 2 * jnp.eye(D), jnp.array(0.4 * RNG.normal(size=(D, D))),
+    jnp.array(np.cov(RNG.normal(size=(D, 9)))), jnp.array(RNG.normal(size=(P, D))), jnp.array([0.5, 1.2]),
+)  # fmt: skip
+DRIFT = jnp.array(RNG.normal(size=(T, D)))
+X = RNG.normal(size=(T, P))
+X[1] = X[3, 0] = X[5] = np.nan
+
+
+def joint(system: kalman.System, x: np.ndarray, drift: np.ndarray) -> dict[str, Any]:
+    """Everything at once: z = M⁻¹(…), x = C z + noise, conditioned by the rules of normals."""
+    steps, d = drift.shape
+    blocks = np.zeros((steps, d, steps, d))
+    mean = np.zeros((steps, d))
+    own = np.zeros((steps, d, steps, d))
+    for t in range(steps):
+        blocks[t, :, t] = np.eye(d)
+        own[t, :, t] = system.state_noise if t else system.covariance
+        if t:
+            blocks[t, :, t - 1] = -system.transition
+        mean[t] = system.transition @ mean[t - 1] + drift[t] if t else system.mean
+    flat = np.linalg.inv(blocks.reshape(steps * d, -1))
+    prior = flat @ own.reshape(steps * d, -1) @ flat.T
+    seen = ~np.isnan(x.ravel())
+    shown = np.kron(np.eye(steps), system.emission)[seen]
+    spread = shown @ prior @ shown.T + np.diag(np.tile(system.noise, steps)[seen])
+    off = x.ravel()[seen] - shown @ mean.ravel()
+    gain = prior @ shown.T @ np.linalg.inv(spread)
+    covariance = (prior - gain @ shown @ prior).reshape(steps, d, steps, d)
+    log_p = stats.multivariate_normal.logpdf(off, np.zeros(len(off)), spread) if len(off) else 0.0
+    return {"log p": log_p, "mean": mean + (gain @ off).reshape(steps, d), "covariance": covariance}
+
+
+WANTED = joint(SYSTEM, X, np.asarray(DRIFT))
+
+
+def smoothing_law(smoothed: Callable) -> Scores:
+    """log p(x), means, covariances and those of neighbours: those of the joint normal."""
+    found, log_prob = smoothed(SYSTEM, jnp.array(X), DRIFT)
+    c = WANTED["covariance"]
+    return {
+        "log p": error(log_prob, WANTED["log p"], 1e-12),
+        "mean": error(found.mean, WANTED["mean"], 1e-12),
+        "covariance": error(found.covariance, [c[t, :, t] for t in range(T)], 1e-12),
+        "cross": error(found.cross[1:], [c[t, :, t - 1] for t in range(1, T)], 1e-12),
+    }
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@strict
+def test_the_joint_normal(parallel):
+    assert_holds(smoothing_law(lambda *args: kalman.smoothed(*args, parallel)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s, x, b: kalman.smoothed(s._replace(transition=s.transition.T), x, b),
+        lambda s, x, b: kalman.smoothed(s._replace(noise=jnp.sqrt(s.noise)), x, b),
+        lambda s, x, b: kalman.smoothed(s, jnp.nan_to_num(x), b),
+        lambda s, x, b: kalman.smoothed(s, x, jnp.roll(b, -1, 0)),
+        lambda s, x, b: kalman.smoothed(s._replace(covariance=s.state_noise), x, b),
+        lambda s, x, b: (filtered_for_smoothed(s, x, b), kalman.log_prob(s, x, b)),
+    ],
+    ids=["transposed", "sd for variance", "mask ignored", "drift one step late", "start forgotten", "not smoothed"],
+)
+@strict
+def test_smoothing_mutants(change):
+    assert broken(smoothing_law(change))
+
+
+def filtered_for_smoothed(*args: Any) -> kalman.Smoothed:
+    found = kalman.filtered(*args)
+    return kalman.smoothed(*args)[0]._replace(mean=found.mean, covariance=found.covariance)
+
+
+@strict
+def test_slopes_are_the_joint_normals():
+    """Autodiff of the pass forward against differences of the joint density."""
+
+    def moved(a: float) -> kalman.System:
+        return SYSTEM._replace(transition=SYSTEM.transition.at[0, 1].add(a), noise=SYSTEM.noise + jnp.array([a, 0.0]))
+
+    slope = jax.grad(lambda a: kalman.log_prob(moved(a), jnp.array(X), DRIFT))(0.0)
+    ends = [joint(moved(a), X, np.asarray(DRIFT))["log p"] for a in (1e-5, -1e-5)]
+    assert_holds({"slope": error(slope, (ends[0] - ends[1]) / 2e-5, 1e-7)})
+
+
+@strict
+def test_drawn_states():
+    """Means and covariances of drawn states: those given the numbers."""
+    roots = tuple(jnp.linalg.cholesky(a) for a in (SYSTEM.covariance, SYSTEM.state_noise))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    draws = np.asarray(jax.jit(jax.vmap(lambda k: kalman.drawn(k, SYSTEM, jnp.array(X), DRIFT, roots)))(keys))
+    c = WANTED["covariance"]
+    off = draws - WANTED["mean"]
+    scores = {}
+    for t, i in np.ndindex(T, D):
+        scores[f"mean {t} {i}"] = z_mean(draws[:, t, i], WANTED["mean"][t, i], c[t, i, t, i])
+    for t in range(1, T):
+        spread = c[t, 0, t, 0] * c[t - 1, 1, t - 1, 1] + c[t, 0, t - 1, 1] ** 2
+        scores[f"cross {t}"] = z_mean(off[:, t, 0] * off[:, t - 1, 1], c[t, 0, t - 1, 1], spread)
+    assert_holds(scores)
+
+
+# The models.
+
+U = RNG.normal(size=(5, T, 1))
+AROUND = {"centre": 0.3, "scale": 1.5, "floor": 0.0}
+MODELS = {
+    "default": (linear_gaussian(2, 3, **AROUND), False),
+    "full": (linear_gaussian(2, 2, emission=np.eye(2), state_noise="full", noise="full", **AROUND), False),
+    "own start": (linear_gaussian(1, initial="own", transition=[[1.0]], offset=0.0, **AROUND), False),
+    "inputs": (linear_gaussian(1, 2, inputs=1, initial=(0.5, 2.0), **AROUND), True),
+    "trend": (
+        linear_gaussian(
+            2, transition=[[1.0, 1.0], [0, np.nan]], emission=[[1, 0]], offset=0.0, state_noise=[np.nan, 0.3], **AROUND
+        ),
+        False,
+    ),
+    "flat": (linear_gaussian(2, 2, state_noise="full"), False),
+}  # fmt: skip
+every = pytest.mark.parametrize("name", MODELS)
+
+
+def rows_of(name: str) -> Any:
+    model, given = MODELS[name]
+    p = model.layout.features
+    y = np.random.default_rng(3).normal(size=(5, T) if p is None else (5, T, p))
+    y[0, 4:] = y[1, 2] = np.nan
+    if p is not None and not model.layout.shown.full:
+        y[2, 1, 0] = np.nan
+    return (jnp.array(y), jnp.array(U)) if given else jnp.array(y)
+
+
+def some_theta(model: Any, seed: int = 2) -> Any:
+    return model.params(0.4 * jax.random.normal(jax.random.key(seed), (model.space.size,)))
+
+
+@every
+def test_log_prob_of_models(name):
+    """Sequences of models against the joint normal of their matrices, as ``system`` tells them."""
+    model, _ = MODELS[name]
+    theta, rows = some_theta(model), rows_of(name)
+    found = model.system(theta)
+    y, u = rows if isinstance(rows, tuple) else (rows, np.zeros((5, T, 0)))
+    y, u = np.asarray(y).reshape(5, T, -1), np.asarray(u)
+    wanted, means = [], []
+    for one, given in zip(y, u, strict=True):
+        # Noise that is correlated: as states of their own, one a step.
+        p, d = len(found["C"]), len(found["A"])
+        a = np.zeros((d + p, d + p))
+        a[:d, :d] = found["A"]
+        q = np.block([[found["Q"], np.zeros((d, p))], [np.zeros((p, d)), found["R"]]])
+        first = np.block([[found["covariance"], np.zeros((d, p))], [np.zeros((p, d)), found["R"]]])
+        c = np.concatenate([found["C"], np.eye(p)], 1)
+        mean = np.concatenate([found["mean"], np.zeros(p)])
+        system = kalman.System(*map(jnp.asarray, (mean, first, a, q, c, np.full(p, 1e-13))))
+        drift = np.concatenate([given @ found["B"].T, np.zeros((T, p))], 1)
+        exact = joint(system, one - given @ found["D"].T - found["offset"], drift)
+        wanted.append(exact["log p"])
+        means.append(exact["mean"][:, :d])
+    assert_holds({
+        "log p": error(model.log_prob(theta, rows), wanted, 1e-8),
+        "states": error(model.smoothed(theta, rows)[0], means, 1e-8),
+    })  # fmt: skip
+
+
+def q_of(model: Any, theta: Any, rows: Any) -> Callable:
+    """Q by its gradient alone, Fisher's identity: E of complete-data log density, from smoothed moments in NumPy."""
+    layout = model.layout
+    here = layout.whole(theta)
+    x, u = layout.laid(rows)
+    found = []
+    for one, given in zip(x, u, strict=True):
+        white, drift, _ = layout.parts(here, one, given)
+        found.append(kalman.smoothed(layout.system(here)[0], white, drift)[0])
+
+    def normal(off: jax.Array, spread: jax.Array, covariance: jax.Array) -> jax.Array:
+        """E log N of a vector of mean off and covariance spread."""
+        inverse = jnp.linalg.inv(covariance)
+        return -0.5 * (
+            jnp.linalg.slogdet(2 * jnp.pi * covariance)[1] + jnp.sum(inverse * (jnp.outer(off, off) + spread))
+        )
+
+    def q(new: Any) -> jax.Array:
+        w, total = layout.whole(new), 0.0
+        a, c, d, k = w.moves[:, : layout.latent], w.shown[:, : layout.latent], layout.latent, layout.inputs
+        r = jnp.diag(w.noise) if w.noise.ndim == 1 else w.noise
+        for one, given, s in zip(np.asarray(x), u, found, strict=True):
+            last = np.flatnonzero(~np.isnan(one).all(1)).max()
+            if layout.start is None or layout.start.learns_noise:
+                total += normal(s.mean[0] - w.mean, s.covariance[0], w.covariance)
+            elif layout.start.free.any():
+                total += normal(s.mean[0] - w.mean, s.covariance[0], w.covariance)
+            for t in range(T):
+                there = ~np.isnan(one[t])
+                if there.any():
+                    mean = c @ s.mean[t] + w.shown[:, d : d + k] @ given[t] + w.shown[:, -1]
+                    spread = c @ s.covariance[t] @ c.T
+                    some = np.ix_(there, there)
+                    total += normal((one[t] - mean)[there], spread[some], r[some])
+                if 0 < t <= last:
+                    off = s.mean[t] - a @ s.mean[t - 1] - w.moves[:, d : d + k] @ given[t]
+                    cross = s.cross[t] @ a.T
+                    spread = s.covariance[t] - cross - cross.T + a @ s.covariance[t - 1] @ a.T
+                    total += normal(off, spread, w.state_noise)
+        return total
+
+    return q
+
+
+@every
+def test_fishers_identity(name):
+    """∇ log p(x | θ) is that of Q at θ: autodiff of the filter against smoothed moments."""
+    model, rows = MODELS[name][0], rows_of(name)
+    u = model.position_of(some_theta(model))
+    slope = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
+    q = q_of(model, model.params(u), rows)
+    assert_holds({"slope": error(slope, jax.grad(lambda u: q(model.params(u)))(u), 1e-9)})
+
+
+def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
+    """The M-step is where Q + log p(θ) has no slope."""
+    model, rows = MODELS[name][0], rows_of(name)
+    theta = some_theta(model)
+    q = q_of(model, theta, rows)
+    best = model.position_of(change(model.m_step(model.e_step(theta, whole(rows)).statistics)))
+    slope = jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(best)
+    return {"slope": error(slope, 0, 1e-8)}
+
+
+@every
+def test_the_m_step_is_a_maximum(name):
+    assert_holds(summit(name))
+    if name in ("default", "full"):
+        assert broken(summit(name, lambda theta: jax.tree.map(lambda a: 1.001 * a, theta)))
+
+
+@every
+def test_no_step_goes_down(name):
+    model, rows = MODELS[name][0], rows_of(name)
+    kernel = em(model.e_step, model.m_step, model.log_prior)
+    state = kernel.init(jax.random.key(0), some_theta(model))
+    objective = np.asarray(
+        jax.jit(lambda s: jax.lax.scan(lambda s, _: kernel.step(jnp.zeros(0), s, whole(rows)), s, length=60)[1])(state)
+        .objective
+    )  # fmt: skip
+    assert np.isfinite(objective).all() and objective[-1] > objective[0]
+    assert np.all(np.diff(objective) >= -1e-11 * np.abs(objective[1:]))
+
+
+def test_padding_weights_and_groups_do_not_matter():
+    model, rows = MODELS["default"][0], np.asarray(rows_of("default"))
+    theta = some_theta(model)
+    found = model.e_step(theta, whole(jnp.array(rows)))
+    wider = model.e_step(theta, whole(jnp.array(np.concatenate([rows, np.full((5, 2, 3), np.nan)], 1))))
+    weighed = model.e_step(theta, Batch(jnp.array(rows), jnp.array([1.0, 2.0, 0.0, 1.0, 1.0]), 5))
+    repeated = model.e_step(theta, whole(jnp.array(rows[[0, 1, 1, 3, 4]])))
+    for one, two in ((wider, found), (weighed, repeated)):
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+        assert_holds({str(i): error(a, b, 1e-10 * max(1.0, float(np.abs(b).max()))) for i, (a, b) in enumerate(pairs)})
+
+
+def test_sums_about_other_coefficients():
+    """Told about others' coefficients, sums are as if they had been made there, of the same states."""
+    model, rows = MODELS["default"][0], rows_of("default")
+    here, there = some_theta(model), some_theta(model, 5)
+    sums = model.e_step(here, whole(rows)).statistics.shown
+    other = model.e_step(there, whole(rows)).statistics.shown
+    back = sums.told_as(other).told_as(sums)
+    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(sums), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    kept = model.layout.shown.maximum(sums.told_as(other))
+    wanted = model.layout.shown.maximum(sums)
+    for a, b in zip(kept, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["default", "full", "own start", "trend"])
+def test_draws_of_the_prior_have_scores_of_mean_zero(name):
+    model = MODELS[name][0]
+
+    def log_prior(u: jax.Array) -> jax.Array:
+        tree = model.space.unravel(u)
+        params = model.constrain(tree)
+        return model.log_prior(params) + model.log_jacobian(tree, params)
+
+    keys = jax.random.split(jax.random.key(9), 4000)
+    draws = jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(keys)
+    scores = np.asarray(jax.jit(jax.vmap(jax.grad(log_prior)))(draws))
+    assert_holds({f"score {i}": z_mean(s, 0.0, s.var()) for i, s in enumerate(scores.T)})
+
+
+def ahead_law(name: str) -> Scores:
+    """Mean and variance of the next two steps: as if they were steps of the sequence that are missing."""
+    model, given = MODELS[name]
+    theta, rows = some_theta(model), rows_of(name)
+    y, u = rows if given else (rows, None)
+    later = jnp.array(RNG.normal(size=(5, 2, 1)))
+    found = model.ahead(theta, later if given else 2, (y, u))
+    scores, system = {}, model.system(theta)
+    for n in range(5):
+        cut = int(np.flatnonzero(~np.isnan(np.asarray(y[n]).reshape(T, -1)).all(1)).max()) + 1
+        wider = jnp.concatenate([y[n : n + 1, :cut], jnp.full((1, 2, *y.shape[2:]), jnp.nan)], 1)
+        both = None if u is None else jnp.concatenate([u[n : n + 1, :cut], later[n : n + 1]], 1)
+        mean, covariance = model.smoothed(theta, wider if both is None else (wider, both))
+        for h in range(2):
+            level = system["offset"] if both is None else system["offset"] + system["D"] @ np.asarray(both[0, cut + h])
+            wanted = level + system["C"] @ mean[0, cut + h]
+            spread = np.diag(system["C"] @ covariance[0, cut + h] @ system["C"].T + system["R"])
+            scores[f"mean {n} {h}"] = error(np.ravel(found.mean[n, h]), wanted, 1e-9)
+            scores[f"variance {n} {h}"] = error(np.ravel(found.variance[n, h]), spread, 1e-9)
+    return scores
+
+
+@pytest.mark.parametrize("name", ["default", "inputs", "trend", "full"])
+def test_what_comes_next(name):
+    assert_holds(ahead_law(name))
+
+
+def test_em_finds_a_system():
+    """A factor that two series follow: found within its standard errors, trusted, told ahead."""
+    truth = linear_gaussian(1, 2, transition=[[0.8]], emission=[[1.0], [0.5]], offset=[2.0, -1.0], state_noise=0.5,
+                            noise=[0.3, 0.4])  # fmt: skip
+    y = np.array(truth.simulate(jax.random.key(1), LinearGaussian(np.zeros(1), *[None] * 8), 30, 40)[0])
+    y[RNG.random(y.shape) < 0.1] = np.nan
+    model, data = linear_gaussian(1, 2), tr.Data(y, missing="keep")
+    posterior = tr.infer(model, data, tr.EM(starts=2), seed=0)
+    assert posterior.report().verdict == "trust", posterior.report()
+    mean, sd = posterior.mean(), posterior.sd()
+    for name, wanted in {
+        "transition": [[0.8]], "state_noise": [0.5], "emission": [0.5], "noise": [0.3, 0.4], "offset": [2.0, -1.0]
+    }.items():  # fmt: skip
+        assert np.all(np.abs(getattr(mean, name) - np.array(wanted)) < 4 * getattr(sd, name)), name
+    told = posterior.predict(3)
+    assert told.mean.shape == (30, 3, 2) and np.all(told.lower < told.upper)
+    assert model.drawn_paths(jax.random.key(0), mean, y).shape == (30, 40, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "sentence"),
+    [
+        (lambda: linear_gaussian(0), ModelError, "latent is a whole number"),
+        (lambda: linear_gaussian(2), ModelError, "emission= must say how 1 numbers show 2 states"),
+        (lambda: linear_gaussian(2, 2, transition=np.eye(3)), ModelError, "transition is a matrix of shape (2, 2)"),
+        (lambda: linear_gaussian(2, 2, noise="full"), ModelError, "the same entries of every row"),
+        (lambda: linear_gaussian(2, 2, state_noise=-np.eye(2)), ModelError, "or a covariance of shape (2, 2)"),
+        (lambda: linear_gaussian(1, scale=-1.0), ModelError, "scale has positive finite numbers"),
+        (lambda: linear_gaussian(1, prior_counts=-1.0), ModelError, "prior_counts is 0 or more"),
+        (lambda: linear_gaussian(1, inputs=-1), ModelError, "inputs is a whole number"),
+        (lambda: tr.infer(linear_gaussian(1), tr.Data(np.ones(3)), tr.EM()), DataError, "Expected sequences of shape"),
+        (lambda: tr.infer(linear_gaussian(1, inputs=1), tr.Data(np.ones((2, 3))), tr.EM()), DataError, "got none"),
+        (
+            lambda: tr.infer(
+                MODELS["full"][0], tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep"), tr.EM()
+            ), DataError, "or not at all",
+        ),
+        (
+            lambda: MODELS["default"][0].ahead(some_theta(MODELS["default"][0]), jnp.ones((4, 2)), (jnp.ones((5, T, 3)), None)),
+            SettingsError, "how many steps ahead",
+        ),
+    ],
+)  # fmt: skip
+def test_sentences(call, what, sentence):
+    with pytest.raises(what, match=sentence.replace("(", r"\(").replace(")", r"\)")):
+        call()
