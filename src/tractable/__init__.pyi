@@ -54,7 +54,7 @@ __all__ = [
     "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
     "FullRank", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
     "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate", "compare",
+    "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate", "compare", "estimators",
     "gradient_variance", "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior",
     "models", "objectives", "schedules", "select",
 ]  # fmt: skip
