@@ -104,7 +104,7 @@ class Emission:
         spread = jnp.asarray(leaf).reshape(1, self.states, -1)
         return spread.reshape(spread.shape + (1,) * (rank - 2))
 
-    def shaped(self, leaf: Any) -> jax.Array:
+    def shaped(self, leaf: jax.Array) -> jax.Array:
         """(K, d) as a leaf of θ."""
         return leaf.reshape(self.states, *self.shape)
 
@@ -345,8 +345,9 @@ def _outer(rows: jax.Array) -> jax.Array:
     return rows[:, :, None] * rows[:, None, :]
 
 
-def inverse_wishart_log_prob(covariance: jax.Array, counts: float, scale: jax.Array) -> jax.Array:
+def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Array) -> jax.Array:
     """log density of inverse Wishart(c + d, c diag(scale²)) at covariances (…, d, d)."""
+    covariance = jnp.asarray(covariance)
     d = covariance.shape[-1]
     nu = counts + d
     back = inverse(cholesky(covariance))
@@ -392,7 +393,7 @@ class Poisson(Emission):
     def of_state(self, theta: Rates, *x: jax.Array) -> Distribution:
         return dist.Poisson(theta.rate).to_event(len(self.shape))
 
-    def _gamma(self, dtype: Any) -> Distribution:
+    def _gamma(self, dtype: jnp.dtype) -> Distribution:
         centre = jnp.broadcast_to(jnp.asarray(self.centre, dtype), (self.states, len(self.centre)))
         return dist.Gamma(1 + self.counts, self.counts / centre)
 
@@ -401,7 +402,7 @@ class Poisson(Emission):
         return jnp.sum(self._gamma(rate.dtype).log_prob(rate))
 
     def draw_prior(self, key: jax.Array) -> Rates:
-        return Rates(self.shaped(self._gamma(jnp.result_type(float)).sample(key)))
+        return Rates(self.shaped(jnp.asarray(self._gamma(jnp.result_type(float)).sample(key))))
 
     def check(self, x: np.ndarray) -> None:
         _whole(x, "Poisson states show counts 0, 1, 2, …", np.inf)

@@ -469,7 +469,7 @@ class Chain(NamedTuple):
 
         def one(key: jax.Array, state: jax.Array, *x: jax.Array) -> jax.Array:
             theta_k = jax.tree.map(lambda a: a[state], theta.emission)
-            return self.emission.of_state(theta_k, *x).sample(key)
+            return jnp.asarray(self.emission.of_state(theta_k, *x).sample(key))
 
         keys = jax.random.split(key, states.shape)
         drawn: Any = jax.vmap(jax.vmap(one))(keys, states, *(() if given is None else (given,)))

@@ -85,9 +85,13 @@ class Regression:
 
     def variance(self, leaf: Leaf) -> jax.Array:
         """(m,), or a covariance (m, m)."""
-        if isinstance(self.noise, np.ndarray) and self.noise.ndim == 1:
-            return filled(self.noise, None if leaf is None else jnp.asarray(leaf) ** 2)
+        if not self.full:
+            return filled(self._variances(), None if leaf is None else jnp.asarray(leaf) ** 2)
         return jnp.asarray(self.noise if leaf is None else leaf, jnp.result_type(float))
+
+    def _variances(self) -> np.ndarray:
+        """(m,), NaN where one is learnt."""
+        return np.asarray(self.noise, np.float64)
 
     def covariance(self, leaf: Leaf) -> jax.Array:
         """(m, m)."""
@@ -139,7 +143,7 @@ class Regression:
                 scale, free = jnp.asarray(self.scale, square.dtype), jnp.asarray(self.free.sum(1), square.dtype)
                 square = square + jnp.sum(ridge * coefficients**2, axis=1) + c * scale**2
                 degrees = degrees + free + c + 1
-            return taken(self.noise, jnp.sqrt(jnp.maximum(square / degrees, self.floor)))
+            return taken(self._variances(), jnp.sqrt(jnp.maximum(square / degrees, self.floor)))
         degrees = count + tiny
         if self.prior is not None:
             shrunk = jnp.matmul(coefficients * ridge, coefficients.T, precision="highest")
@@ -181,7 +185,7 @@ class Regression:
         if self.learns_noise and self.full:
             leaf = inverse_wishart_draw(key_noise, c, scale, ())
         elif self.learns_noise:
-            leaf = taken(self.noise, jnp.sqrt(dist.InverseGamma(0.5 * c, 0.5 * c * scale**2).sample(key_noise)))
+            leaf = taken(self._variances(), jnp.sqrt(dist.InverseGamma(0.5 * c, 0.5 * c * scale**2).sample(key_noise)))
         variance = self.variance(leaf)
         root = cholesky(variance) if self.full else jnp.diag(jnp.sqrt(variance))
         noise = jax.random.normal(key_beta, self.known.shape, scale.dtype)

@@ -174,7 +174,7 @@ def built(
 ) -> "LinearGaussianModel":  # fmt: skip
     """``linear_gaussian`` of settings that were checked; the same arguments give the same model."""
     d, k, c = latent, inputs, prior_counts
-    a, o, (p, _) = _matrix(transition), _matrix(offset), np.shape(emission)
+    a, o, p = _matrix(transition), _matrix(offset), len(emission)
     learnt = np.full((d, k + 1), np.nan)
     q, r = _as_noise(state_noise), _as_noise(noise)
     of_moves = of_shown = of_start = None
@@ -498,9 +498,12 @@ class Layout(NamedTuple):
         n, k = len(y), self.inputs
         if k == 0 and (given is not None or not is_whole(1 if x is None else x)):
             raise SettingsError(f"predict(x) of sequences expects how many steps ahead, such as 7; got {x!r}.")
-        if k > 0 and (is_whole(x) or x is None or np.shape(x)[:1] != (n,)):
-            raise SettingsError(f"predict(x) expects inputs of the steps ahead, ({n}, H, {k}); got {np.shape(x)}.")
-        count = (1 if x is None else int(x)) if k == 0 else np.shape(x)[1]
+        count = 1 if x is None else x
+        if k > 0:
+            shape = tuple(jnp.shape(0 if x is None else x))
+            if len(shape) not in (2, 3) or shape[0] != n or int(np.prod(shape[2:])) != k:
+                raise SettingsError(f"predict(x) expects inputs of the steps ahead, ({n}, H, {k}); got {shape}.")
+            count = shape[1]
         whole = self.whole(jax.tree.map(jnp.asarray, theta))
         u = jnp.zeros((n, count, 0)) if k == 0 else jnp.asarray(x).reshape(n, count, k)
         means, covariances = self.filtered(theta, y if given is None else (y, given))
