@@ -107,6 +107,9 @@ def fit(
     hidden: o.FitHidden = None,
     prior: o.Prior = None,
     components: o.Components = None,
+    states: o.States = None,
+    by: o.By = None,
+    time: o.Time = None,
     covariance: o.Covariance = None,
     choose: o.Choose = None,
     latent: o.Latent = None,
@@ -124,7 +127,8 @@ def fit(
     A table gets a generalised linear model, or a network: Normal for a number, Bernoulli for two classes, Categorical
     for more. With --formula its effects, their interactions and those of groups are what you write. With --model
     gaussian-mixture nothing is explained: mixtures of normals of all its numbers are fitted, one for each number of
-    components, and one of them is chosen. With --model vae or belief-network causes are learnt that are behind whole
+    components, and one of them is chosen. With --model hidden-markov rows are steps of sequences, and states are found
+    that follow one another. With --model vae or belief-network causes are learnt that are behind whole
     rows, of a table's numbers or of an array of images.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
@@ -254,7 +258,8 @@ def predict(
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would teach), and an
     interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's. By a
-    mixture: the likeliest component, the probability of each, and the log density of the row. By a vae or
+    mixture: the likeliest component, the probability of each, and the log density of the row. By a hidden-markov: the
+    state of the likeliest path, the probability of each, and what it shows, also of rows that are missing. By a vae or
     belief-network: mean and sd of each hidden unit given the row, and two lower bounds of the row's log density, elbo
     and log_evidence.
     """

@@ -1,4 +1,4 @@
-"""The five kinds of model that a command line fits, and which options are whose."""
+"""The six kinds of model that a command line fits, and which options are whose."""
 
 from pathlib import Path
 
@@ -8,7 +8,12 @@ from tractable.cli.task import Kind
 from tractable.tools.errors import CheckpointError, SettingsError
 from tractable.tools.words import nearest
 
-KINDS = {kind.name: kind for kind in (explained.GLM, explained.MLP, mixtures.MIXTURE, ladders.VAE, ladders.BELIEF)}
+KINDS = {
+    kind.name: kind
+    for kind in (
+        explained.GLM, explained.MLP, mixtures.MIXTURE, mixtures.SEQUENCE_KIND, ladders.VAE, ladders.BELIEF,
+    )
+}  # fmt: skip
 DEFAULT = explained.GLM.name
 
 

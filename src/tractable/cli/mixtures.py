@@ -1,4 +1,4 @@
-"""Mixtures of normals of a table's numbers: several are fitted, and one is chosen."""
+"""Mixtures of a table's rows, and hidden Markov models of its sequences: several are fitted, and one is chosen."""
 
 import dataclasses
 import functools
@@ -15,16 +15,19 @@ from tractable.cli.readers import Arguments, Option, one_of, refusals, share
 from tractable.cli.show import COLUMNS, ROWS
 from tractable.cli.task import Kind, Request, Result, Task, held_back, parted
 from tractable.core import Data
-from tractable.data.columns import gap
+from tractable.data.columns import Column, gap
 from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import Source, of_table, read_table
+from tractable.data.ordered import places
+from tractable.data.targets import MOST_CLASSES, fit_target
 from tractable.methods import Method
 from tractable.models import bayesian_gaussian_mixture, mixture
 from tractable.models.latent import LatentModel
+from tractable.models.markov import HiddenMarkov, HiddenMarkovModel, hidden_markov, shares
 from tractable.models.mixture import Gaussians
 from tractable.pages import mixtures as pages
 from tractable.pages.exhibit import Exhibit
-from tractable.pages.mixtures import Components
+from tractable.pages.mixtures import Components, States
 from tractable.pages.page import write_page
 from tractable.pages.terminal import to_terminal
 from tractable.results.loading import load
@@ -39,8 +42,8 @@ MOST = 1000  # components
 CHUNK = 1 << 14  # rows looked at at once
 
 
-def components_of(text: str) -> tuple[int, ...]:
-    """The numbers of components that a text asks for, ascending.
+def components_of(text: str, option: str = "components") -> tuple[int, ...]:
+    """The numbers of components, or states, that a text asks for, ascending.
 
     >>> components_of("2..4"), components_of("5, 2"), components_of("1,3..4")
     ((2, 3, 4), (2, 5), (1, 3, 4))
@@ -51,14 +54,14 @@ def components_of(text: str) -> tuple[int, ...]:
         ends = (low, high) if dots else (low, low)
         if not all(end.isascii() and end.isdigit() and int(end) > 0 for end in ends):
             raise SettingsError(
-                f"--components expects a number, a list such as 2,3,5 or a range such as 2..10, of 1 or more; got "
+                f"--{option} expects a number, a list such as 2,3,5 or a range such as 2..10, of 1 or more; got "
                 f"{text!r}."
             )
         first, last = map(int, ends)
         if first > last:
-            raise SettingsError(f"--components expects ranges from few to many, such as {last}..{first}; got {text!r}.")
+            raise SettingsError(f"--{option} expects ranges from few to many, such as {last}..{first}; got {text!r}.")
         if last > MOST:
-            raise SettingsError(f"--components takes at most {MOST}; got {text!r}.")
+            raise SettingsError(f"--{option} takes at most {MOST}; got {text!r}.")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -238,6 +241,237 @@ def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[An
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 
 
+# Sequences.
+
+SEQUENCES = "hidden-markov"
+OF_STATES = {"poisson": "rate", "bernoulli": "probability of 1", "categorical": "probability of"}
+OF_SEQUENCES = {
+    "states": Option(lambda text: components_of(text, "states") and text, "1..5"),
+    "by": Option(),
+    "time": Option(),
+    "exclude": Option(list, ()),
+    "family": Option(one_of(("normal", *OF_STATES), "--family of a hidden-markov is")),
+    "covariance": Option(one_of(("diagonal", "full"), "--covariance of a hidden-markov is"), "diagonal"),
+    "choose": Option(one_of(("bic", "held-out"), "--choose of a hidden-markov is"), "bic"),
+    "held_out": Option(share, 0.2),
+}
+NOT_OF_SEQUENCES = NOT_OF_MIXTURES | {
+    "family": "",
+    "missing": "numbers and steps that are missing are summed over, exactly.",
+}
+FEW_SEQUENCES = 5  # of fewer than these none is held out
+
+
+def read_sequences(kind: Kind, arguments: Arguments) -> Task:
+    """Sequences of a table; how they are taken is told by warnings."""
+    if arguments.get("table") is None:
+        raise DataError(f"--model {SEQUENCES} expects a table: tractable fit TABLE --model {SEQUENCES} --time COLUMN.")
+    path, choices = Path(arguments["table"]), kind.ask(arguments)
+    frame = read_table(path)
+    where = places(frame, choices["by"], choices["time"])
+    source, family, classes = what_states_show(frame, path, choices)
+    count = len(where.names)
+    if choices["choose"] == "held-out" and (choices["held_out"] == 0 or count < FEW_SEQUENCES):
+        raise SettingsError(
+            f"--choose held-out looks at sequences held out: expected {FEW_SEQUENCES} or more and a share above 0; "
+            f"got {count} and {choices['held_out']:g}."
+        )
+    back = held_back(count, choices["held_out"]) if count >= FEW_SEQUENCES else np.zeros(count, bool)
+    fitted = source.values[~back[where.sequence]]
+    if family == "normal":
+        encoder, differs = fit_numbers(fitted, source.names or ())
+        if not differs.any():
+            raise DataError(f"No column of numbers in {path} differs between rows, so there is nothing to learn from.")
+        if not differs.all():
+            tell(f"Left out, being the same in every row: {listing(source.of(~differs).names or ())}.")
+        source = source.of(differs)
+    else:
+        encoder = Encoder(tuple(Column(name, "number") for name in source.names or ()))
+    data = Data(where.laid(encoder.standardise(source.values)), missing="keep")
+    asks, steps = components_of(choices["states"], "states")[-1], int(np.sum(~np.isnan(fitted).all(1)))
+    if asks > steps:
+        raise DataError(f"--states asks for up to {asks}, of {counted(steps, 'step')} to fit; ask for fewer.")
+    about = {"chosen": None, "classes": classes, "unit": where.unit} | {"family": family}
+    words = f"{counted(int(np.sum(~back)), 'sequence')} of {steps:,} steps, {family}"
+    return Task.of_file(kind, path, words, choices, about, encoder, **parted(data, back))
+
+
+def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tuple[Source, str, list[str]]:
+    """Columns that states show, their family, and the names of classes."""
+    apart = [choices["by"], choices["time"], *choices["exclude"]]
+    if absent := [name for name in choices["exclude"] if name not in frame]:
+        raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
+    shown = frame.drop(columns=[name for name in frame.columns if name in apart])
+    shown = shown.astype({name: float for name in shown if shown[name].dtype.kind == "b"})
+    family = choices["family"]
+    if len(shown.columns) == 1 and (family == "categorical" or (family is None and shown.iloc[:, 0].dtype == object)):
+        name = str(shown.columns[0])
+        codes, levels = pd.factorize(shown[name], sort=True)
+        if not 2 <= len(levels) <= MOST_CLASSES:
+            raise DataError(f"{name!r} has {len(levels)} classes; expected 2 to {MOST_CLASSES}.")
+        tell(f"States show one of {len(levels)} classes of {name!r}.")
+        return (
+            Source(np.where(codes < 0, np.nan, codes)[:, None], (1,), None, [name]),
+            "categorical",
+            list(map(str, levels)),
+        )
+    if family == "categorical":
+        raise DataError(f"--family categorical is of one column; got {listing(shown.columns)}. Use --exclude.")
+    source = of_table(shown, path, purpose=", which states could show")
+    source.refuse_infinite()
+    seen = source.values[~np.isnan(source.values)]
+    if family is None:
+        columns = {name: shown[name].dropna() for name in source.names or ()}
+        families = {fit_target(values).family for values in columns.values() if len(set(values)) > 1}
+        counts = {"poisson", "negative-binomial"}
+        family = "bernoulli" if set(np.unique(seen)) <= {0.0, 1.0} else "poisson" if families <= counts else "normal"
+        tell(f"States show {FAMILY_WORDS[family]}; --family says otherwise.")
+    if family in ("poisson", "bernoulli") and choices["covariance"] == "full":
+        raise SettingsError(f"--covariance is of normal numbers; these are {family}.")
+    return source, family, []
+
+
+FAMILY_WORDS = {"normal": "normal numbers", "poisson": "counts (poisson)", "bernoulli": "zeros and ones (bernoulli)"}
+
+
+def sequence_model(spec: Arguments, states: int, features: int, centre: np.ndarray | None = None) -> HiddenMarkovModel:
+    family = "multivariate-normal" if (spec["family"], spec["covariance"]) == ("normal", "full") else spec["family"]
+    if family == "categorical":
+        return hidden_markov(states, family, classes=len(spec["classes"]))
+    return hidden_markov(states, family, features, centre=centre if family == "poisson" else None)
+
+
+def learn_sequences(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
+    """A fit for each number of states, and the one that is chosen."""
+    spec, encoder, rows = task.spec, task.encoder, task.data.y
+    d = len(encoder.columns)
+    centre = np.maximum(np.nanmean(rows.reshape(-1, d), 0), 1e-3) if spec["family"] == "poisson" else None
+    spec["centre"] = None if centre is None else centre.tolist()
+    data, held = (one and _of_one_column(spec, one) for one in (task.data, task.held_out))
+    found = select(
+        lambda k: sequence_model(spec, k, d, spec["centre"]), data, components_of(spec["states"], "states"), method,
+        by=spec["choose"], held_out=held, seed=seed, progress=progress, checkpoint=folder / "fits",
+    )  # fmt: skip
+    units = encoder.log_scales(rows.reshape(-1, d)).sum()
+    changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units}
+    if task.held_out is not None:
+        held_units = encoder.log_scales(task.held_out.y.reshape(-1, d)).sum()
+        changes["held-out"] = -held_units / task.held_out.size
+    table = found.table.assign(**{name: found.table[name] + change for name, change in changes.items()})
+    found.posterior.write(folder)
+    states = states_of(found.posterior, task)
+    write_table(folder / "states.csv", states.frame())
+    write_table(folder / "transitions.csv", states.transitions())
+    write_table(folder / "criterion.csv", table)
+    spec["chosen"] = found.components
+    return Result(found.posterior, dataclasses.replace(found, table=table))
+
+
+def _of_one_column(spec: Arguments, data: Data) -> Data:
+    """Classes are one number a step."""
+    return Data(data.y[..., 0], missing="keep") if spec["family"] == "categorical" else data
+
+
+def states_of(posterior: Posterior, task: Task) -> States:
+    """θ in the table's units."""
+    theta, errors, encoder, family = posterior.mean(), posterior.sd(), task.encoder, task.spec["family"]
+    k, (_, sd) = len(theta.initial), encoder.scale
+    if family == "categorical":
+        names, values, spreads = task.spec["classes"], theta.emission.probs, None
+    elif family != "normal":
+        names, values, spreads = encoder.names, jax.tree.leaves(theta.emission)[0].reshape(k, -1), None
+    else:
+        names, values = encoder.names, encoder.restore(np.asarray(theta.emission.mean, np.float64).reshape(k, -1))
+        full = task.spec["covariance"] == "full"
+        found = np.sqrt(np.diagonal(theta.emission.covariance, axis1=1, axis2=2)) if full else theta.emission.sd
+        spreads = np.asarray(found, np.float64).reshape(k, -1) * sd
+    share_of_time = np.asarray(shares(jax.tree.map(jnp.asarray, theta)))
+    says = OF_STATES.get(family, "mean of")
+    initial, transition, errors = (
+        np.asarray(a, np.float64) for a in (theta.initial, theta.transition, errors.transition)
+    )
+    values, unit = np.asarray(values, np.float64), task.spec["unit"]
+    return States(list(names), values, spreads, share_of_time, initial, transition, errors, says, unit)
+
+
+def sequence_page(folder: Path, task: Task, result: Result) -> None:
+    posterior, found = result.posterior, cast(Selection, result.selection)
+    model, data = cast(HiddenMarkovModel, posterior.model), _of_one_column(task.spec, task.data)
+    paths = np.asarray(model.paths(posterior.mean(), data.y))
+    exhibits = pages.state_exhibits(
+        found, states_of(posterior, task), task.encoder.restore(task.data.y), paths,
+        0 if task.held_out is None else task.held_out.size,
+    )  # fmt: skip
+    title = f"{task.name} by a hidden Markov model of {counted(found.components, 'state')}"
+    about = pages.facts(found, task.data.y, "states")
+    write_page(folder, posterior, title=title, facts=about, exhibits=exhibits)
+
+
+def predict_sequences(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
+    """For each row its state on the likeliest path, the probability of each state, and what these show there."""
+    encoder, frame = Encoder.from_dict(spec["encoder"]), read_table(new)
+    where = places(frame, spec["by"], spec["time"], spec["unit"])
+    if spec["family"] == "categorical":
+        name = encoder.names[0]
+        if name not in frame:
+            raise DataError(f"The table lacks {name!r}; expected the column of the classes.")
+        known = {level: float(i) for i, level in enumerate(spec["classes"])}
+        values = frame[name].map(lambda v: np.nan if pd.isna(v) else known.get(str(v), -1.0)).to_numpy(np.float64)
+        if (values < 0).any():
+            raise DataError(f"{name!r} is {frame[name].iloc[int(np.argmax(values < 0))]!r}, a class never seen.")
+        y = where.laid(values[:, None])[..., 0]
+    else:
+        numbers = frame.astype({column: float for column in encoder.names if column in frame})
+        source = of_table(numbers, new, encoder.names)
+        source.refuse_infinite()
+        y = where.laid(encoder.standardise(source.values))
+    model = sequence_model(spec, spec["chosen"], len(encoder.columns), spec["centre"])
+    data = Data(y, missing="keep")
+    model.check_rows(data)
+    posterior = load(run, model)
+    theta = jax.tree.map(jnp.asarray, posterior.mean())
+    share = where.back(np.asarray(ahead_of(model, theta, y)))
+    state = share.argmax(1) + 1
+    path = where.back(np.asarray(model.paths(theta, y))) + 1
+    told: dict[str, Any] = {"state": np.where(path > 0, path, state)}
+    told |= {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
+    states = states_of(posterior, Task(SEQUENCE_KIND, "", "", spec, dict(spec), data, None, encoder=encoder))
+    for j, name in enumerate(states.names):
+        told[f"{states.says} {name}"] = mean = share @ states.values[:, j]
+        if states.spreads is not None:
+            second = share @ (states.spreads[:, j] ** 2 + states.values[:, j] ** 2)
+            told[f"sd of {name}"] = np.sqrt(np.maximum(second - mean**2, 0))
+    return pd.DataFrame(told)
+
+
+def ahead_of(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np.ndarray:
+    """p(z_t | x, θ) of every step (N, T, K), also after the last that was seen."""
+    share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
+    transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
+    for t in range(share.shape[1]):
+        gone = share[:, t].sum(1) == 0
+        share[gone, t] = initial if t == 0 else share[gone, t - 1] @ transition
+    return share
+
+
+def sequence_tables(task: Task, result: Result) -> Iterator[Any]:
+    found = cast(Selection, result.selection)
+    yield to_terminal(Exhibit("States tried", [pages.tried_table(found.table, found.best, "states")]))
+    for shown in pages.states_shown(states_of(result.posterior, task)):
+        yield to_terminal(shown, ROWS, COLUMNS)
+
+
+def saved_sequence_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
+    tried = as_written(pd.read_csv(folder / "criterion.csv"))
+    best = list(tried["components"]).index(spec["chosen"])
+    yield to_terminal(Exhibit("States tried", [pages.tried_table(tried, best, "states")]))
+
+
+SEQUENCE_KIND = Kind(
+    SEQUENCES, "em", OF_SEQUENCES, refusals(SEQUENCES, {k: v for k, v in NOT_OF_SEQUENCES.items() if v}),
+    read_sequences, learn_sequences, sequence_page, sequence_tables, predict_sequences, saved_sequence_tables,
+    row_noun="rows", methods=("em",), noun="hidden Markov model", folder=SEQUENCES, learner="hidden Markov models",
+)  # fmt: skip
 MIXTURE = Kind(
     NAME, "em", OPTIONS, refusals(NAME, NOT_OF_MIXTURES), read, learn, page, tables, predict, saved_tables,
     methods=("em",), noun="mixture", folder=NAME, learner="mixtures of normals",

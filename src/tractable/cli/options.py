@@ -66,16 +66,17 @@ FitKind = Annotated[
     Option(
         "--model",
         help="glm, a generalised linear model; mlp, a neural network. Without --target: gaussian-mixture, of TABLE's "
-        "numbers; vae, a variational autoencoder, or belief-network, of binary causes, both with --latent.",
+        "numbers; hidden-markov, of its sequences; vae, a variational autoencoder, or belief-network, of binary "
+        "causes, both with --latent.",
     ),
 ]
 MethodName = Annotated[
     Text,
     Option(
         help="mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
-        "nuts, sgld or sghmc; em of a mixture; autoencoding, importance-weighted, nvil, vimco, wake-sleep or "
-        "reweighted-wake-sleep of a vae or belief-network.  \\[default: nuts; of a network bbb, of a mixture em, of a "
-        "vae autoencoding, of a belief-network nvil]"
+        "nuts, sgld or sghmc; em of a mixture or a hidden-markov; autoencoding, importance-weighted, nvil, vimco, "
+        "wake-sleep or reweighted-wake-sleep of a vae or belief-network.  \\[default: nuts; of a network bbb, of a "
+        "mixture or a hidden-markov em, of a vae autoencoding, of a belief-network nvil]"
     ),
 ]
 Assignments = Annotated[
@@ -84,12 +85,23 @@ Assignments = Annotated[
 Components = Annotated[
     Text, Option(help="Of a mixture: how many to try, such as 3, 2,3,5 or 2..10.  \\[default: 1..10]")
 ]
-Covariance = Annotated[Text, Option(help="Of a mixture: full, tied, diagonal or spherical.  \\[default: full]")]
+States = Annotated[
+    Text, Option(help="Of a hidden-markov: how many to try, such as 3, 2,3,5 or 2..5.  \\[default: 1..5]")
+]
+By = Annotated[Text, Option(help="Of a hidden-markov: the column that says which sequence a row is of.")]
+Time = Annotated[Text, Option(help="Of a hidden-markov: the column, of numbers or dates, that says when.")]
+Covariance = Annotated[
+    Text,
+    Option(
+        help="Of a mixture: full, tied, diagonal or spherical; of a hidden-markov: diagonal or full.  "
+        "\\[default: full; of a hidden-markov diagonal]"
+    ),
+]
 Choose = Annotated[
     Text,
     Option(
-        help="Of a mixture: what tells how many components, bic, held-out (log likelihood of the rows kept back) or "
-        "evidence (a bound by variational Bayes).  \\[default: bic]"
+        help="Of a mixture or a hidden-markov: what tells how many components, bic, held-out (log likelihood of what "
+        "is kept back) or, of a mixture, evidence (a bound by variational Bayes).  \\[default: bic]"
     ),
 ]
 Latent = Annotated[

@@ -1,4 +1,4 @@
-"""A mixture of normals: how many components, what they are, and how they lie in the rows."""
+"""Mixtures and hidden Markov models: how many components or states, what they are, and how they lie in the rows."""
 
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ from tractable.selection import CRITERIA, Selection
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most
 MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are there where they were asked for
+SHOWN = 4  # sequences drawn, at most
+STEPS = 300  # of their last steps, at most
 LABEL = 18  # characters of a column's name in a figure, at most
 
 
@@ -44,6 +46,105 @@ class Components(NamedTuple):
         columns |= {f"mean of {name}": self.means[:, j] for j, name in enumerate(self.names)}
         columns |= {f"sd of {name}": self.sds[:, j] for j, name in enumerate(self.names)}
         return pd.DataFrame(columns)
+
+
+class States(NamedTuple):
+    """A hidden Markov model in the table's own units, by descending share of time."""
+
+    names: list[str]  # of the m columns or classes that states show
+    values: np.ndarray  # (K, m) what they show on average
+    spreads: np.ndarray | None  # (K, m) sds; None where the averages say it all
+    share: np.ndarray  # (K,) of time
+    initial: np.ndarray  # (K,)
+    transition: np.ndarray  # (K, K)
+    errors: np.ndarray  # (K, K) its standard errors; NaN where there are none
+    says: str  # what the values are
+    unit: str  # the time between steps
+
+    @property
+    def stay(self) -> np.ndarray:
+        """(K,) steps that a state lasts on average."""
+        return 1 / np.maximum(1 - np.diagonal(self.transition), 1e-300)
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each state."""
+        columns: dict[str, Any] = {
+            "state": np.arange(1, len(self.share) + 1), "share of time": self.share, "first": self.initial,
+            "steps it lasts": self.stay,
+        }  # fmt: skip
+        columns |= {f"{self.says} {name}": self.values[:, j] for j, name in enumerate(self.names)}
+        if self.spreads is not None:
+            columns |= {f"sd of {name}": self.spreads[:, j] for j, name in enumerate(self.names)}
+        return pd.DataFrame(columns)
+
+    def transitions(self) -> pd.DataFrame:
+        """A row for each state, then the next one's probabilities and their standard errors."""
+        to = range(len(self.share))
+        columns: dict[str, Any] = {"state": [k + 1 for k in to]}
+        columns |= {f"to {k + 1}": self.transition[:, k] for k in to}
+        columns |= {f"standard error of {k + 1}": self.errors[:, k] for k in to}
+        return pd.DataFrame(columns)
+
+
+def state_exhibits(
+    found: Selection, states: States, rows: np.ndarray, paths: np.ndarray, held_out: int
+) -> list[Exhibit]:
+    """The choice, the states, how they follow one another, the sequences and the climbs of EM.
+
+    Args:
+        rows: (n, T, d) sequences fitted, in the table's units; NaN where a number is missing.
+        paths: (n, T) their likeliest states, from 0; −1 after the last step.
+        held_out: sequences that took no part.
+    """
+    table = found.table
+    said = (
+        f"Chosen by {CRITERIA[found.by].column}. BIC = −2 log L + free numbers · log n, of n steps that were seen: "
+        "less is better."
+    )
+    if "held-out" in more_of(table):
+        said += f" Held-out is the mean log density, in nats, of {held_out:,} sequences that no fit saw."
+    parts = [*found.remarks, *criteria(table, found.best, "states"), tried_table(table, found.best, "states")]
+    note = "The column drawn is the one in which states differ most; each step has the colour of its likeliest path."
+    drawn = sequences(states, rows, paths)
+    return [
+        Exhibit("How many states", parts, said),
+        *states_shown(states),
+        Exhibit("Sequences", [drawn], note, "chart"),
+        *climbs(found.posterior, "sequence"),
+    ]
+
+
+def states_shown(states: States) -> list[Exhibit]:
+    """What states are, and what follows what."""
+    steps = f"steps of {states.unit}" if states.unit else "steps"
+    lines: list[list[Any]] = [
+        ["share of time", *(Cell(float(v), ".3f") for v in states.share)],
+        ["at the first step", *(Cell(float(v), ".3f") for v in states.initial)],
+        [f"lasts, in {steps}", *(Cell(float(v), ",.1f") for v in states.stay)],
+    ]
+    spreads = states.spreads
+    for j, name in enumerate(states.names):
+        values = states.values[:, j]
+        form = f",.{decimals(values if spreads is None else spreads[:, j])}f"
+        aside = [""] * len(values) if spreads is None else [f"± {s:{form}}" for s in spreads[:, j]]
+        lines.append([name, *(Cell(float(v), form, a) for v, a in zip(values, aside, strict=True))])
+    heads = ["", *(str(k + 1) for k in range(len(states.share)))]
+    what = "the mean, ± sd, in the table's units" if spreads is not None else f"the {states.says.removesuffix(' of')}"
+    moves = [
+        [
+            f"from {i + 1}",
+            *(
+                Cell(float(p), ".3f", f"± {e:.3f}" if np.isfinite(e) else "")
+                for p, e in zip(states.transition[i], states.errors[i], strict=True)
+            ),
+        ]
+        for i in range(len(states.share))
+    ]
+    return [
+        Exhibit("States", [Table(heads, lines)], f"By the share of time spent in them. Of each column {what}."),
+        Exhibit("What follows what", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],
+                "Probabilities of the next step's state, ± standard error."),
+    ]  # fmt: skip
 
 
 def exhibits(
@@ -77,11 +178,11 @@ def exhibits(
     ]
 
 
-def facts(found: Selection, rows: np.ndarray) -> dict[str, Any]:
+def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[str, Any]:
     return {
-        "rows of data": Cell(len(rows), ",d"),
-        "columns": Cell(rows.shape[1], ",d"),
-        "components": Cell(found.components, aside=f"{in_words(found.table['components'].tolist())} tried"),
+        "rows of data" if rows.ndim == 2 else "sequences": Cell(len(rows), ",d"),
+        "columns": Cell(rows.shape[-1], ",d"),
+        noun: Cell(found.components, aside=f"{in_words(found.table['components'].tolist())} tried"),
         "free numbers": Cell(found.candidates[found.best].parameters, ",d"),
         "wall time": duration(float(found.table["seconds"].to_numpy().sum())),
     }
@@ -107,10 +208,10 @@ def unsound(table: pd.DataFrame) -> np.ndarray:
     return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
 
 
-def tried_table(table: pd.DataFrame, best: int) -> Table:
+def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Table:
     """Every K: its criteria, and which was chosen."""
     usual = dict.fromkeys(("log likelihood", "BIC", "AIC"), ",.1f") | {name: MORE[name] for name in more_of(table)}
-    heads = ["components", "parameters", *usual, "starts that agree", "time", "verdict"]
+    heads = [noun, "parameters", *usual, "starts that agree", "time", "verdict"]
     rows = [
         [
             Cell(row["components"], "d", "← chosen" if i == best else ""), Cell(row["parameters"], ",d"),
@@ -122,13 +223,13 @@ def tried_table(table: pd.DataFrame, best: int) -> Table:
     return Table(heads, rows, layout="wide")
 
 
-def criteria(table: pd.DataFrame, best: int) -> list[Exhibit]:
+def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Exhibit]:
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
         if np.isfinite(values).sum() > 1:
             caption = f"{name}, {'less' if name == 'BIC' else 'more'} is better"
-            drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), caption=caption))
+            drawn.append(criterion(table["components"].to_numpy(), values, best, unsound(table), noun, caption=caption))
     return [Exhibit("", drawn, layout="panels two")] if drawn else []
 
 
@@ -173,21 +274,19 @@ def most_distinct(found: Components) -> np.ndarray:
     return np.sort(np.argsort(-share, kind="stable")[:PAIRED])
 
 
-def climbs(posterior: Posterior) -> list[Exhibit]:
+def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []
-    note = (
-        "Log likelihood a row, of standardised columns, over the steps of EM: a line a start, a dot where it settled."
-    )
-    return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1))], note, "chart")]
+    note = f"Log likelihood a {noun}, as it was fitted, over the steps of EM: a line a start, a dot where it settled."
+    return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1), noun)], note, "chart")]
 
 
 # Figures.
 
 
 @drawing("A criterion against the number of components", (3.7, 2.3))
-def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray) -> None:
+def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
     """A criterion (k,) against what was tried: the one chosen is filled, unsound ones are crosses off the line."""
     axes = canvas.subplots()
     sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
@@ -198,13 +297,13 @@ def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, 
     axes.margins(x=0.05, y=0.12)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.set_xlabel("components")
+    axes.set_xlabel(noun)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.6)
 
 
 @drawing("Log likelihood of every start over its steps", (WIDE, 2.4))
-def starts(canvas: Canvas, traces: np.ndarray) -> None:
+def starts(canvas: Canvas, traces: np.ndarray, noun: str) -> None:
     """What climbs (start, step) side by side came to, NaN after a climb's end."""
     axes, ends, heights = canvas.subplots(), [], []
     for one, colour in zip(traces, COLOURS * len(traces), strict=False):
@@ -215,7 +314,7 @@ def starts(canvas: Canvas, traces: np.ndarray) -> None:
         axes.plot(finite[-1:], one[finite[-1:]], "o", color=colour, markersize=4)
         ends.append(one[finite[-1]])
         heights.append(one[finite[min(2, len(finite) - 1) :]].min())
-    climbing(axes, min(heights), max(ends), "nats a row")
+    climbing(axes, min(heights), max(ends), f"nats a {noun}")
     axes.set_xlim(0)
 
 
@@ -249,3 +348,26 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
             axes.text(x, y, str(i + 1), color=colour, fontsize=7, ha="center", va="center", bbox=around)
 
     triangle(canvas, found.names, alone, together)
+
+
+@drawing(
+    "Sequences in the colours of their likeliest states", lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN))
+)
+def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarray) -> None:
+    """Some sequences (n, T, d), one under another, by their likeliest states (n, T)."""
+    column = 0
+    if states.spreads is not None and len(states.share) > 1:
+        column = int(np.argmax(states.values.var(0) / np.square(states.spreads).mean(0)))
+    some = np.linspace(0, len(rows) - 1, min(SHOWN, len(rows))).astype(int)
+    every = np.atleast_1d(canvas.subplots(len(some), sharex=True, sharey=True))
+    for axes, index in zip(every, some, strict=True):
+        last = int(np.sum(paths[index] >= 0))
+        first = max(0, last - STEPS)
+        step, values, path = np.arange(first, last), rows[index, first:last, column], paths[index, first:last]
+        axes.plot(step + 1, values, color=MUTED, linewidth=0.6, alpha=0.6)
+        for k in range(len(states.share)):
+            here = path == k
+            dots(axes, step[here] + 1, values[here], COLOURS[k % len(COLOURS)], 5, 0.9)
+        axes.spines["left"].set_visible(False)
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+    every[-1].set_xlabel("step")
