@@ -350,3 +350,96 @@ def test_the_columns_drawn_are_those_in_which_components_differ():
     found = Components(list("abcdef"), np.array([0.5, 0.5]), np.zeros(2), means, np.stack([np.eye(6)] * 2))
     assert most_distinct(found).tolist() == [2, 3, 4, 5]
     assert most_distinct(found._replace(means=means[:, :2], covariances=np.stack([np.eye(2)] * 2))).tolist() == [0, 1]
+
+
+# Hidden Markov models.
+
+STATES = ["--model", "hidden-markov", "--set", "starts=2"]
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> tuple[Path, Result]:
+    """Six cooks over forty days, some of them off, in any order; two moods that stay."""
+    folder, generator = tmp_path_factory.mktemp("days"), np.random.default_rng(2)
+    rows = []
+    for cook in "abcdef":
+        mood = 0
+        for day in range(40):
+            mood = mood if generator.random() < 0.9 else 1 - mood
+            if generator.random() < 0.9:
+                rows.append((cook, f"2026-03-{day + 1:02}" if day < 31 else f"2026-04-{day - 30:02}", mood))
+    frame = pd.DataFrame(rows, columns=["cook", "date", "mood"])
+    frame["taste"] = np.where(frame["mood"] == 0, 7.0, 4.0) + 0.5 * generator.normal(size=len(frame))
+    frame.sample(frac=1, random_state=0).to_csv(folder / "days.csv", index=False)
+    out = folder / "run"
+    typed = ["--states", "1..2", "--by", "cook", "--time", "date", "--exclude", "mood", "--out", out]
+    return out, run("fit", folder / "days.csv", *STATES, *typed)
+
+
+def test_moods_are_found_in_days(days):
+    out, result = days
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "Steps are 1 day apart" in result.stderr and "States show normal numbers" in result.stderr
+    for word in ("States tried", "← chosen", "What follows what", "share of time", "lasts, in steps of 1 day"):
+        assert word in result.stdout, word
+    states, moves = (pd.read_csv(out / f"{name}.csv") for name in ("states", "transitions"))
+    np.testing.assert_allclose(np.sort(states["mean of taste"]), [4, 7], atol=0.2)
+    np.testing.assert_allclose(states["sd of taste"], 0.5, atol=0.1)
+    np.testing.assert_allclose(moves[["to 1", "to 2"]].sum(axis=1), 1, atol=1e-6)
+    assert moves["to 1"][0] > 0.8 and moves["to 2"][1] > 0.8
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "days by a hidden Markov model of 2 states" in page and "What follows what" in page
+    assert "States tried" in run("report", out).stdout
+
+
+def test_states_of_new_days(days, tmp_path):
+    """Rows in any order, some without a number: what states show there is told, and nothing of it is learnt."""
+    out, _ = days
+    frame = pd.read_csv(out.parent / "days.csv")
+    one = frame[frame["cook"] == "b"]
+    later = pd.DataFrame({"cook": ["b"] * 2, "date": ["2026-04-12", "2026-06-12"], "mood": [0, 0], "taste": [None] * 2})
+    new = pd.concat([one, later])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", out, tmp_path / "new.csv", "--out", tmp_path / "told.csv").exit_code == 0
+    told = pd.read_csv(tmp_path / "told.csv")
+    high = pd.read_csv(out / "states.csv")["mean of taste"].idxmax() + 1
+    assert np.mean((told["state"][: len(one)] == high).to_numpy() == (one["mood"] == 0).to_numpy()) > 0.9
+    np.testing.assert_allclose(told[["p(1)", "p(2)"]].sum(axis=1), 1, atol=1e-5)
+    share = pd.read_csv(out / "states.csv")["share of time"]
+    np.testing.assert_allclose(told[["p(1)", "p(2)"]].iloc[-1], share, atol=0.01)  # two months on nothing is known
+    assert told["sd of taste"].iloc[-1] > told["sd of taste"].iloc[0]
+
+
+def test_states_of_one_column_of_classes(tmp_path):
+    generator = np.random.default_rng(3)
+    weather = np.repeat([0, 1], 30)
+    shown = np.array(["rain", "sun", "wind"])[
+        [generator.choice(3, p=[[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]][w]) for w in weather]
+    ]
+    pd.DataFrame({"sky": shown}).to_csv(tmp_path / "sky.csv", index=False)
+    typed = ["--states", "2", "--held-out", "0", "--out", tmp_path / "run"]
+    result = run("fit", tmp_path / "sky.csv", *STATES, *typed)
+    assert result.exit_code in (0, 3), result.output + result.stderr
+    assert "one of 3 classes of 'sky'" in result.stderr
+    states = pd.read_csv(tmp_path / "run" / "states.csv")
+    assert set(states[["probability of rain", "probability of sun"]].to_numpy().argmax(1)) == {0, 1}
+    assert run("predict", tmp_path / "run", tmp_path / "sky.csv", "--out", tmp_path / "told.csv").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--by", "cooks"], "--by cooks is not a column of the table"),
+        (["--time", "taste", "--by", "cook", "--states", "0"], "--states expects a number"),
+        (["--time", "cook"], "expects numbers or dates"),
+        (["--time", "mood", "--by", "cook"], "twice of cook"),
+        (["--exclude", "moods"], "--exclude moods is not a column"),
+        (["--components", "2"], "--components is for --model gaussian-mixture"),
+        (["--target", "taste"], "--target is not for --model hidden-markov"),
+        (["--choose", "held-out"], "looks at sequences held out"),
+        (["--family", "categorical", "--exclude", "date"], "is of one column"),
+        (["--method", "map", "--exclude", "date"], "is learnt by --method em"),
+    ],
+)
+def test_what_is_refused_of_sequences(days, words, sentence):
+    assert sentence in " ".join(fault("fit", days[0].parent / "days.csv", *STATES, *words).split())

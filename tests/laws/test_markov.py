@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 import pytest
 from montecarlo import Scores, assert_holds, broken, error, of_p, z_mean
 from scipy import stats
+from scipy.special import gammaln
 
 import tractable as tr
 from tractable.core import Batch, whole
@@ -419,6 +420,20 @@ def test_draws_are_relabelled(cooked):
     same = mixed.relabelled()
     np.testing.assert_allclose(same.sd().emission.mean, 0, atol=1e-6)
     assert mixed.sd().emission.mean.min() > 0.5
+
+
+@pytest.mark.slow
+def test_evidence_of_one_state():
+    """With one state numbers are independent: the evidence of a normal and its conjugate prior, in closed form."""
+    y = np.random.default_rng(0).normal(5.3, 1.5, (4, 6))
+    y[0, 4:] = y[1, 2] = np.nan
+    found = tr.log_evidence(hidden_markov(1, centre=5.0, scale=2.0), tr.Data(y, missing="keep"))
+    x, c = y[~np.isnan(y)], 1.0
+    n, spread = len(x), ((x - x.mean()) ** 2).sum() + c * len(x) / (c + len(x)) * (x.mean() - 5.0) ** 2
+    exact = gammaln(0.5 * (c + n)) - gammaln(0.5 * c) + 0.5 * np.log(c / (c + n)) + 0.5 * c * np.log(c * 4)
+    exact = exact - 0.5 * (c + n) * np.log(c * 4 + spread) - 0.5 * n * np.log(np.pi)
+    assert abs(found.estimate - exact) < 4.5 * found.standard_error
+    assert not any(check.name in ("base", "normalisation") for check in found.checks)
 
 
 HALVES = tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep")

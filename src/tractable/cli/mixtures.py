@@ -15,7 +15,7 @@ from tractable.cli.readers import Arguments, Option, one_of, refusals, share
 from tractable.cli.show import COLUMNS, ROWS
 from tractable.cli.task import Kind, Request, Result, Task, held_back, parted
 from tractable.core import Data
-from tractable.data.columns import Column, gap
+from tractable.data.columns import Column, gap, kind_of
 from tractable.data.encoder import Encoder, fit_numbers
 from tractable.data.files import Source, of_table, read_table
 from tractable.data.ordered import places
@@ -304,7 +304,9 @@ def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tup
     shown = frame.drop(columns=[name for name in frame.columns if name in apart])
     shown = shown.astype({name: float for name in shown if shown[name].dtype.kind == "b"})
     family = choices["family"]
-    if len(shown.columns) == 1 and (family == "categorical" or (family is None and shown.iloc[:, 0].dtype == object)):
+    if len(shown.columns) == 1 and (
+        family == "categorical" or (family is None and kind_of(shown.iloc[:, 0]) == "text")
+    ):
         name = str(shown.columns[0])
         codes, levels = pd.factorize(shown[name], sort=True)
         if not 2 <= len(levels) <= MOST_CLASSES:

@@ -178,7 +178,7 @@ def _check_posterior(model: Model, data: Data | None, posterior: Posterior, meth
 
 
 def _normalisation(model: Model) -> list[Check]:
-    if not model.prior_is_callable:
+    if not model.prior_is_callable or model.drawable:
         return []
     if model.likelihood is None:
         return [
@@ -318,7 +318,7 @@ def _spread(posterior: Posterior, count: int) -> np.ndarray:
 
 def _base(model: Model, data: Data | None, key: jax.Array, watch: Watch) -> tuple[Normal | None, list[Check]]:
     """None for a prior that can be drawn from, else a normal around the modes, and a sentence that says so."""
-    if not model.prior_is_callable:
+    if not model.prior_is_callable or model.drawable:
         return None, []
     watch.go("modes")
     modes = modes_of(model, data, key, 4)

@@ -367,7 +367,7 @@ def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarra
         axes.plot(step + 1, values, color=MUTED, linewidth=0.6, alpha=0.6)
         for k in range(len(states.share)):
             here = path == k
-            dots(axes, step[here] + 1, values[here], COLOURS[k % len(COLOURS)], 5, 0.9)
+            dots(axes, step[here] + 1, values[here], COLOURS[k % len(COLOURS)], 5.0, 0.9)
         axes.spines["left"].set_visible(False)
         axes.yaxis.set_major_locator(MaxNLocator(3))
     every[-1].set_xlabel("step")

@@ -1,0 +1,151 @@
+"""How fast are hidden Markov models, beside dynamax and hmmlearn?
+
+K = 5 states that show one normal number a step; 1,000 sequences of 1,000 steps, and one of 1,000,000. Forward and
+backward passes (p(z_t | x), the sum of p(z_t, z_{t+1} | x), log p(x)) and a whole fit by 20 steps of EM from equal
+parameters, maximum likelihood, all in double precision and after compiling, medians of runs in turn. hmmlearn by
+scaling, its fastest; dynamax by its two-filter smoother, vmapped over sequences, and by ``fit_em``, which
+compiles anew at every call and whose emissions have a weak prior, so that its likelihood is a little less.
+
+A speed counts only with the right answer: log likelihoods are hmmlearn's to 1e-8 of themselves, before and after the
+fit; else this fails.
+
+    pip install dynamax hmmlearn
+    python benchmarks/sequences.py [--quick]
+"""
+
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from measuring import arguments, medians, say_where, table
+
+jax.config.update("jax_enable_x64", True)
+
+from dynamax.hidden_markov_model import GaussianHMM, hmm_two_filter_smoother  # noqa: E402
+from hmmlearn import _hmmc  # noqa: E402
+from hmmlearn.hmm import GaussianHMM as HmmlearnHMM  # noqa: E402
+
+from tractable.core import whole  # noqa: E402
+from tractable.kernels.em import em  # noqa: E402
+from tractable.models.emissions import Normals  # noqa: E402
+from tractable.models.markov import HiddenMarkov, hidden_markov  # noqa: E402
+
+K, STEPS = 5, 20
+OFF = 1e-8
+
+
+def drawn(count: int, length: int) -> tuple[np.ndarray, HiddenMarkov]:
+    """Sequences (n, T), and where EM begins."""
+    rng = np.random.default_rng(0)
+    moves = 0.8 * np.eye(K) + 0.2 * rng.dirichlet(np.ones(K), K)
+    truth = HiddenMarkov(np.full(K, 1 / K), moves, Normals(np.arange(K, dtype=float), np.full(K, 0.7)))
+    model = hidden_markov(K, prior_counts=0, floor=0.0)
+    y = np.asarray(model.simulate(jax.random.key(1), truth, count, length)[0])
+    moves = np.full((K, K), 0.1) + 0.5 * np.eye(K)
+    begin = HiddenMarkov(np.full(K, 1 / K), moves, Normals(np.arange(K) + 0.3, np.ones(K)))
+    return y, begin
+
+
+def ours(y: np.ndarray, begin: HiddenMarkov) -> tuple[Callable, Callable]:
+    model = hidden_markov(K, prior_counts=0, floor=0.0)
+    kernel = em(model.e_step, model.m_step)
+    begin, rows = jax.tree.map(jnp.asarray, begin), jnp.asarray(y)
+
+    @jax.jit
+    def passes(theta: HiddenMarkov, rows: jax.Array) -> tuple:
+        found = model.e_step(theta, whole(rows))
+        return found.log_likelihood, found.statistics.transition
+
+    @jax.jit
+    def fit(theta: HiddenMarkov, rows: jax.Array) -> tuple:
+        state, _ = jax.lax.scan(
+            lambda s, _: kernel.step(jnp.zeros(0), s, whole(rows)), kernel.init(jax.random.key(0), theta), length=STEPS
+        )
+        return state.objective, state.position.transition
+
+    return lambda: jax.block_until_ready(passes(begin, rows)), lambda: jax.block_until_ready(fit(begin, rows))
+
+
+def hmmlearns(y: np.ndarray, begin: HiddenMarkov) -> tuple[Callable, Callable]:
+    flat, lengths = y.reshape(-1, 1), [y.shape[1]] * len(y)
+
+    def model() -> HmmlearnHMM:
+        made = HmmlearnHMM(
+            K, "diag", min_covar=0.0, covars_prior=0.0, covars_weight=0.0, means_weight=0.0, n_iter=STEPS, tol=-np.inf,
+            init_params="", implementation="scaling",
+        )  # fmt: skip
+        made.startprob_, made.transmat_ = begin.initial, begin.transition
+        made.means_, made.covars_ = begin.emission.mean[:, None], begin.emission.sd[:, None] ** 2
+        return made
+
+    def passes() -> tuple:
+        log_b = -0.5 * ((y[..., None] - begin.emission.mean) / begin.emission.sd) ** 2
+        b = np.exp(log_b - np.log(begin.emission.sd) - 0.5 * np.log(2 * np.pi))
+        total, moves = 0.0, np.zeros((K, K))
+        for one in b:
+            log_p, forward, scale = _hmmc.forward_scaling(begin.initial, begin.transition, one)
+            backward = _hmmc.backward_scaling(begin.initial, begin.transition, one, scale)
+            moves += _hmmc.compute_scaling_xi_sum(forward, begin.transition, backward, one)
+            total += log_p
+        return total, moves
+
+    def fit() -> tuple:
+        made = model().fit(flat, lengths)
+        return made.monitor_.history[-1], made.transmat_
+
+    return passes, fit
+
+
+def dynamaxs(y: np.ndarray, begin: HiddenMarkov) -> tuple[Callable, Callable]:
+    model = GaussianHMM(K, 1, initial_probs_concentration=1.0, transition_matrix_concentration=1.0)
+    rows = jnp.asarray(y)[..., None]
+    params, properties = model.initialize(
+        jax.random.key(0), method="prior", initial_probs=jnp.asarray(begin.initial),
+        transition_matrix=jnp.asarray(begin.transition), emission_means=jnp.asarray(begin.emission.mean)[:, None],
+        emission_covariances=jnp.asarray(begin.emission.sd)[:, None, None] ** 2,
+    )  # fmt: skip
+
+    @jax.jit
+    def passes(rows: jax.Array) -> tuple:
+        def one(y: jax.Array) -> tuple:
+            log_b = model._inference_args(params, y, None)[2]
+            found = hmm_two_filter_smoother(jnp.asarray(begin.initial), jnp.asarray(begin.transition), log_b)
+            return found.marginal_loglik, found.trans_probs
+
+        log_p, moves = jax.vmap(one)(rows)
+        return jnp.sum(log_p), jnp.sum(moves, axis=0)
+
+    def fit() -> tuple:
+        found, log_p = model.fit_em(params, properties, rows, num_iters=STEPS, verbose=False)
+        return float(log_p[-1]), found.transitions.transition_matrix
+
+    return lambda: jax.block_until_ready(passes(rows)), fit
+
+
+def main() -> None:
+    quick = arguments(__doc__ or "").parse_args().quick
+    say_where("How fast are hidden Markov models?")
+    sizes = [(20, 200), (1, 4_000)] if quick else [(1000, 1000), (1, 1_000_000)]
+    lines, wrong = [], []
+    for count, length in sizes:
+        y, begin = drawn(count, length)
+        who = {"tractable": ours, "hmmlearn": hmmlearns, "dynamax": dynamaxs}
+        made = {name: make(y, begin) for name, make in who.items()}
+        for i, what in enumerate(("forward and backward", f"{STEPS} steps of EM")):
+            values = {name: float(each[i]()[0]) for name, each in made.items()}
+            off = {name: abs(v / values["hmmlearn"] - 1) for name, v in values.items()}
+            if off["tractable"] > OFF:
+                wrong.append(f"{what}, {count} x {length}: {values}")
+            seconds = medians({name: each[i] for name, each in made.items()}, 1 if quick else 3)
+            ours_took = seconds["tractable"]
+            for name, took in seconds.items():
+                lines.append([f"{count:,} of {length:,}", what, name, took, took / ours_took, f"{off[name]:.0e}"])
+    table(["sequences", "what", "who", "seconds", "ratio to ours", "log likelihood off"], lines)
+    if wrong:
+        sys.exit("Log likelihoods differ from hmmlearn's: " + "; ".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
