@@ -299,7 +299,7 @@ V = ["--model", "vae"]
         (["table.csv", "--target", "a", *LATENT], "--latent is for --model vae and belief-network; got --model glm"),
         (["table.csv", "--target", "a", "--array", "x"], "--array is for --model vae and belief-network"),
         (["table.csv", "--model", "gaussian-mixture", "--redraw"], "--redraw is for --model vae and belief-network"),
-        (["table.csv", "--target", "a", "--model", "vea"], "tractable fit takes gaussian-mixture, vae and belief-netw"),
+        (["table.csv", "--target", "a", "--model", "vea"], "tractable fit takes gaussian-mixture, hidden-markov, vae"),
     ],
 )
 def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_path, monkeypatch):

@@ -278,7 +278,7 @@ def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     assert {name: (out / name).read_bytes() for name in before} == before
     assert "already holds a run. Go on with it by --resume" in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
     compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)
-    assert "tractable fit takes gaussian-mixture, vae and belief-network too" in compared
+    assert "tractable fit takes gaussian-mixture, hidden-markov, vae and belief-network too" in compared
 
 
 def test_what_is_asked_for():
