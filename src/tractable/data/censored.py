@@ -29,7 +29,7 @@ def censored(y: object, status: object = None, *, event: object = None, upper: o
 
     >>> censored([3.0, 5.0], event=[True, False])[:, 0].tolist()
     [3.0, 5.0]
-    >>> censored([3.0, 5.0], event=[True, False])[1, 1] == censored([np.nan], upper=[2.0])[0, 0] * -1
+    >>> bool(censored([3.0, 5.0], event=[True, False])[1, 1] == censored([np.nan], upper=[2.0])[0, 0] * -1)
     True
     """
     given = {name: a for name, a in (("status", status), ("event", event), ("upper", upper)) if a is not None}

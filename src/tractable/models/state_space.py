@@ -124,7 +124,7 @@ def linear_gaussian(
 
     >>> level = linear_gaussian(1, transition=[[1.0]], offset=0.0)  # a random walk that is seen with noise
     >>> level.names
-    ['initial_mean', 'state_noise', 'noise']
+    ['initial_mean[0]', 'state_noise[0]', 'noise[0]']
     """
     expect_whole("latent", latent, ModelError)
     if features is not None:
