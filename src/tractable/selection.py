@@ -104,6 +104,7 @@ def select(
     seed: int = 0,
     progress: bool | Callable | None = None,
     checkpoint: str | pathlib.Path | None = None,
+    noun: str = "component",
 ) -> Selection:
     """Fit a model with each of several numbers of components and choose one.
 
@@ -120,6 +121,7 @@ def select(
         bound_of: for "evidence", ``K -> model`` of the same components under a conjugate prior, such as
             ``lambda k: bayesian_gaussian_mixture(k, 2)``. Its bound counts one of K! equal modes; log K! is added.
         seed, progress: as for ``infer``; a progress function hears ``"3 components, phase"``.
+        noun: what K counts, in what is said, such as "state".
         checkpoint: a folder. Every fit is saved there as it goes, and one that was killed goes on from there.
 
     Returns:
@@ -147,7 +149,7 @@ def select(
         for components in tried:
 
             def say(phase: str, done: int, of: int, components: int = components) -> None:
-                heard(f"{counted(components, 'component')}, {phase}", done, of)
+                heard(f"{counted(components, noun)}, {phase}", done, of)
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TractableWarning)
@@ -169,7 +171,8 @@ def select(
     table = table_of(fits, method, size)
     for warning in warned[fits[best].components]:  # those of models that are not used help nobody
         warnings.warn(warning.message, TractableWarning, stacklevel=2)
-    return Selection(table, fits, best, by, remarks(fits, table, best, by, len(tried), stopped), stopped)
+    said = remarks(fits, table, best, by, len(tried), stopped, noun)
+    return Selection(table, fits, best, by, said, stopped)
 
 
 def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Callable | None) -> None:
@@ -266,27 +269,28 @@ def chosen(table: "pd.DataFrame", by: str) -> int:
 
 
 def remarks(
-    candidates: Sequence[Candidate], table: "pd.DataFrame", best: int, by: str, asked: int, stopped: bool
-) -> list[str]:
+    candidates: Sequence[Candidate], table: "pd.DataFrame", best: int, by: str, asked: int, stopped: bool,
+    noun: str = "component",
+) -> list[str]:  # fmt: skip
     """What there is to say about the choice; ``asked`` numbers of components were to be tried."""
     column, sign, name = CRITERIA[by]
     score, out = sign * table[column].to_numpy(np.float64), []
     verdicts, tried = list(table["verdict"]), list(table["components"])
     if verdicts[best] == "reject":
-        out.append("Every mixture is rejected by its checks; the best of them is shown, and is not to be used.")
+        out.append("Every fit is rejected by its checks; the best of them is shown, and is not to be used.")
     for i, one in enumerate(candidates):
         if verdicts[i] == "failed":
-            out.append(f"{counted(one.components, 'component')} could not be fitted: {one.why}")
+            out.append(f"{counted(one.components, noun)} could not be fitted: {one.why}")
         elif one.posterior is not None and verdicts[i] == "reject" != verdicts[best] and score[i] > score[best]:
             cause = next(c for c in one.posterior.report().checks if c.verdict == "reject")
             out.append(
-                f"{counted(one.components, 'component')} would do better by {column}, but that fit is rejected and "
+                f"{counted(one.components, noun)} would do better by {column}, but that fit is rejected and "
                 f"not chosen: {cause.name} {number(float(cause.value))}, {cause.sentence}."
             )
     if stopped and len(tried) < asked:
-        out.append(f"The run was stopped: more than {counted(tried[-1], 'component')} were not tried.")
+        out.append(f"The run was stopped: more than {counted(tried[-1], noun)} were not tried.")
     elif best == len(tried) - 1 > 0:
-        out.append(f"{name} is best at {tried[best]} components, the most that were tried: try more.")
+        out.append(f"{name} is best at {counted(tried[best], noun)}, the most that were tried: try more.")
     near = [k for i, k in enumerate(tried) if i != best and score[best] - score[i] < CLOSE]
     near = [k for k in near if verdicts[tried.index(k)] not in ("failed", "reject")]
     if by == "bic" and near:

@@ -198,7 +198,7 @@ def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
 
     alone = run("fit", folder / "twins.csv", *LIGHT, "--components", "2", "--out", tmp_path / "alone")
     assert alone.exit_code == 3, alone.output
-    assert "Every mixture is rejected" in alone.stderr
+    assert "Every fit is rejected" in alone.stderr
     assert json.loads((tmp_path / "alone" / "posterior.json").read_text())["verdict"] == "reject"
 
 
@@ -379,6 +379,7 @@ def days(tmp_path_factory) -> tuple[Path, Result]:
 def test_moods_are_found_in_days(days):
     out, result = days
     assert result.exit_code == 0, result.output + result.stderr
+    assert "best at 2 states, the most that were tried" in result.stderr
     assert "Steps are 1 day apart" in result.stderr and "States show normal numbers" in result.stderr
     for word in ("States tried", "← chosen", "What follows what", "share of time", "lasts, in steps of 1 day"):
         assert word in result.stdout, word

@@ -352,7 +352,7 @@ def learn_sequences(task: Task, method: Method, seed: int, folder: Path, progres
     data, held = (one and _of_one_column(spec, one) for one in (task.data, task.held_out))
     found = select(
         lambda k: sequence_model(spec, k, d, spec["centre"]), data, components_of(spec["states"], "states"), method,
-        by=spec["choose"], held_out=held, seed=seed, progress=progress, checkpoint=folder / "fits",
+        by=spec["choose"], held_out=held, seed=seed, progress=progress, checkpoint=folder / "fits", noun="state",
     )  # fmt: skip
     units = encoder.log_scales(rows.reshape(-1, d)).sum()
     changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units}

@@ -18,6 +18,7 @@ from tractable.selection import CRITERIA, Selection
 DRAWN = 1500  # rows of a scatter plot, at most
 PAIRED = 4  # columns drawn against each other, at most
 MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are there where they were asked for
+NEVER = 1e-6  # chance of a step below which a state is never left, as far as single precision tells
 SHOWN = 4  # sequences drawn, at most
 STEPS = 300  # of their last steps, at most
 LABEL = 18  # characters of a column's name in a figure, at most
@@ -63,8 +64,9 @@ class States(NamedTuple):
 
     @property
     def stay(self) -> np.ndarray:
-        """(K,) steps that a state lasts on average."""
-        return 1 / np.maximum(1 - np.diagonal(self.transition), 1e-300)
+        """(K,) steps that a state lasts on average; infinite where it is never left."""
+        leaves = 1 - np.diagonal(self.transition)
+        return np.divide(1, leaves, out=np.full_like(leaves, np.inf), where=leaves > NEVER)
 
     def frame(self) -> pd.DataFrame:
         """A row for each state."""
@@ -120,7 +122,7 @@ def states_shown(states: States) -> list[Exhibit]:
     lines: list[list[Any]] = [
         ["share of time", *(Cell(float(v), ".3f") for v in states.share)],
         ["at the first step", *(Cell(float(v), ".3f") for v in states.initial)],
-        [f"lasts, in {steps}", *(Cell(float(v), ",.1f") for v in states.stay)],
+        [f"lasts, in {steps}", *(Cell(float(v), ",.1f") if np.isfinite(v) else "for ever" for v in states.stay)],
     ]
     spreads = states.spreads
     for j, name in enumerate(states.names):
