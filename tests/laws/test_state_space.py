@@ -363,6 +363,24 @@ def test_em_finds_a_system():
     assert model.drawn_paths(jax.random.key(0), mean, y).shape == (30, 40, 1)
 
 
+NILE = [
+    1120, 1160, 963, 1210, 1160, 1160, 813, 1230, 1370, 1140, 995, 935, 1110, 994, 1020, 960, 1180, 799, 958, 1140,
+    1100, 1210, 1150, 1250, 1260, 1220, 1030, 1100, 774, 840, 874, 694, 940, 833, 701, 916, 692, 1020, 1050, 969,
+    831, 726, 456, 824, 702, 1120, 1100, 832, 764, 821, 768, 845, 864, 862, 698, 845, 744, 796, 1040, 759, 781, 865,
+    845, 944, 984, 897, 822, 1010, 771, 676, 649, 846, 812, 742, 801, 1040, 860, 874, 848, 890, 744, 749, 838, 1050,
+    918, 986, 797, 923, 975, 815, 1020, 906, 901, 1170, 912, 746, 919, 718, 714, 740,
+]  # fmt: skip
+
+
+def test_the_nile():
+    """Annual flow at Aswan, 1871 to 1970, as a random walk seen with noise: Durbin & Koopman 2012, section 2.10."""
+    model = linear_gaussian(1, transition=[[1.0]], offset=0.0, initial=(0.0, 1e7**0.5))
+    found = tr.infer(model, tr.models.sequences([NILE]), tr.MAP(), seed=0)
+    mean = found.mean()
+    assert abs(mean.noise[0] ** 2 / 15_099 - 1) < 1e-3 and abs(mean.state_noise[0] ** 2 / 1469.1 - 1) < 1e-3
+    assert found.report().verdict == "trust"
+
+
 def ahead(x: Any) -> Any:
     model = MODELS["default"][0]
     return model.ahead(some_theta(model), x, (rows_of("default"), None))

@@ -94,7 +94,8 @@ def linear_gaussian(
     z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches
     of sequences) by the gradient of log p(x). Sequences are (n, T), or (n, T, p); NaN is a number that is missing and
     what fills short ones up, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; one series is
-    ``sequences([y])``. Shumway & Stoffer 1982.
+    ``sequences([y])``. EM goes slowly along ridges between Q and R: in single precision it may end before them, which
+    its report says; in double (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
 
     Args:
         latent: d ≥ 1, numbers of the state.
