@@ -411,6 +411,11 @@ def test_states_of_new_days(days, tmp_path):
     assert told["sd of taste"].iloc[-1] > told["sd of taste"].iloc[0]
 
 
+def test_a_column_that_does_not_differ_has_no_states(tmp_path):
+    pd.DataFrame({"same": [5] * 20}).to_csv(tmp_path / "same.csv", index=False)
+    assert "there is nothing to learn from" in fault("fit", tmp_path / "same.csv", *STATES, "--out", tmp_path / "run")
+
+
 def test_states_of_one_column_of_classes(tmp_path):
     generator = np.random.default_rng(3)
     weather = np.repeat([0, 1], 30)

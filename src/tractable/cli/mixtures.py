@@ -326,7 +326,8 @@ def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tup
         columns = {name: shown[name].dropna() for name in source.names or ()}
         families = {fit_target(values).family for values in columns.values() if len(set(values)) > 1}
         counts = {"poisson", "negative-binomial"}
-        family = "bernoulli" if set(np.unique(seen)) <= {0.0, 1.0} else "poisson" if families <= counts else "normal"
+        binary, counted_up = set(np.unique(seen)) <= {0.0, 1.0}, bool(families) and families <= counts
+        family = "bernoulli" if binary else "poisson" if counted_up else "normal"
         tell(f"States show {FAMILY_WORDS[family]}; --family says otherwise.")
     if family in ("poisson", "bernoulli") and choices["covariance"] == "full":
         raise SettingsError(f"--covariance is of normal numbers; these are {family}.")
