@@ -198,8 +198,8 @@ def measure(
 ) -> Measured:
     """H and V averaged over flat unconstrained positions, (k, d).
 
-    V is the covariance of the estimator over every batch a run can draw (windows of the shuffled rows) where those are
-    few, else that of single rows, V₁ (N − n)/(n (N − 1)): a covariance of few samples overstates its largest direction.
+    V is the estimator's covariance over every batch that a run can draw (windows of the shuffled rows) if they are few;
+    else from single rows, V₁ (N − n)/(n (N − 1)), as the covariance of a few batches overstates its largest direction.
     Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the prior's
     curvature plus the empirical Fisher information V₁/(N − 1), which is positive. ``source.estimator(model, tuned)`` is
     the stochastic gradient; the plain minibatch one by default.

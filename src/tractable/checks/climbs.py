@@ -12,10 +12,10 @@ from tractable.tools.shared import ROUGHLY, compiled
 PyTree = Any
 MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
-GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth
+GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
 SCREENED, LOW = 512, 6  # screened places; four times as many for up to LOW parameters
-NEIGHBOURS = 6  # climbs start from screened places that are higher than so many neighbours
+NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
 INNER, OUTER = 40, 40  # places drawn, for each start, within the posterior and far around it
 INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in the posterior's sds
 OUTER_WIDTHS = (2.0, 3.0, 5.0, 8.0, 12.0)

@@ -127,8 +127,8 @@ def of_rows(
     size, least = len(found.estimates), float(found.effective.min())
     graded = "reject" if -bias > 0.1 * size else "trust" if -bias <= max(0.1, error / 2) else "caution"
     sigmas = abs(bias) / error if error > 0 else 0.0
-    low = f"nats by which the sum is low, −Σ var/(2S) over {size} data, were the weights tame: {sigmas:.2g} standard "
-    checks = [Check("Jensen bias", bias, graded, f"{low}errors, and not taken off"), *checks]
+    low = f"nats by which the sum is too low, −Σ var/(2S) over {size} data, if the weights are tame: {sigmas:.2g} "
+    checks = [Check("Jensen bias", bias, graded, f"{low}standard errors, not corrected for"), *checks]
     if good is not None:
         seen = f"effective draws of {draws}, least of {size} data"
         checks = [size_check(least, good, 0.2 * good, seen), *checks]

@@ -31,9 +31,9 @@ def look(learnt: Learnt) -> list[Check]:
     errors = np.asarray(_errors(model, jnp.asarray(flat), some.rows), np.float64).sum(1) * data.size / some.size
     error = float(errors.std() if len(errors) > 1 else abs(errors[0]))
     verdict = "trust" if error <= FINE else "caution" if error <= COARSE else "reject"
-    sentence = f"nats by which a finer rule changes the log density, from draw to draw, by {some.size} groups"
+    sentence = f"nats by which a finer rule changes the log density (sd over draws), from {some.size} groups"
     if verdict != "trust":
-        sentence += ": given its rows, what a group has of its own is far from normal; take fewer numbers of each"
+        sentence += ": given its rows, a group's own parameters are far from normal; give each group fewer"
     return [Check("group integrals", error, verdict, sentence)]
 
 

@@ -97,7 +97,7 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
     settled, samples = bool(found["settled"]), found["samples"]
     gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
     rising = "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does"
-    lifted = f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
+    lifted = f"nats a row by which {samples} draws raise the ELBO: q costs it at least as much"
     if gap > LOOSE:
         lifted += "; compare models by log_evidence(), and a richer inference network narrows it"
     checks = [

@@ -71,11 +71,11 @@ def look(
         what = "this fit and one from another seed"
         out.append(_agree(side_of(learnt), side_of(again()), given, seed, what, "let it climb on (steps=, epochs=)"))
     else:
-        sentence = "one fit says nothing of what another would predict; verify='thorough' makes another"
+        sentence = "one fit does not tell what another would predict; verify='thorough' makes another"
         out.append(Check(AGREE, math.nan, "caution", sentence))
     out += _moved(learnt, data, given, allowed / work, seed)
     if learnt.chains == 1 and out[-1].name != MOVES and not by_rows:
-        sentence = "nothing looked at says that what fits agree on is right: give rows kept out (held_out=)"
+        sentence = "fits may agree on wrong predictions, and no check here can tell: give held-out rows (held_out=)"
         out.append(Check("verified", math.nan, "caution", sentence))
     return out
 
@@ -97,7 +97,7 @@ def _mixed(learnt: Learnt, data: Data) -> Check:
     rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, kept]), data)).rhat
     worst = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
     verdict = "trust" if worst <= MIXED else "caution" if worst <= APART else "reject"
-    sentence = "R-hat of what chains make of the rows, nine rows in ten below it; 1 where they explored the same"
+    sentence = "R-hat of the rows' log likelihood, nine rows in ten below it; 1 where chains explored the same"
     remedy = ": as an ensemble they may predict well; draw more, or thin="
     return Check("predictions mix", worst, verdict, sentence if verdict == "trust" else sentence + remedy)
 
@@ -117,14 +117,14 @@ def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: i
         return []
     moved = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
     if not moved.usable:
-        sentence = "of the draws could be moved by the target: they lie where it is steep, so q is no stand-in for it"
-        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories taken; too few {sentence}")]
+        sentence = "too few to compare: the draws lie where the target is steep, so q does not stand for it"
+        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories accepted, {sentence}")]
     after = moved.after[-LAST:].reshape(-1, begin.shape[1])
     found = agreement(Side(learnt.model, begin), Side(learnt.model, after), given, seed)
     verdict = found.verdict()
-    sentence = "total variation between the predictions of the draws and of those moved by the target; 0 of right ones"
+    sentence = "total variation between predictions before and after the target moved the draws; 0 where they are right"
     if verdict != "trust":
-        sentence += ": use NUTS or SGLD, or calibrate on rows kept out"
+        sentence += ": use NUTS or SGLD, or calibrate on held-out rows"
     return [Check(MOVES, found.distance, verdict, sentence)]
 
 

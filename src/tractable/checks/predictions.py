@@ -165,13 +165,13 @@ def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
     surprise = float(np.mean(found.expected - found.log_densities))
     error = float(np.sqrt(found.variance.sum()) / count)
     excess = abs(surprise) - SIGMAS * error
-    sentence = f"nats a row by which {count} rows kept out are less likely than their predictions expect, ± {error:.2g}"
+    sentence = f"nats a row by which {count} held-out rows are less likely than their predictions expect, ± {error:.2g}"
     verdict = "trust" if excess <= SURPRISE else "caution" if excess <= SURPRISED else "reject"
     if verdict != "trust":
         sentence += ": predictions are too " + ("sure" if surprise > 0 else "cautious") + "; calibrate them"
     share = float(np.mean(found.covered <= LEVEL))
     off = abs(share - LEVEL) - SIGMAS * float(np.sqrt(LEVEL * (1 - LEVEL) / count))
-    covers = f"share of {count} rows kept out that lie in the densest {100 * LEVEL:g} % of what is predicted for them"
+    covers = f"share of {count} held-out rows that lie in the densest {100 * LEVEL:g} % of their predictions"
     grade = "trust" if off <= COVERED else "caution" if off <= MISSED else "reject"
     if grade != "trust":
         covers += ": predictions are too " + ("narrow" if share < LEVEL else "wide") + "; calibrate them"

@@ -115,7 +115,7 @@ def _inside(allowed: np.ndarray, runs: int, draws: int) -> float:
 
 
 class Shape(NamedTuple):
-    """The normal error that explains ranks best; standard errors beside the estimates."""
+    """The normal error that explains the ranks best, with standard errors."""
 
     sd_ratio: float  # sd of the draws over the right posterior's; below 1 too narrow, ∪
     sd_error: float  # of log sd_ratio
@@ -124,7 +124,7 @@ class Shape(NamedTuple):
     even_error: float  # of log sd_ratio if ranks were uniform, by which it is tested
 
     def off(self, errors: float | int) -> tuple[bool, bool]:
-        """Whether the sd, and the bias, are off by so many standard errors."""
+        """Whether the sd, and the bias, are off by more than ``errors`` standard errors."""
         sd_error = min(self.sd_error, self.even_error)  # where nearly all ranks are 0 or L, s itself is hardly known
         return abs(math.log(self.sd_ratio)) > errors * sd_error, abs(self.bias) > errors * self.bias_error
 

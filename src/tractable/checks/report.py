@@ -42,7 +42,7 @@ def judge(posterior: Learnt) -> Report:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
         checks.append(
-            Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")
+            Check("interrupted", posterior.count, "caution", "draws per chain had been kept when the run was stopped")
         )
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")

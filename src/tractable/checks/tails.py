@@ -14,11 +14,11 @@ SLOWEST = -0.9  # d log p / d log r above which there is no finite mass along a 
 SEEN = 100.0  # nats below the posterior's centre; a plateau lower than that is never met
 NARROW = 24  # most parameters for which valleys are followed
 AWAY = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # distances to which valleys are followed, in sds of one parameter
-NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # least for a valley ended by rounding, and for others, to count; all go to USUAL
+NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # sds: valleys count from FAR on, from NEAR if rounding ends them; all go to USUAL
 NEWTON = 3  # Newton steps of the other parameters at each distance
 FOUND, BLURRED, SADDLE = 0, 1, 2
 BLUR = 0.02  # rounding error of a curvature's least eigenvalue, as a share of its largest
-AS_HIGH = 0.5  # nats: a plateau no further below a maximum shows that it is none; a rise in a valley must exceed it
+AS_HIGH = 0.5  # nats: no maximum if a plateau lies at most this far below; least rise of a valley that climbs on
 STEADY = 3  # consecutive rises at a valley's end that show that it climbs on
 
 

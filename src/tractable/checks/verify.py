@@ -83,25 +83,25 @@ class Compared(NamedTuple):
 
     def words(self) -> str:
         if self.tails:
-            return f"of {self.name} a quantile is {self.means:.2f} half-widths of the middle 68 % off"
-        return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
+            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off"
+        return f"the mean of {self.name} is {self.means:.2f} sd off and its sd {self.ratio:.2f} times the right one"
 
 
 def unseen(learnt: Learnt) -> str | None:
     """Why a posterior cannot be compared with its density; None where it can."""
     size, belief = learnt.model.space.size, learnt.belief
     if learnt.model.network_weights and learnt.is_point:
-        return "a network has many maxima, and this is one: judge it by rows kept out (held_out=)"
+        return "a network has many maxima, and this is one: judge it by held-out rows (held_out=)"
     if ladder_of(learnt.model) is not None:
-        return "a ladder's weights are not identified: judge it by rows kept out (held_out=)"
+        return "a ladder's weights are not identified: judge it by held-out rows (held_out=)"
     if isinstance(belief, Moments):
-        return "not looked at again: its draws were not kept"
+        return "not verified: the draws were not kept"
     if isinstance(belief, Fitted) and not belief.q.whole:
-        return "not looked at again: q covers some of the numbers alone"
+        return "not verified: q covers only some of the parameters"
     if size > LARGEST:
-        return f"not looked at again: {size} numbers, and {LARGEST} is the most; compare with another method"
+        return f"not verified: {size} parameters, and at most {LARGEST} are; compare with another method"
     if learnt.data is not None and not learnt.data.resident:
-        return "not looked at again: its rows are on file; compare with a run on fewer rows in memory"
+        return "not verified: the rows are on file; compare with a run on fewer rows in memory"
     return None
 
 
@@ -118,7 +118,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     if learnt.interrupted or not method.verified or method.exact or not there:
         return []
     if how is None:
-        return [Check("verified", math.nan, "caution", "the result was not looked at again: verify=None")]
+        return [Check("verified", math.nan, "caution", "the result was not verified, as asked: verify=None")]
     if learnt.model.network_weights and learnt.belief.positions is not None and ladder_of(learnt.model) is None:
         return networks.look(learnt, how == "thorough", WORK, SHARE, again, by_rows)
     reason = unseen(learnt)
@@ -131,11 +131,11 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     climbed = target._replace(jacobian=target.jacobian and not point)
     size = THOROUGH if how == "thorough" else _affordable(learnt, climbed, rows)
     if size is None:
-        sentence = "not looked at again, which would take too long with so many rows; verify='thorough' takes its time"
+        sentence = "not verified: with so many rows it would take too long; verify='thorough' does it all the same"
         return [Check("verified", 0.0, "caution", sentence)]
     frame = _frame(learnt)
     if frame is None:
-        sentence = "of what was learnt is zero in some direction: there is no spread to look around"
+        sentence = "of the posterior in some direction: without any spread there it cannot be verified"
         return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
     out = [tails.check(climbed, rows, centre, root, point, seed)]
@@ -203,20 +203,20 @@ def _maximum(
     if information is not None and np.all(np.linalg.eigvalsh(information) > 0):
         around = Mode(centre, own, np.linalg.cholesky(np.linalg.inv(information)), 0.0)
         if not climbs.rounded(target, rows, around):
-            sentence = "the density does not fall around it as around a maximum, by half a nat at a standard error"
+            sentence = "the density around it does not fall as around a maximum, by half a nat at one standard error"
             return Check("starts that agree", math.nan, "caution", f"{sentence}: it may be a ridge, or recede")
     above = float(ends.values[best]) - own
     same = int(np.sum(np.abs(ends.values - own) <= slack))
     if above > slack:
         where = _place(learnt, ends.positions[best])
-        sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
+        sentence = f"nats by which another climb ended higher, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
     met = climbs.met(ends, modes)
     if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
         rare, where = met.min(), _place(learnt, modes[int(np.argmin(met))].position)
-        sentence = f"maxima; of {len(ends.values)} climbs {rare} met the one near {where}: there may be others, higher"
+        sentence = f"maxima; of {len(ends.values)} climbs only {rare} met the one near {where}: others may be higher"
         return Check("starts that agree", float(len(modes)), "caution", sentence)
-    sentence = f"of {len(ends.values)} climbs from overdispersed starts that ended as high; none ended higher"
+    sentence = f"of {len(ends.values)} climbs from overdispersed starts ended as high; none ended higher"
     return Check("starts that agree", float(same), "trust" if same else "caution", sentence)
 
 
@@ -278,7 +278,7 @@ def _shape(
     compared, by = None, ""
     if found is not None and believed(found):
         values = values_of(target.model, found.positions).astype(np.float64)
-        by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
+        by = f"{len(values):,} weighted places with an ESS of {found.ess:,.0f}"
         compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
     chained = learnt.method.chained
     # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
@@ -290,10 +290,10 @@ def _shape(
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
-        sentence += "; that chains agree must do" if chained and not point else ""
+        sentence += "; only the chains' agreement speaks for them" if chained and not point else ""
     else:
         verdict, error = compared.verdict(chained), compared.error
-        sentence = f"largest error over what is allowed: {compared.words()}, by {by}"
+        sentence = f"largest error, where 1 is allowed: {compared.words()}, by {by}"
     if point:  # standard errors are shown only where they are the posterior's sds, and the point is its mean
         name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
         return Check(name, error, "trust", sentence)
@@ -333,13 +333,13 @@ def _beside(learnt: Learnt, other: Learnt) -> Check:
     name = type(other.method).__name__
     seen, (mean, sd) = other.diagnosed, other.flat_moments
     if not np.all(seen.rhat <= SETTLED):
-        sentence = f"R-hat of {name}, which was to be held against it, and whose chains do not agree"
+        sentence = f"R-hat of {name}, whose chains do not agree and so cannot be compared"
         return Check(f"{name} beside it", float(np.nanmax(seen.rhat)), "caution", sentence)
     compared = _against(learnt, mean, seen.mcse_mean, sd, seen.mcse_sd / sd)
     if compared is None:
-        sentence = f"{name} knows sds too badly to be held against it: tails decide them"
+        sentence = f"the sds by {name} are too uncertain to compare: tails decide them"
         return Check(f"{name} beside it", math.nan, "caution", sentence)
-    sentence = f"largest error over what is allowed: {compared.words()}, by {name}"
+    sentence = f"largest error, where 1 is allowed: {compared.words()}, by {name}"
     return Check(f"{name} beside it", compared.error, compared.verdict(learnt.method.chained), sentence)
 
 

@@ -200,7 +200,7 @@ def by_monte_carlo(
     checks = [
         *weight_checks(log_weights, 200.0),
         Check("Jensen bias", bias, grade(-bias, 0.05, math.inf),
-              "nats by which the logarithm of a mean is low, −var/(2S), were the weights tame"),
+              "nats by which the logarithm of a mean is too low, −var/(2S), if the weights are tame"),
         *checks,
     ]  # fmt: skip
     return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, checks, log_weights)

@@ -38,7 +38,7 @@ class Components(NamedTuple):
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
 
     def frame(self, rows: int) -> pd.DataFrame:
-        """A row for each component; ``rows`` is the number of rows, of which a component holds its weight."""
+        """A row for each component; a component accounts for its weight's share of ``rows`` rows."""
         count = len(self.weights)
         columns: dict[str, Any] = {
             "component": np.arange(1, count + 1), "weight": self.weights, "standard error": self.errors,

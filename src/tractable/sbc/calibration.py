@@ -107,7 +107,7 @@ class Calibration:
         return np.argsort(self.p_values, kind="stable").tolist()
 
     def report(self) -> Report:
-        """Whether the method is calibrated on this model and such data.
+        """Whether the method is calibrated on this model and data like these.
 
         "trust": ranks look uniform, and there are runs enough to know a bias to ± 0.2 sd. A right method's ranks get
         less than "trust" with a probability of at most 5 %, and "reject" of at most 1 %.
