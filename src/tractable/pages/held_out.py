@@ -75,7 +75,7 @@ def held_out_scores(
         p = np.broadcast_to(predicted.probabilities, (len(y), predicted.probabilities.shape[-1]))
         p, codes, below, doubt = np.asarray(p, np.float64), y.astype(int), None, predicted.entropy
         scores += [
-            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is theirs"),
+            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is the right one"),
             Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
             Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
         ]  # fmt: skip
@@ -85,7 +85,7 @@ def held_out_scores(
         some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
         below, crps = transforms(posterior, data)
         scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "of pairs in a known order, put so"),
+            Score("concordance", concordance(some.y, mean[places(data)]), "share of ordered pairs predicted in order"),
             Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
             Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
@@ -168,7 +168,7 @@ def classes(
     drawn = reliability(*((a[:, 1] if two else a.ravel()) for a in (probability, happened)))
     names = () if encoder is None else encoder.target.classes
     which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
-    note = f"How often it happened against the probability given {which}; on the line where predictions are calibrated."
+    note = f"How often it happened against the predicted probability {which}; on the line if they are calibrated."
     return [Exhibit("", [drawn], note, "panels two")]
 
 
@@ -179,7 +179,7 @@ def calibrated(below: np.ndarray) -> list[Exhibit]:
         error = math.sqrt(level * (1 - level) / below.size)
         rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
     coverage = Exhibit("Coverage", [Table(["interval", "held", "error expected"], rows)])
-    note = "Where in its prediction each number fell: level, and mostly between the dashed lines, where calibrated."
+    note = "The share of its prediction below each number: level, mostly between the dashed lines, if calibrated."
     return [Exhibit("", [pit(below.ravel()), coverage], note, "panels two")]
 
 

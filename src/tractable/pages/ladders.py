@@ -45,7 +45,7 @@ def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
     if encoder:
         bound = np.asarray(posterior.info.get("objective", ()), float).ravel() / max(posterior.rows, 1)
         steps = posterior.found.get("steps", len(bound))
-        out += climb(bound, steps, "What was climbed, a row, noisy; its running mean.")
+        out += climb(bound, steps, "The objective per row, noisy, and its running mean.")
     out.append(drawn_rows(posterior, ladder, data, shape))
     if encoder and data is not None:
         out += [reconstructions(posterior, ladder, data[:AGAIN], shape), codes(posterior, ladder, data)]

@@ -280,7 +280,7 @@ def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []
-    note = f"Log likelihood a {noun}, as it was fitted, over the steps of EM: a line a start, a dot where it settled."
+    note = f"Log likelihood per {noun}, in the fit's units, over the steps of EM: a line a start, a dot at its end."
     return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1), noun)], note, "chart")]
 
 

@@ -17,8 +17,8 @@ from tractable.results.posterior import Posterior
 
 KL_DRAWS = 200  # draws for the KL of a leaf whose prior is not normal
 MEMBERS = (
-    "Solutions from starts of their own, each with the same say in predictions. How far they differ in what they "
-    "predict is what the ensemble knows of its ignorance; the spread of one parameter says little."
+    "Separate solutions from different starts, with equal weights in predictions. How far their predictions differ "
+    "is the ensemble's uncertainty; the spread of a single parameter says little."
 )
 
 

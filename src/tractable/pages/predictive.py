@@ -113,7 +113,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
         within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
         below = np.mean(seen.drawn < low, 0) + np.random.default_rng(0).random(len(seen.y)) * within
-        note += "Right: where in its prediction each row fell, which it took part in, so the ends are a little empty; "
+        note += "Right: the share of its prediction below each row, which took part in it, so the ends are emptier; "
     else:
         placed = below[np.isfinite(below)]
         lost = (
@@ -121,7 +121,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
             if len(placed) < len(below)
             else ""
         )
-        below, note = placed, note + f"Right: where in its prediction from all other rows each fell{lost}; "
+        below, note = placed, note + f"Right: the share of its prediction from all other rows below each row{lost}; "
     mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
