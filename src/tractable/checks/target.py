@@ -80,7 +80,7 @@ def _values_and_slopes(
 
 
 def _blocks(size: int) -> int:
-    """Blocks of places in one call of the compiled program, at most."""
+    """Most blocks of places in one call of the compiled program."""
     return max(1, min(64, NUMBERS // (BLOCK * size)))
 
 

@@ -31,7 +31,7 @@ MASS = 20.0  # nats below the largest mass at which a mode no longer counts
 
 
 class Watch(NamedTuple):
-    """Whom progress is reported to, and who may stop it."""
+    """Functions that report progress, and that say whether to stop."""
 
     say: Callable[[str, int, int], None]  # (phase, done, of)
     stop: Callable[[], bool]

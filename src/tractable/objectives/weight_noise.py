@@ -65,7 +65,7 @@ class _Leaf(NamedTuple):
 
 
 class _Random(NamedTuple):
-    """A weight on its way to its contraction."""
+    """A random weight before its contraction."""
 
     mean: jax.Array
     spread: jax.Array  # "local": sd; "flipout": sd ε
