@@ -34,29 +34,29 @@ COLUMNS = (
     "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "elpd_loo", "se_loo",
     "p_loo", "k-hat", "verdict",
 )  # fmt: skip
-# Okabe & Ito's, which differ for every eye.
+# Okabe & Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#8C6D31")
 FORMS = {
     "seconds": ".2f", "compiling": ".2f", "gradients": ",.0f", "densities": ",.0f", "ess": ",.0f", "mean error": ".3f",
     "sd ratio": ".3f", "held-out": ".4f", "elpd_loo": ",.1f", "se_loo": ",.1f", "p_loo": ".1f", "k-hat": ".2f",
 }  # fmt: skip
-PANELS = 4
-LEFT_OUT = 1000  # rows
-LEAPFROGS = 15  # a transition of NUTS, about
-OPERATIONS = 3e11  # a minute, about
-SEEN = 10_000  # rows by which work is counted
-SMOOTHED = 4000  # draws of a density estimate, at most
+PANELS = 4  # most parameters in a plot
+LEFT_OUT = 1000  # most rows left out
+LEAPFROGS = 15  # in a transition of NUTS, about
+OPERATIONS = 3e11  # in a minute, about
+SEEN = 10_000  # most rows from which the work of a gradient is counted
+SMOOTHED = 4000  # most draws for a density estimate
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What methods are held against: moments of the k numbers, and densities where they are known.
+    """The answer that methods are compared with: moments of the k parameters, and densities where known.
 
     Attributes:
-        names: of the k numbers.
+        names: of the k parameters.
         mean, sd: (k,).
-        densities: one ``value -> density`` a number, or None.
-        posterior: the run that this came from; None where the answer is exact.
+        densities: ``value -> density`` for each parameter, or None.
+        posterior: the run that this came from; None where the answer was given as numbers.
     """
 
     names: list[str]
@@ -68,14 +68,14 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What ``compare`` found.
+    """The result of ``compare``.
 
     Attributes:
-        table: a row a method; ``compare`` says what the columns are.
-        posteriors: by the table's labels, of the methods which came to a result.
-        failures: the sentence of every method which did not.
-        reference: what distances are measured from; None where there is none.
-        interrupted: it was stopped, and later methods were not run.
+        table: a row for each method; ``compare`` says what the columns are.
+        posteriors: of the methods that ended with a result, by the table's labels.
+        failures: the error's sentence for each method that did not.
+        reference: the answer that distances are measured from; None where there is none.
+        interrupted: the comparison was stopped, and later methods were not run.
     """
 
     table: "pd.DataFrame"
@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def others(self) -> dict[str, Posterior]:
-        """The posteriors but for the one that they are held against."""
+        """All posteriors except the reference's."""
         known = None if self.reference is None else self.reference.posterior
         return {label: posterior for label, posterior in self.posteriors.items() if posterior is not known}
 
@@ -99,10 +99,10 @@ class Comparison:
     _repr_html_ = as_html
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Marginals of up to four parameters, those on which methods differ most, one over the other.
+        """Overlaid marginals of up to four parameters, those on which methods differ most.
 
         Args:
-            path: of an image, whose suffix says of which kind; None writes nothing.
+            path: of an image; its suffix gives the format; None writes nothing.
 
         Returns:
             A matplotlib Figure, which a notebook shows.
@@ -140,35 +140,35 @@ def compare(
 
     Args:
         model, data, seed, progress: as for ``infer``; a progress function hears ``"method: phase"``.
-        methods: at least one. One which raises a TractableError becomes a row "failed"; the others go on.
+        methods: at least one. A method that raises a TractableError becomes a row "failed"; the others go on.
         held_out: data that no method sees, for the log predictive density.
-        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers,
-            each with a third element where it is known: the marginal density, a function of one value, or a
-            list of them, one a number. Or a Posterior. Or a method, which runs after the others and is shown as
-            "reference": None takes NUTS where it is forecast to take a minute or less, and warns where it is not run.
+        reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers. Where
+            known, a third element gives the marginal density, a function of one value, or a list with one for
+            each number. Or a Posterior. Or a method, which runs after the others and is shown as "reference".
+            None runs NUTS if it is forecast to take a minute or less, and warns otherwise.
         on_result: called with the label and the posterior of each method as it ends.
 
     Returns:
         A Comparison, whose table has the columns
-            seconds      wall time but for compiling and for looking at the result again;
+            seconds      wall time without compiling and without verification;
             compiling    seconds spent tracing and compiling;
             gradients    of the log density over all rows, by all chains: minibatches count by their share of
                          the rows. Warm-up counts where its length is known beforehand: not for NUTS and HMC,
                          and not the climb of SGLD and SGHMC to the mode;
             densities    log densities evaluated without a gradient;
-            ess          least bulk effective draws of a parameter; NaN for a point;
+            ess          bulk effective draws, the least over parameters; NaN for a point;
             mean error   largest |mean − reference mean| / reference sd;
             sd ratio     sd / reference sd where it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
-            elpd_loo     nats of all rows, each predicted from the others (``posterior.loo``), where there are draws and
-                         rows and it takes little time; NaN where a row's k-hat is above its limit of 0.7;
+            elpd_loo     sum of the rows' log densities in nats, each predicted from the others (``posterior.loo``), if
+                         there are draws and rows and it takes little time; NaN where a row's k-hat exceeds 0.7;
             se_loo       its standard error;
             p_loo        effective number of parameters;
-            k-hat        the largest of the rows left out;
+            k-hat        the largest over the rows left out;
             verdict      ``posterior.report().verdict``, or "failed".
 
     Raises:
-        SettingsError: no methods, or something that is none; a reference that does not fit the parameters.
+        SettingsError: no methods, or something that is not a method; a reference that does not fit the parameters.
     """
     import pandas as pd
 
@@ -186,7 +186,7 @@ def compare(
         known = as_reference(model, reference)
     jobs = [(label, method, seed) for label, method in zip(labels(methods), methods, strict=True)]
     if known is None and (reference is not None or affords_reference(model, data)):
-        # Last, as it was not asked for. Another seed: a NUTS among the methods is to be compared, not copied.
+        # Last, after the requested methods. With another seed, so as not to copy a NUTS among these.
         jobs.append(("reference", asked, (seed + 1) % 2**32))
     posteriors, failures, rows, posterior = {}, {}, {}, None
     for label, method, its_seed in jobs:
@@ -218,10 +218,10 @@ def compare(
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
-    """Whether NUTS is forecast to take a minute or less, by its gradients' operations as the compiler counts them.
+    """Whether NUTS is forecast to take a minute or less, from its gradients' operations as the compiler counts them.
 
     Warns:
-        TractableWarning: it is not, with the forecast and how to have it all the same.
+        TractableWarning: NUTS would take longer; with the forecast, and how to run a reference all the same.
     """
     method, few = NUTS(), data is None or data.size <= SEEN
     rows = None if data is None else data.first(SEEN)
@@ -237,7 +237,7 @@ def affords_reference(model: Model, data: Data | None) -> bool:
 
 
 def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyTree = None) -> dict[str, Any]:
-    """A row of the table, but for the distances."""
+    """A row of the table without the distances."""
     gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
     if not posterior.is_point:
@@ -248,7 +248,7 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
 
 
 def left_out(posterior: Posterior) -> dict[str, float]:
-    """What leave-one-out says, where it applies and costs little beside the run."""
+    """The columns of leave-one-out, where it applies and costs little compared with the run."""
     draws = affordable(posterior.model, posterior.data)
     if draws < FEWEST:
         return {}
@@ -260,7 +260,7 @@ def left_out(posterior: Posterior) -> dict[str, float]:
 
 
 def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.ndarray]:
-    """|mean − reference mean| / reference sd, and sd / reference sd, of the k numbers."""
+    """|mean − reference mean| / reference sd, and sd / reference sd, of the k parameters."""
     mean, sd = posterior.flat_moments
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
         return np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
@@ -303,7 +303,7 @@ def as_reference(model: Model, reference: Mapping[str, tuple] | Posterior | Refe
 
 
 def labels(methods: Sequence[Method]) -> list[str]:
-    """The methods' names, numbered from the second of a name on."""
+    """The methods' names; repeated names are numbered from the second on."""
     out: list[str] = []
     for method in methods:
         same = sum(m.label == method.label for m in methods[: len(out)])
@@ -312,7 +312,7 @@ def labels(methods: Sequence[Method]) -> list[str]:
 
 
 def shown(table: "pd.DataFrame") -> "pd.DataFrame":
-    """The table as text, in as many digits as mean something; columns without a number are left out."""
+    """The table as text, in meaningful digits; columns without a number are left out."""
     import pandas as pd
 
     kept = table.dropna(axis=1, how="all")
@@ -325,7 +325,7 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
 
 @contextlib.contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """Fills in "seconds" and "compiling", which do not overlap."""
+    """Measures "seconds" and "compiling"; the first excludes the second."""
     spans: list[tuple[float, float]] = []
 
     def heard(event: str, duration_secs: float, **_: Any) -> None:
@@ -346,7 +346,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """Length of a union of intervals: a trace holds the traces of the functions it calls."""
+    """Length of the union of intervals; a function's trace contains those of the functions that it calls."""
     total, end = 0.0, -np.inf
     for low, high in sorted(spans):
         total += max(0.0, high - max(low, end))
@@ -361,7 +361,7 @@ def _prefixed(progress: bool | Callable | None, label: str) -> bool | Callable |
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:
-    """Which of the k numbers to look at: where methods are furthest from the reference; else the first."""
+    """Indices of the parameters on which methods are furthest from the reference; without one the first."""
     worst = np.zeros(len(next(iter(comparison.posteriors.values())).names))
     if comparison.reference is not None:
         for posterior in comparison.others.values():
@@ -396,7 +396,7 @@ def overlay(
         grid = mean + sd * np.linspace(-4.5, 4.5, 200)
         top.fill_between(grid, reference_density(reference, index, grid), color=grey, alpha=0.2, linewidth=0)
         low, high = axes.get_xlim()
-        axes.set_xlim(max(low, mean - 10 * sd), min(high, mean + 10 * sd))  # of the others what is near it
+        axes.set_xlim(max(low, mean - 10 * sd), min(high, mean + 10 * sd))  # cut off what lies far from the reference
     top.set(ylim=(0, None), yticks=[])
     top.xaxis.set_tick_params(length=0)
     top.spines[:].set_visible(False)
@@ -423,7 +423,7 @@ def smooth(values: np.ndarray, weights: np.ndarray, grid: np.ndarray) -> np.ndar
 
 
 def reference_density(reference: Reference, index: int, grid: np.ndarray) -> np.ndarray:
-    """The reference's marginal density; where it is not known, a normal of its moments."""
+    """The reference's marginal density; where it is not known, a normal with its moments."""
     if reference.posterior is not None:
         density = smooth(*column(reference.posterior, index), grid)
         if density is not None:

@@ -47,34 +47,34 @@ def infer(
     """Learn the unknowns of a model from data.
 
     Args:
-        model: what is believed.
+        model: priors and likelihood, or a log density.
         data: Data or arrays; None for a model that is just a log density.
         method: how to learn, for example ``NUTS()``.
         seed: of all randomness: equal seeds give equal results on equal machines.
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
             stream them to (zarr).
-        checkpoint: a folder. The run is saved there as it goes, whatever the method, and one that was killed goes on
-            from there, bit for bit as if it had not been; with other data, model or settings that is an error.
-        devices: over how many devices the chains of methods that draw are laid, or the rows of EM and
-            CoordinateAscent, whose sums are then theirs added up. Other methods run on one. What only some methods
-            can do is in ``methods.abilities.ABILITIES``.
-        verify: how much the result is looked at again before it is called one to trust: "auto", "thorough" or None
-            (``Posterior.verify``). Where that finds a higher maximum or a weightier mode, a climb begins there again.
-        held_out: rows that take no part. Climbs of networks and ladders by steps (``BayesByBackprop`` and its kin,
-            MAP by "adam", ``AutoEncoding`` and all that learn an inference network) end once these rows are predicted
-            no better, and return what predicted them best; the report of every method says how they are predicted.
+        checkpoint: a folder. The run is saved there as it goes, whatever the method. A run that was killed continues
+            from there, bit for bit as if uninterrupted; with other data, model or settings that is an error.
+        devices: how many devices share the chains of methods that draw, or the rows of EM and CoordinateAscent, which
+            add up the devices' sums. Other methods run on one. ``methods.abilities.ABILITIES`` says what only some
+            methods can do.
+        verify: how thoroughly the result is checked against its density: "auto", "thorough" or None
+            (``Posterior.verify``). If that finds a higher maximum or a mode of more mass, the climb starts again there.
+        held_out: rows that the fit does not use. Step-wise fits of networks and ladders (``BayesByBackprop`` and its
+            kin, MAP by "adam", ``AutoEncoding`` and all that learn an inference network) stop once these rows are
+            predicted no better, and return the best state; every method's report says how well they are predicted.
 
     Returns:
-        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run at a block's edge, or a
-        second later; what there is comes back, marked ``interrupted``. A second one raises KeyboardInterrupt. SIGTERM
-        ends the process with exit code 143, once what there is has been saved.
+        A Posterior; ``posterior.report()`` says how far to trust it. Ctrl-C stops the run at the end of a block, or a
+        second later; what was reached is returned, marked ``interrupted``. A second Ctrl-C raises KeyboardInterrupt.
+        SIGTERM ends the process with exit code 143, after saving what was reached.
 
     Raises:
         ModelError, DataError, SettingsError: before anything runs.
         RunError: a run that cannot go on; what was reached is in its ``partial``.
-        CheckpointError: a checkpoint that is damaged or belongs to another run; a folder that another run writes; one
-            that cannot be written any more, what was reached in its ``partial``.
+        CheckpointError: a checkpoint that is damaged or belongs to another run; a folder that another run is writing,
+            or that can no longer be written (what was reached is in the error's ``partial``).
     """
     if not isinstance(method, Method):
         raise SettingsError(f"infer expects a method such as NUTS(); got {method!r}.{_meant(method)}")
@@ -88,7 +88,7 @@ def infer(
     method.needed(model)
     if checkpoint is not None:
         check_resumable(model, data)
-    method.plan(data)  # batches that cannot be, before anything runs
+    method.plan(data)  # raises for batches that cannot be, before anything runs
     moments, folder = draws == "moments", checkpoint if checkpoint is not None or draws == "moments" else draws
     if moments:
         needs("draws='moments'", method)
@@ -124,10 +124,10 @@ def infer(
 
 
 def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = None) -> Posterior:
-    """The posterior looked at again; where a look found a better place, what the same climb learns from there."""
+    """The posterior after verification; if that found a better place, the result of the same climb started there."""
     posterior = posterior.verify(verify, held_out=held_out)
     place = next((check.place for check in posterior.looked if check.place is not None), None)
-    early = HELD in posterior.found  # rows held out ended the climb below its maximum, as was asked
+    early = HELD in posterior.found  # held-out rows ended the climb below its maximum, on purpose
     if place is None or early or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with sitting(posterior.model, posterior.data, posterior.seed, False) as session:
@@ -143,7 +143,7 @@ def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = 
 
 
 def _meant(method: object) -> str:
-    """The method that was meant by its name, or by its class."""
+    """A suggestion for a method given by its name or class."""
     name = str(getattr(method, "__name__", method))
     names = {label: kind.__name__ for label, kind in METHODS.items()}
     names |= {alias: names[label] for alias, label in ALIASES.items()} | {one.lower(): one for one in names.values()}
@@ -152,7 +152,7 @@ def _meant(method: object) -> str:
 
 
 def _over(method: Method, devices: int | None) -> Callable:
-    """How chains or rows are laid over devices, or a sentence of a method that has neither."""
+    """How chains or rows are laid over devices; raises for methods that cannot use several."""
     if devices is None or devices == 1:
         return over_devices(devices if method.chained else None)
     needs("devices=", method, devices=devices)
@@ -171,7 +171,7 @@ def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> N
 
 @contextlib.contextmanager
 def _kept(posterior_of: Callable[[Outcome], Posterior]) -> Iterator[None]:
-    """Within, what a run had reached when its folder could not be written becomes a posterior in ``partial``."""
+    """If a run's folder cannot be written, turn what it had reached into a posterior in the error's ``partial``."""
     try:
         yield
     except CheckpointError as error:
@@ -181,7 +181,7 @@ def _kept(posterior_of: Callable[[Outcome], Posterior]) -> Iterator[None]:
 
 
 def _check_disk(model: Model, method: Method, folder: pathlib.Path) -> None:
-    """Draws go to a folder: its disk holds them, those of a run that goes on included."""
+    """Check that the folder's disk has room for the draws; those of a run being continued count as free."""
     there = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
     needed, free = method.bytes_kept(model), shutil.disk_usage(folder).free + there
     if needed > free:

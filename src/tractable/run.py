@@ -1,4 +1,4 @@
-"""One loop for every kernel: whole blocks of steps inside jit, the host only between them."""
+"""One loop for every kernel: whole blocks of steps run inside jit, and the host acts only between them."""
 
 import functools
 import time
@@ -18,18 +18,18 @@ from tractable.tools.stopping import waited
 
 PyTree = Any
 BLOCK = 50  # steps whose noise is drawn at once, for small states
-BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
-BUFFER_BYTES = 64 << 20  # draws held on the device between two visits of the host
-SEGMENT_SECONDS = 0.5  # between two visits of the host, about
+BLOCK_NUMBERS = 1 << 16  # most numbers of noise drawn at once
+BUFFER_BYTES = 64 << 20  # most draws, in bytes, held on the device between two visits of the host
+SEGMENT_SECONDS = 0.5  # about the time between two visits of the host
 traces = 0  # how often ``advance`` has been traced in this process; tests read it
 
 
 class Shape(NamedTuple):
-    """What of a loop is known when it is compiled.
+    """The compile-time constants of a loop.
 
-    One draw is kept every ``thin`` steps. Noise is drawn ``block`` steps at a time; one of the two divides the other. A
-    group is the larger of them: the unit of time. Group g draws its noise from ``fold_in(key, g)`` and its batches from
-    (key, t), so a run is the same however it is cut or resumed.
+    One draw is kept every ``thin`` steps. Noise is drawn for ``block`` steps at a time; one of the two divides the
+    other. A group, the unit of time, is the larger of them. Group g draws its noise from ``fold_in(key, g)`` and its
+    batches from (key, t), so a run is the same however it is cut or resumed.
     """
 
     thin: int
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Running moments of the user's parameters, a chain: draws need not be kept."""
+    """Running moments of the user's parameters, for a chain whose draws need not be kept."""
 
     count: jax.Array  # ()
     mean: jax.Array  # (k,)
@@ -56,15 +56,15 @@ class Moments(NamedTuple):
 
 
 def some_moments() -> Moments:
-    """Moments of nothing, as an example of their structure."""
+    """Empty moments, as an example of their structure."""
     return Moments(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
 class Run(NamedTuple):
-    """Where a loop stands, and what it has seen."""
+    """The state of a loop, and its results."""
 
     states: PyTree  # leading axis (chain,)
-    groups: int  # done since the beginning of time
+    groups: int  # done since the run began, earlier calls included
     draws: np.ndarray | None  # (chain, draw, d) kept positions; None where they went elsewhere
     info: dict[str, np.ndarray]  # each (chain, draw): means over the steps since the last draw
     moments: Moments | None  # leading axis (chain,)
@@ -74,9 +74,9 @@ class Run(NamedTuple):
 
 
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
-    """The loop's shape for ``draws`` kept draws a chain of a state of ``size`` numbers.
+    """The loop's shape for ``draws`` kept draws per chain and states of ``size`` numbers.
 
-    A block's length depends on thinning and size only: or a longer run would not begin as a shorter one does.
+    A block's length depends only on thinning and size, so that a longer run begins exactly as a shorter one does.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -101,7 +101,7 @@ def advance(
     first: jax.Array,
     last: jax.Array,
 ) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
-    """Groups [first, last) of every chain, on ``program(rows, tuned)``; stops at the last state that is finite."""
+    """Runs groups [first, last) of every chain with ``program(rows, tuned)``; stops at the last finite state."""
     global traces
     traces += 1
     kernel: Kernel = program(rows, tuned)
@@ -167,20 +167,20 @@ def advance(
 
 
 def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None) -> Batch | None:
-    """The batch that lies at ``where``: of rows on the device, or of those that were cut from a file."""
+    """The batch at ``where``: from rows on the device, or from those that were cut from a file."""
     if plan is None or where is None:
         return None
     return window(rows, plan, *where) if cut is None else windowed(cut, plan, *where[1:])
 
 
 def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Keys of a block's noise, and of the whole run's batches."""
+    """Keys for a block's noise, and for the whole run's batches."""
     noise_key, batch_key = jax.random.split(key)
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
 
 def over_chains(function: Callable, keys: jax.Array, states: PyTree, g: jax.Array, cut: PyTree) -> tuple:
-    """vmap over chains; a single chain goes without, which keeps its slices slices."""
+    """vmap over chains; a single chain is run without vmap, so that its slices stay slices."""
     if keys.shape[0] == 1:
         single = jax.tree.map(lambda x: x[0], (keys, states, cut))
         return jax.tree.map(lambda x: x[None], function(single[0], single[1], g, single[2]))
@@ -203,7 +203,7 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
 
 @compiled("program", if_few=ROUGHLY)
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
-    """First states of all chains, from positions with a leading axis of them."""
+    """First states of all chains, from positions with a leading axis of chains."""
     return jax.vmap(program(rows, tuned).init)(keys, positions)
 
 
@@ -228,21 +228,21 @@ def run(
     """Groups ``done`` to ``groups`` of a run, in segments of about half a second.
 
     Args:
-        program: hashable; ``program(rows, tuned) -> Kernel``, ``program.observe(state) -> (d,)`` what a draw
-            keeps, ``program.values((d,)) -> (k,)`` what moments are of and ``program.weigh(info)`` how much draws
-            count in them, ``program.streams`` whether batches are read from file.
+        program: hashable; ``program(rows, tuned) -> Kernel``; ``program.observe(state) -> (d,)``, the position that
+            a draw keeps; ``program.values((d,)) -> (k,)``, the values whose moments are kept, with weights
+            ``program.weigh(info)``; ``program.streams``, whether batches are read from file.
         loop: the loop's shape.
-        data, plan: Data and Plan, the rows and how they are visited, or None; no plan hands the program all rows.
-        tuned: arrays that the program was tuned to in warm-up.
+        data, plan: Data and Plan, the rows and the order of their batches, or None; no plan hands over all rows.
+        tuned: arrays that warm-up tuned for the program.
         keys: (chain,) typed keys.
         states: leading axis (chain,).
         moments: of the run so far, where ``loop.moments``.
         keep: collect draws; otherwise only ``on_segment`` sees them.
-        trace: collect the steps' info likewise.
-        on_segment: ``(draws, info, states, groups done, moments)`` at every visit of the host.
-        stop: asked at every visit; true ends the run, marked as interrupted. A segment that is not done a second
-            after it was asked for is left out.
-        every: visit only after a multiple of so many groups.
+        trace: collect the steps' info; otherwise only ``on_segment`` sees it.
+        on_segment: called with ``(draws, info, states, groups done, moments)`` at every visit of the host.
+        stop: called at every visit; true ends the run, marked as interrupted. A segment still unfinished a second
+            after the request to stop is dropped.
+        every: visit only after multiples of this many groups.
 
     Raises:
         RunError: a state that is not finite, with the step, the leaf and the last good state.
@@ -266,7 +266,7 @@ def run(
         if program.streams:
             rows = _read(data, plan, loop, keys, g, last, loop.capacity)
         before, traced = time.perf_counter(), traces
-        given = jax.tree.map(jnp.copy, moments)  # which the device takes for good, and may not give back
+        given = jax.tree.map(jnp.copy, moments)  # a copy, as the device takes it for good
         then, buffer, after, reached, fine = advance(
             program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
@@ -300,7 +300,7 @@ def run(
 def _first(buffer: PyTree, count: int) -> PyTree:
     """Copies on the host, because the buffer is given back to the device for the next segment.
 
-    Whole ones first: a slice on the device is a program for every length, and lengths hang on how long segments take.
+    Whole buffers are copied and then cut: cutting on the device would compile a program for every segment's length.
     """
     return jax.tree.map(lambda leaf: np.array(np.asarray(jnp.copy(leaf))[:count]), buffer)
 
@@ -319,7 +319,7 @@ def _rows(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
 
 @compiled("program", "plan")
 def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
-    """What a step observes and says. Never run: only its shapes are asked for, and jit remembers those."""
+    """A step's position and info. Never run: only its shapes are needed, and jit remembers those."""
     kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)
     noise = jax.tree.map(lambda x: x[0], kernel.draw(keys[0], 1, state, None))
     where = None if plan is None else (jnp.array(0), jnp.array(plan.width), jnp.array(0))
@@ -328,7 +328,7 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
 
 
 def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
-    """Room for a segment's draws, where it is not their moments that are kept, and for what its steps say."""
+    """Room for a segment's draws, unless only their moments are kept, and for its steps' info."""
     length = loop.capacity * loop.kept
     draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)
     return draws, jax.tree.map(lambda x: jnp.zeros((length, chains, *x.shape), x.dtype), info)
@@ -346,7 +346,7 @@ def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.
 
 
 def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, capacity: int) -> PyTree:
-    """Batches of groups [first, last) from file: (chain, capacity, blocks a group, steps a block, width, ...)."""
+    """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
     starts = np.asarray(_starts(plan, loop, capacity, keys, jnp.array(first)))
     starts = starts.reshape(keys.shape[0], capacity, loop.group // loop.block, loop.block)
     read = data.read(starts[:, : last - first], plan.width)
@@ -357,7 +357,7 @@ def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last
 
 
 def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
-    """Replay the bad group one step at a time: randomness is a value, so it goes wrong in the same place."""
+    """Replay the bad group one step at a time; its randomness is the same, so it goes wrong in the same place."""
     kernel = program(rows, tuned)
     step = jax.jit(kernel.step)
     for chain in range(keys.shape[0]):

@@ -1,4 +1,4 @@
-"""How many components: a model is fitted with each of several numbers of them, and one fit is chosen."""
+"""``select``: fits a model with each of several numbers of components and chooses one fit."""
 
 import dataclasses
 import math
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PyTree = Any
-CLOSE = 2.0  # of BIC, a difference that says next to nothing (Kass & Raftery 1995)
+CLOSE = 2.0  # a difference of BIC that means next to nothing (Kass & Raftery 1995)
 
 
 class Criterion(NamedTuple):
-    """What a number of components is chosen by."""
+    """A criterion by which the number of components is chosen."""
 
     column: str  # of the table
     sign: int  # 1 where more is better, −1 where less is
@@ -48,7 +48,7 @@ CRITERIA = {
 
 
 class Candidate(NamedTuple):
-    """A model of K components, fitted; NaN is what was not asked for, or not found."""
+    """A fitted model of K components; NaN for values that were not requested or not found."""
 
     components: int
     posterior: Posterior | None  # None where the fit failed
@@ -58,12 +58,12 @@ class Candidate(NamedTuple):
     evidence: float  # nats, of the rows fitted
     seconds: float
     verdict: str
-    why: str  # the checks that are not trusted, or why the fit failed; empty where all is well
+    why: str  # the checks without "trust", or why the fit failed; empty where all is well
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What ``select`` found."""
+    """The result of ``select``."""
 
     table: "pd.DataFrame"  # a row for each K that was tried; ``select`` says what the columns are
     candidates: list[Candidate]  # the fits, in the same order
@@ -74,12 +74,12 @@ class Selection:
 
     @property
     def components(self) -> int:
-        """The K that is chosen."""
+        """The chosen K."""
         return self.candidates[self.best].components
 
     @property
     def posterior(self) -> Posterior:
-        """Of the model that is chosen."""
+        """Posterior of the chosen model."""
         posterior = self.candidates[self.best].posterior
         if posterior is None:
             raise RunError("The model chosen has no fit.")
@@ -115,24 +115,24 @@ def select(
         data: Data or arrays, n rows.
         candidates: numbers of components, each ≥ 1.
         method: finds one θ, such as ``EM()``, the default.
-        by: "bic", the least; "held-out", the highest mean log density of ``held_out``; or "evidence", the highest lower
-            bound on log p(data) that variational Bayes finds.
-        held_out: rows that no fit takes part of, for the column "held-out".
+        by: "bic", the least BIC; "held-out", the highest mean log density of ``held_out``; or "evidence", the highest
+            lower bound on log p(data) that variational Bayes finds.
+        held_out: rows that no fit uses, for the column "held-out".
         bound_of: for "evidence", ``K -> model`` of the same components under a conjugate prior, such as
             ``lambda k: bayesian_gaussian_mixture(k, 2)``. Its bound counts one of K! equal modes; log K! is added.
         seed, progress: as for ``infer``; a progress function hears ``"3 components, phase"``.
-        noun: what K counts, in what is said, such as "state".
-        checkpoint: a folder. Every fit is saved there as it goes, and one that was killed goes on from there.
+        noun: what K counts, for messages, such as "state".
+        checkpoint: a folder. Every fit is saved there as it goes; fits that were killed continue from there.
 
     Returns:
         A Selection, whose table has the columns components, parameters, log likelihood, BIC, AIC, held-out (nats a
         row), evidence, starts that agree, starts, seconds and verdict. A fit that its report rejects is chosen only
-        where all are rejected; of equal ones the first is chosen. Ctrl-C and SIGTERM stop it, and the choice is among
-        the fits there are.
+        if all are rejected; among equal fits the first is chosen. After Ctrl-C or SIGTERM the choice is among the fits
+        made so far.
 
     Raises:
-        SettingsError: no candidates or some that are no counts, another ``by``, or one whose rows or bound are missing,
-            a method that does not find one θ.
+        SettingsError: no candidates, or some that are no counts; an unknown ``by``, or one whose ``held_out`` or
+            ``bound_of`` is missing; a method that does not find one θ.
         RunError: every fit failed.
 
     >>> from tractable.models import gaussian_mixture
@@ -169,7 +169,7 @@ def select(
     best = chosen(table_of(fits, method, size), by)
     fits[best] = _with_errors(fits[best], method)
     table = table_of(fits, method, size)
-    for warning in warned[fits[best].components]:  # those of models that are not used help nobody
+    for warning in warned[fits[best].components]:  # warnings of models that were not chosen help nobody
         warnings.warn(warning.message, TractableWarning, stacklevel=2)
     said = remarks(fits, table, best, by, len(tried), stopped, noun)
     return Selection(table, fits, best, by, said, stopped)
@@ -200,7 +200,7 @@ def _candidate(
     """One fit, and how well it does."""
     began, nothing = time.perf_counter(), math.nan
     free = model.space.size if model.parameters is None else model.parameters
-    # Standard errors are found for the chosen fit alone.
+    # Only the chosen fit gets standard errors.
     quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
     try:
         posterior = infer(model, data, quick, seed=seed, progress=say, checkpoint=checkpoint)
@@ -229,7 +229,7 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
     if not getattr(method, "errors", False) or posterior.interrupted:
         return one
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TractableWarning)  # the report says it
+        warnings.simplefilter("ignore", TractableWarning)  # the report says the same
         position, prior = posterior.belief.position, getattr(method, "prior", True)
         found = posterior.found | standard_errors(posterior.model, posterior.data, position, prior)
     belief = point(position, posterior.belief.info, found)
@@ -239,13 +239,13 @@ def _with_errors(one: Candidate, method: Method) -> Candidate:
 
 
 def _doubts(report: Report) -> str:
-    """The checks that are not trusted, as one sentence; empty where all are."""
+    """The checks without "trust", as one sentence; empty where there are none."""
     return "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in report.checks if c.verdict != "trust")
 
 
 def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> "pd.DataFrame":
     """A row for each K, a DataFrame."""
-    import pandas as pd  # here, for those who need it: it takes a while
+    import pandas as pd  # only here, as it takes a while
 
     lines = [
         {
@@ -261,7 +261,7 @@ def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> "pd.
 
 
 def chosen(table: "pd.DataFrame", by: str) -> int:
-    """The row with the best criterion of those not rejected, of equal ones the first; of the rejected where all are."""
+    """The row with the best criterion among fits not rejected, or among all if all are; the first of equal rows."""
     score = CRITERIA[by].sign * table[CRITERIA[by].column].to_numpy(np.float64)
     score = np.where(np.isfinite(score), score, -np.inf)
     sound = table["verdict"].isin(["trust", "caution"]).to_numpy() & (score > -np.inf)
@@ -272,7 +272,7 @@ def remarks(
     candidates: Sequence[Candidate], table: "pd.DataFrame", best: int, by: str, asked: int, stopped: bool,
     noun: str = "component",
 ) -> list[str]:  # fmt: skip
-    """What there is to say about the choice; ``asked`` numbers of components were to be tried."""
+    """Remarks about the choice; ``asked`` is how many numbers of components were to be tried."""
     column, sign, name = CRITERIA[by]
     score, out = sign * table[column].to_numpy(np.float64), []
     verdicts, tried = list(table["verdict"]), list(table["components"])

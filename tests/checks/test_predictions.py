@@ -306,7 +306,7 @@ def test_a_share_of_a_table_is_kept_out():
     x = np.random.default_rng(0).uniform(-2, 2, (60, 1))
     model = BayesianMLPRegressor(hidden=(3,), method=tr.MAP(), held_out=0.25, random_state=0).fit(x, np.sin(x[:, 0]))
     names = {c.name: c.sentence for c in model.report_.checks}
-    assert "15 rows kept out" in names["held-out coverage"]
+    assert "15 held-out rows" in names["held-out coverage"]
 
 
 def test_what_cannot_be_held_against_rows_says_so_and_loses_nothing():

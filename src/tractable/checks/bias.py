@@ -1,4 +1,4 @@
-"""How far a stochastic-gradient sampler at a fixed step is from its target, predicted from what is measured."""
+"""Predicts how far a stochastic-gradient sampler with a fixed step size is from its target."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from tractable.data.rows import Data, Plan, Weighted, windowed
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-DENSE = 400  # parameters up to which H and V are measured as matrices
-ALL_WINDOWS = 1 << 21  # rows times batch size up to which V is that of all batches
-ROWS = 4096  # single rows from which it is measured otherwise
-FEW_ROWS = 256  # the same, where only diagonals are wanted
+DENSE = 400  # most parameters for which H and V are measured as matrices
+ALL_WINDOWS = 1 << 21  # largest rows × batch size for which V is the covariance over all batches
+ROWS = 4096  # single rows from which V is measured otherwise
+FEW_ROWS = 256  # the same, where only diagonals are measured
 
 
 class Measured(NamedTuple):
-    """What decides the bias, at a position or averaged over some; (d, d), or (d,) the diagonals."""
+    """What decides the bias, at one position or averaged over several; (d, d), or the diagonals (d,)."""
 
     curvature: np.ndarray  # H = −∇² log posterior
     noise: np.ndarray  # V, the covariance of one stochastic gradient
@@ -28,8 +28,8 @@ class Predicted(NamedTuple):
     """Stationary spread against the target's."""
 
     covariance: np.ndarray  # Σ, (d, d) or its diagonal; inf where the recursion is unstable
-    target: np.ndarray  # H⁻¹ at temperature T
-    inflation: np.ndarray  # (d,) marginal sd over the target's, less 1
+    target: np.ndarray  # T H⁻¹, at temperature T
+    inflation: np.ndarray  # (d,) marginal sd over the target's, minus 1
     worst: float  # the largest |inflation| of the sd of any linear combination of the parameters
 
 
@@ -47,9 +47,9 @@ def stationary(
 
         θ' − μ = (I − (ε/2) P H)(θ − μ) + (ε/2) P ξ + √ε L z,   Cov ξ = V,   P = L Lᵀ
 
-    In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4), stable iff ε < 4/h. Batches that visit every row
-    once an epoch have noise that sums to zero over it, −V/(M − 1) between two of them: Σ then lies below the value for
-    independent batches, averaged here over the phases of an epoch. O(d) where H and V are diagonals.
+    In one dimension, with P = 1, Σ = (1/h) (1 + εV/4) / (1 − εh/4), stable iff ε < 4/h. If batches visit every row once
+    an epoch, their noise sums to zero over it, with covariance −V/(M − 1) between two of them: Σ is then smaller than
+    for independent batches, and averaged here over the phases of an epoch. O(d) where H and V are diagonals.
 
     Args:
         measured: H and V.
@@ -90,7 +90,7 @@ def stationary(
     covariance = back(whitened)
     variances, wanted = (np.diag(covariance), np.diag(target)) if matrix else (covariance, target)
     inflation = np.sqrt(np.maximum(variances, 0) / wanted) - 1
-    # Correlated parameters hide it: a stiff direction may be many times too wide while every marginal is right.
+    # With correlated parameters a stiff direction may be many times too wide while every marginal sd is right.
     ratios = np.linalg.eigvalsh(whitened * np.sqrt(first * second) / temperature) if matrix else variances / wanted
     return Predicted(covariance, target, inflation, float(np.abs(np.sqrt(np.maximum(ratios, 0)) - 1).max()))
 
@@ -112,9 +112,9 @@ def largest_step(measured: Measured, scale: np.ndarray | float, tolerance: float
 
 
 def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | float) -> np.ndarray | None:
-    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: noise with which the stationary covariance is H⁻¹ itself.
+    """S with S Sᵀ = εP − (ε²/4) P (V + H) P: injected noise that makes the stationary covariance H⁻¹ itself.
 
-    For a normal target and independent batches. None where ε is too large for what must be taken off.
+    For a normal target and independent batches. None where ε is so large that S Sᵀ is not positive definite.
     """
     h, v = _whitened(measured, scale)
     if h.ndim == 1:
@@ -127,14 +127,14 @@ def reduced_noise(measured: Measured, step_size: float, scale: np.ndarray | floa
 
 
 def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int | None) -> tuple[Any, Any]:
-    """Σ_kl r_k r'_l C(k − l) of white noise and of a batch's, at every pair of pulls x = εh/2: what of it stays.
+    """Σ_kl r_k r'_l C(k − l), the noise that stays, of white and of batch noise, for every pair of pulls x = εh/2.
 
     A kick moves the position by r_k = Σ_s w_s (1 − y_s)^k after k steps. Batches that visit every row once an epoch
     have C(l) = −(1 − l/M)/(M − 1) at lags 0 < l < M, averaged over the phases of an epoch, so that
 
         Σ_kl (1 − y)^k (1 − y')^l C(k − l) = (u(y) + u(y')) / (y + y' − y y'),   u(y) = ½ + Σ_l C(l) (1 − y)^l
 
-    and u = ½ for independent ones.
+    and u = ½ for independent batches.
     """
     white: Any = 0.0
     batches: Any = 0.0
@@ -147,14 +147,14 @@ def _memories(first: np.ndarray, second: np.ndarray, friction: float, epoch: int
 
 
 def _responses(pull: np.ndarray, friction: float) -> list[tuple[Any, np.ndarray]]:
-    """(w_s, y_s): roots of y² − (α + x) y + x, and weights; of SGLD, α = 1, the root 0 is left out."""
+    """(w_s, y_s): weights, and roots of y² − (α + x) y + x; for SGLD, where α = 1, the root 0 is left out."""
     if friction >= 1:
         return [(1.0, pull)]
     total = friction + pull
     gap = total**2 - 4 * pull
-    least = 1e-8 * total**2  # of critical damping, whose two roots are one
+    least = 1e-8 * total**2  # keeps off critical damping, where the two roots coincide
     fast = (total + np.sqrt(np.where(np.abs(gap) < least, least, gap).astype(complex))) / 2
-    slow = pull / fast  # exact where a difference of roots would be rounding
+    slow = pull / fast  # exact, where (total − √gap)/2 would be rounding
     return [((1 - slow) / (fast - slow), slow), (-(1 - fast) / (fast - slow), fast)]
 
 
@@ -198,8 +198,8 @@ def measure(
 ) -> Measured:
     """H and V averaged over flat unconstrained positions, (k, d).
 
-    V is the covariance of the estimator over every batch a run can draw (windows of the shuffled rows) where those are
-    few, else that of single rows, V₁ (N − n)/(n (N − 1)): a covariance of few samples overstates its largest direction.
+    V is the estimator's covariance over every batch that a run can draw (windows of the shuffled rows) if they are few;
+    else from single rows, V₁ (N − n)/(n (N − 1)), as the covariance of a few batches overstates its largest direction.
     Up to 400 parameters H is the Hessian of the log posterior; beyond, both are diagonals, and H is the prior's
     curvature plus the empirical Fisher information V₁/(N − 1), which is positive. ``source.estimator(model, tuned)`` is
     the stochastic gradient; the plain minibatch one by default.
@@ -231,7 +231,7 @@ def measure(
             curvatures.append((hessian + hessian.T) / 2)
         else:
             fisher = noise
-            if isinstance(stacked, Weighted):  # a row that counts w times tells w g gᵀ, which is of √w g
+            if isinstance(stacked, Weighted):  # a row of weight w adds w g gᵀ, so its gradient is √w g
                 fisher = noise_of(position, stacked._replace(weights=jnp.sqrt(stacked.weights)))
             single = fisher * n * (size - 1) / max(size - n, 1) if every else fisher
             prior = -np.asarray(_prior_curvature(model, position), np.float64)
@@ -249,7 +249,7 @@ def inverse_root(h: np.ndarray) -> np.ndarray:
 
 
 def _positive(h: np.ndarray) -> np.ndarray:
-    """A curvature that a normal target could have: eigenvalues below 10⁻⁶ of the largest are raised to it."""
+    """The curvature made positive definite: eigenvalues below 10⁻⁶ of the largest are raised to that."""
     if h.ndim == 1:
         return np.maximum(h, 1e-6 * h.max())
     values, basis = np.linalg.eigh(h)
@@ -285,7 +285,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
-    # One Hessian-vector product at a time: all at once would hold d copies of every row's activations.
+    # Eight Hessian-vector products at a time: all at once would hold d copies of every row's activations.
     columns = jax.lax.map(
         lambda e: jax.jvp(lambda p: gradient(p, batch), (position,), (e,))[1], jnp.eye(position.size), batch_size=8
     )
@@ -294,6 +294,6 @@ def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -
 
 @compiled("model", if_few=ROUGHLY)
 def _prior_curvature(model: Model, position: jax.Array) -> jax.Array:
-    """The diagonal of the log prior's Hessian, exact where the prior treats its numbers apart."""
+    """The diagonal of the log prior's Hessian; exact where the prior factorises over parameters."""
     gradient = jax.grad(lambda p: log_posterior(model, flat=True)(p, None))
     return jax.jvp(gradient, (position,), (jnp.ones_like(position),))[1]

@@ -17,7 +17,7 @@ def crps_normal(y: Numbers, mean: Numbers, sd: Numbers) -> np.ndarray:
 
         CRPS = ∫ (F(t) − 1[y ≤ t])² dt = σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π],   z = (y − μ)/σ
 
-    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast; at σ = 0 it is |y − μ|, of σ < 0 a DataError.
+    Gneiting, Raftery, Westveld & Goldman 2005, eq. 5. Shapes broadcast; at σ = 0 it is |y − μ|, σ < 0 raises DataError.
 
     >>> print(crps_normal(0.0, 0.0, 1.0).round(6))
     0.233695
@@ -41,7 +41,7 @@ def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np
     fair score may be negative. By sorting, in O(s log s).
 
     Args:
-        y: (n, ...), as what is returned.
+        y: (n, ...), the shape of the result.
         draws: (s, n, ...), s ≥ 2.
         weights: (s,), ≥ 0; equal by default.
 
@@ -65,14 +65,14 @@ def crps_draws(y: Numbers, draws: Numbers, weights: Numbers | None = None) -> np
 
 
 def coverage(y: Numbers, lower: Numbers, upper: Numbers) -> float:
-    """The share of y inside [lower, upper], ends included; of nominal level where intervals are honest."""
+    """The share of y inside [lower, upper], ends included; the nominal level where intervals are honest."""
     return float(np.mean((np.asarray(lower) <= y) & (y <= np.asarray(upper))))
 
 
 def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """The probability integral transform F(y), (n, ...), uniform on (0, 1) where forecasts are calibrated.
 
-        u = F(y),   or of s draws   u = (#{x < y} + ½ #{x = y} + ½) / (s + 1)
+        u = F(y),   or from s draws   u = (#{x < y} + ½ #{x = y} + ½) / (s + 1)
 
     Where y and the draws (s, n, ...) are exchangeable the rank is uniform over 0..s, so that u takes s + 1 values with
     equal probability. Gneiting, Balabdaoui & Raftery 2007; Talts et al. 2018.
@@ -89,7 +89,7 @@ def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> n
 def pit_histogram(values: Numbers, bins: int = 10) -> np.ndarray:
     """Counts (bins,) of PIT values in equal parts of [0, 1].
 
-    Flat: calibrated. ∪: intervals too narrow; ∩: too wide; a slope: biased. Of s draws, let bins divide s + 1.
+    Flat: calibrated. ∪: intervals too narrow; ∩: too wide; a slope: biased. With s draws, bins should divide s + 1.
     """
     expect_whole("bins", bins)
     return np.histogram(np.asarray(values), bins, (0.0, 1.0))[0]
@@ -109,7 +109,7 @@ def sharpness(lower: Numbers, upper: Numbers, sd: Numbers | None = None) -> Shar
 
 
 def rmse(y: Numbers, mean: Numbers) -> float:
-    """√(mean (y − mean)²), in the units of y; less is better. Shapes are equal: (n,) against (n, 1) is refused."""
+    """√(mean (y − mean)²), in the units of y; less is better. Shapes must be equal: (n,) against (n, 1) raises."""
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     if y.shape != mean.shape:
         raise DataError(f"rmse expects y and mean of one shape; got {y.shape} and {mean.shape}.")
@@ -117,10 +117,10 @@ def rmse(y: Numbers, mean: Numbers) -> float:
 
 
 class LogScore(NamedTuple):
-    """A mean log predictive density, and how well the rows tell it."""
+    """A mean log predictive density, and how well the rows determine it."""
 
     mean: float  # nats a row; more is better
-    error: float  # standard error over rows; NaN of one row
+    error: float  # standard error over rows; NaN for one row
 
 
 def log_score(log_densities: Numbers) -> LogScore:
@@ -135,13 +135,13 @@ def log_score(log_densities: Numbers) -> LogScore:
 
 
 def accuracy(probabilities: Numbers, labels: Numbers) -> float:
-    """The share of rows (n, C) whose likeliest class is theirs; of equally likely ones the first counts."""
+    """The share of rows (n, C) whose likeliest class is their label; of equally likely classes the first counts."""
     probabilities, labels = _classified(probabilities, labels)
     return float(np.mean(probabilities.argmax(-1) == labels))
 
 
 def brier(probabilities: Numbers, labels: Numbers) -> float:
-    """(1/n) Σₙ Σ_c (p_nc − 1[c = y_n])², in [0, 2]; less is better. Brier 1950; half of it is the form for y in {0, 1}.
+    """(1/n) Σₙ Σ_c (p_nc − 1[c = y_n])², in [0, 2]; less is better. Brier 1950; the form for y in {0, 1} is half of it.
 
     >>> brier([[0.75, 0.25], [0.5, 0.5]], [0, 0])
     0.3125
@@ -152,10 +152,10 @@ def brier(probabilities: Numbers, labels: Numbers) -> float:
 
 
 class Reliability(NamedTuple):
-    """Of each bin of confidence, (bins,)."""
+    """For each bin of confidence, (bins,)."""
 
-    confidence: np.ndarray  # mean probability of the likeliest class; NaN of an empty bin
-    accuracy: np.ndarray  # share of rows for which it was right; NaN of an empty bin
+    confidence: np.ndarray  # mean probability of the likeliest class; NaN for an empty bin
+    accuracy: np.ndarray  # share of rows for which it was right; NaN for an empty bin
     count: np.ndarray  # rows
 
 
@@ -185,8 +185,8 @@ def reliability(probabilities: Numbers, labels: Numbers, bins: int = 15) -> Reli
 def ece(probabilities: Numbers, labels: Numbers, bins: int = 15) -> float:
     """Expected calibration error of the likeliest class, Σ_m (n_m/n) |accuracy_m − confidence_m|; less is better.
 
-    Guo et al. 2017, eq. 3; bins as in ``reliability``. Of n calibrated rows it is of order √(bins/n): compare it at one
-    n.
+    Guo et al. 2017, eq. 3; bins as in ``reliability``. For n calibrated rows it is of order √(bins/n), so compare
+    values at the same n only.
     """
     told = reliability(probabilities, labels, bins)
     gap = np.abs(told.accuracy - told.confidence)
@@ -200,19 +200,19 @@ def entropy(probabilities: Numbers) -> np.ndarray:
 
 
 def mutual_information(probabilities: Numbers, weights: Numbers | None = None) -> np.ndarray:
-    """What the label of a row would tell about the parameters, I(y*; θ), (n,) nats: the entropy's epistemic part.
+    """How much a row's label would tell about the parameters, I(y*; θ), (n,) nats: the entropy's epistemic part.
 
         I = H(Σ_s w_s p_s) − Σ_s w_s H(p_s),   0 ≤ I ≤ H(Σ_s w_s p_s)
 
-    of probabilities (s, n, C) of every draw, weights (s,), equal by default. Houlsby et al. 2011 (BALD). Two draws that
-    are sure of different classes: one bit.
+    for probabilities (s, n, C) of every draw and weights (s,), equal by default. Houlsby et al. 2011 (BALD). Two draws
+    that are sure of different classes give one bit.
 
     >>> print((mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]) / np.log(2)).round(9))
     [1.]
     """
     p = np.asarray(probabilities, np.float64)
     weights = _normalised(weights, p, p.shape[1:])
-    # Never below zero but by rounding.
+    # Only rounding can make it negative.
     told = entropy(np.tensordot(weights, p, 1)) - np.tensordot(weights, entropy(p), 1)
     return np.asarray(np.maximum(told, 0.0))
 
@@ -236,11 +236,11 @@ def auroc(score_in: Numbers, score_out: Numbers) -> float:
 
 
 def split_conformal(scores: Numbers, level: float) -> np.ndarray:
-    """The ⌈(n + 1) level⌉-th smallest, (...), of n scores (n, ...) of rows kept out of the fit.
+    """The ⌈(n + 1) level⌉-th smallest, (...), of the scores (n, ...) of n held-out rows.
 
-    A new row's is at most that with probability at least ``level``, and at most level + 1/(n + 1) where no two scores
-    are equal, over exchangeable rows, kept-out ones included; whatever the model; not given the inputs. Vovk, Gammerman
-    & Shafer 2005; Lei et al. 2018, theorem 2.
+    A new row's score is at most that with probability ≥ ``level``, and ≤ level + 1/(n + 1) where no two scores are
+    equal. The probability is over exchangeable rows, held-out ones included, and not conditional on the inputs; it
+    holds whatever the model. Vovk, Gammerman & Shafer 2005; Lei et al. 2018, theorem 2.
 
     Raises:
         SettingsError: a level outside (0, 1).

@@ -1,4 +1,4 @@
-"""What can be said of rows of which only bounds are known, y (n, 2): their distribution, and scores of predictions."""
+"""Censored rows, of which only bounds y (n, 2) are known: their distribution, and scores of predictions for them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +7,15 @@ import numpy as np
 from tractable.checks.calibration import crps_draws
 from tractable.data.censored import known, middle, seen
 
-STEPS = 1000  # of self-consistency, at most
-CLOSE = 1e-6  # of a mass, below which it moves no more
+STEPS = 1000  # most iterations of self-consistency
+CLOSE = 1e-6  # iterations stop when no mass changes by more than this over their number
 
 
 def completed(drawn: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
-    """A row's y (2,), or in place of bounds one of what is predicted (s, 2) that lies between them, taken at random.
+    """A row's y (2,); where only bounds are known, a random one of the predicted draws (s, 2) that lie between them.
 
-    So what was not seen has the law that predictions give it, and what is asked of all rows can be asked of these. The
-    draw nearest to the bounds where none lies between them.
+    Values that were not seen then follow the predictions' law, so checks for observed rows apply to censored ones. If
+    no draw lies between the bounds, the nearest one is taken.
     """
     low, high, t = y[0], y[1], drawn[:, 0]
     beyond = jnp.maximum(low - t, 0) + jnp.maximum(t - high, 0)
@@ -24,11 +24,11 @@ def completed(drawn: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def crps(y: np.ndarray, draws: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(n,) the CRPS of what is known, of draws (s, n) with weights (s,): less is better (Avati et al. 2020).
+    """(n,) the CRPS of y known by its bounds, for draws (s, n) with weights (s,): less is better (Avati et al. 2020).
 
         ∫_{−∞}^{a} F(t)² dt + ∫_b^∞ (1 − F(t))² dt,   y between a and b
 
-    of which the first is 0 where a is open, the second where b is, and which is the CRPS where a = b.
+    The first integral is 0 where a is open, the second where b is. Where a = b it is the usual CRPS.
     """
     whole, there = seen(y), known(y)
     y = np.where(there, y, middle(y)[:, None])
@@ -49,9 +49,9 @@ def crps(y: np.ndarray, draws: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def concordance(y: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of pairs known to be in order whose predictions are in that order, ties half (Harrell et al. 1982).
+    """The share of pairs of known order whose predictions are in that order, ties half (Harrell et al. 1982).
 
-    A pair is known to be in order where the upper bound of one is below the lower bound of the other; NaN of none.
+    The order is known where the upper bound of one row is below the other's lower bound. NaN if no pair's order is.
     """
     before = y[:, None, 1] < y[None, :, 0]
     order = np.sign(predicted[None, :] - predicted[:, None])
@@ -59,12 +59,12 @@ def concordance(y: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def distribution(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(t (m,), P(y ≤ t)) of the likeliest law of rows (n, 2): Turnbull's, by self-consistency.
+    """(t (m,), P(y ≤ t)) of the maximum-likelihood distribution of rows (n, 2): Turnbull's, by self-consistency.
 
-    Of right-censored rows Kaplan and Meier's. Mass beyond the last bound, and within an interval, stands at its end.
+    For right-censored rows it is Kaplan and Meier's. An interval's mass is put at its upper end, even an infinite one.
     """
     low, high = y[:, 0], y[:, 1]
-    at = np.unique(np.concatenate([low[seen(y)], high]))  # masses: what was seen, and upper ends
+    at = np.unique(np.concatenate([low[seen(y)], high]))  # where mass is put: observed values and upper bounds
     inside = np.where(seen(y)[:, None], at == low[:, None], (at > low[:, None]) & (at <= high[:, None])).astype(float)
     mass = inside.sum(0) / inside.sum()
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""Modes that a posterior may not have visited: climbs from overdispersed starts, side by side in one program."""
+"""Finds modes that a posterior may have missed: climbs from overdispersed starts, side by side in one program."""
 
 from typing import Any, NamedTuple
 
@@ -10,23 +10,23 @@ from tractable.checks.target import Target
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-MEMORY = 6  # pairs of steps and gradients that L-BFGS keeps
+MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
-GAIN = 1e-3  # nats to be had, below which a climb has ended
-WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around what was found, in its sds
-SCREENED, LOW = 512, 6  # places of which the highest among their neighbours are climbed from; to six numbers four times
-NEIGHBOURS = 6
-INNER, OUTER = 40, 40  # places within what was found and far around it, a start
-INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in its sds
+GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
+WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
+SCREENED, LOW = 512, 6  # screened places; four times as many for up to LOW parameters
+NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
+INNER, OUTER = 40, 40  # places drawn, for each start, within the posterior and far around it
+INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in the posterior's sds
 OUTER_WIDTHS = (2.0, 3.0, 5.0, 8.0, 12.0)
-SHELL, FROM_SHELL = 128, 8  # places as far from its centre as each other, and how many of them may stand out
-ALIKE = 0.9  # cosine of the angle below which one place stands for another
-MODES = 8  # looked at, at most
-SAME = 0.1  # nats, and sds a number, within which two climbs ended at one mode
+SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
+ALIKE = 0.9  # cosine of the angle between two places; above it one stands for the other
+MODES = 8  # most modes examined
+SAME = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
-LEAST, MOST = 0.15, 3.0  # nats that the density falls by an sd away from a mode; a normal's 0.5
-NARROWER = (1.0, 0.1, 0.01)  # than what was found, that a mode may be
-FLAT = 1e-6  # least eigenvalue of a mode's curvature, of the largest: below it is a ridge or a plateau
+LEAST, MOST = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
+NARROWER = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
+FLAT = 1e-6  # least over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
 
 class Ends(NamedTuple):
@@ -47,13 +47,12 @@ class Mode(NamedTuple):
 
 
 def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """About ``count`` places (s, d).
+    """About ``count`` starting points (s, d).
 
-    Half of them are overdispersed as they fell, a quarter those of many such that are higher than all near them, an
-    eighth each those that stand out within what was found and far around it.
-
-    Antithetic, from the prior where it is one, and around what was found at growing widths. A place above its
-    neighbours stands for a basin that they do not (Boender et al. 1982): a narrow mode seldom has a start of its own.
+    Half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and around the posterior's
+    mean at growing widths. A quarter are the best of many more such draws: those above all their neighbours. Such a
+    place marks a basin that its neighbours miss (Boender et al. 1982); a narrow mode seldom gets a start otherwise. An
+    eighth each stand out within the posterior and far around it.
     """
     generator = np.random.default_rng(seed)
     size, many = len(centre), count > SCREENED // 4
@@ -77,11 +76,11 @@ def _standing_out(
     target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
     widths: np.ndarray, best: int,
 ) -> np.ndarray:  # fmt: skip
-    """(best, d) of as many places as ``widths``, in sds of what was found: those that are too high for where they are.
+    """(best, d) places whose density is too high for their distance from the centre; one is drawn for each width.
 
-    A spike in a slab is felt only from inside it: far from it the slab alone has a slope. And of a narrow mode far
-    away only a cone is felt from here. As far from the centre a normal is as high everywhere, so what stands out of
-    a shell belongs to something else; what is usual in a shell is told by its quartiles.
+    ``widths`` are in posterior sds. A spike in a slab can be felt only inside the spike: outside, the slope is the
+    slab's. A narrow mode far away can be felt only within a cone. A normal has one height on a shell around its centre,
+    so a place that stands out of its shell belongs to something else. The shell's quartiles say what is usual there.
     """
     x = widths[:, None] * generator.standard_normal((len(widths), len(centre)))
     radii = np.einsum("nd,nd->n", x, x)
@@ -97,7 +96,7 @@ def _standing_out(
 
 
 def _unlike(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> np.ndarray:
-    """(best,) of ``places``, which of x (n, d): the furthest above of each direction, and then the next ones."""
+    """(best,) of ``places``, indices into x (n, d): the highest ``above`` of each direction, then each one's next."""
     towards = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
     left, free, chosen = np.ones(len(places), bool), np.ones(len(places), bool), []
     while len(chosen) < best and left.any():
@@ -113,7 +112,7 @@ def _unlike(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> 
 def _away(
     model: Any, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(count, d) places far from what was found, each with its antithetic one: from the prior where it is one."""
+    """(count, d) places far out, and their mirror images: draws of the prior, or where it has none of wide normals."""
     if model.prior_is_callable:
         home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
         away = home + np.resize(WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
@@ -126,7 +125,7 @@ def _overdispersed(
     generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, away: np.ndarray,
     mirrored: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """(count, d): those far away, and as many around what was found, in antithetic pairs."""
+    """(count, d): the far places ``away``, and as many around the posterior's mean, in antithetic pairs."""
     size = count // 2 - len(away)
     around = np.resize(WIDTHS, size)[:, None] * generator.standard_normal((size, len(centre))) @ root.T
     found = np.concatenate([away, mirrored, centre + around, centre - around])
@@ -139,10 +138,10 @@ def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
 
 
 def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, root: np.ndarray) -> Ends:
-    """L-BFGS from every start (s, d), in coordinates x in which what was found has unit covariance: z = centre + L x.
+    """L-BFGS from every start (s, d), in coordinates x in which the posterior has unit covariance: z = centre + L x.
 
-    All climbs take one try at a time, so that one call looks at them all: a try is taken where it climbs enough, and
-    else the next is shorter.
+    All climbs try one step at a time, so that one call evaluates them all. A step that gains enough is taken; after
+    one that does not, the next try is shorter.
     """
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +164,7 @@ def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, r
         promised = np.sum(direction * up, 1)
         downhill = ~(promised > 0)
         direction[downhill], promised[downhill] = up[downhill], np.sum(up[downhill] ** 2, 1)
-        # Where the density is nearly flat a step goes no further than the climb has come.
+        # Where the density is nearly flat a step is at most as long as the distance from the centre, plus 5 √d.
         reach = 5 * np.sqrt(size) + np.linalg.norm(at, axis=1)
         step_length = np.minimum(length[active], reach / np.maximum(np.linalg.norm(direction, axis=1), 1e-30))
         new = at + step_length[:, None] * direction
@@ -173,7 +172,7 @@ def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, r
         taken = new_value >= value[active] + 1e-4 * step_length * promised
         memory.keep(active[taken], (new - at)[taken], (up - new_slope)[taken])
         to_come[active] = promised
-        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # what rounding leaves of a climb
+        floor = np.maximum(GAIN / 10, 1e-6 * (1 + np.abs(value[active])))  # below this a gain is rounding
         x[active[taken]], value[active[taken]], slope[active[taken]] = new[taken], new_value[taken], new_slope[taken]
         length[active] = np.where(taken, 1.0, 0.3 * step_length)
         going[active] = step_length * promised > floor
@@ -181,7 +180,7 @@ def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, r
 
 
 class Memory(NamedTuple):
-    """The last steps of L-BFGS and what the slope lost on them, climb by climb; newest last, zeros to begin with."""
+    """For each climb the last L-BFGS steps, and how much the slope fell on each; newest last, zeros at first."""
 
     steps: np.ndarray  # (s, m, d)
     turns: np.ndarray  # (s, m, d)
@@ -191,7 +190,7 @@ class Memory(NamedTuple):
         return cls(np.zeros((count, MEMORY, size)), np.zeros((count, MEMORY, size)))
 
     def keep(self, which: np.ndarray, step: np.ndarray, turn: np.ndarray) -> None:
-        """Pairs of climbs ``which``, but for those across which the density curves upwards."""
+        """Store the pairs of climbs ``which``, except where the density curves upwards along the step."""
         useful = np.sum(step * turn, 1) > 1e-10 * np.sum(step**2, 1)
         for memory, new in ((self.steps, step), (self.turns, turn)):
             memory[which[useful]] = np.concatenate([memory[which[useful]][:, 1:], new[useful, None]], 1)
@@ -213,7 +212,7 @@ class Memory(NamedTuple):
 
 
 def precision(target: Target, rows: PyTree, position: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """−∇² (d, d) by differences of slopes at ±``scale`` (d,) along each number."""
+    """−∇² log density (d, d), by differences of its gradient at ±``scale`` (d,) along each coordinate."""
     steps = np.diag(scale)
     _, slopes = target.look(rows, np.concatenate([position + steps, position - steps]))
     size = len(position)
@@ -222,7 +221,7 @@ def precision(target: Target, rows: PyTree, position: np.ndarray, scale: np.ndar
 
 
 def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mode]:
-    """Maxima of the density among where climbs ended, likeliest mass first; plateaus and ridges are none."""
+    """The maxima at which climbs ended, largest mass first; plateaus and ridges are left out."""
     size = root.shape[0]
     enough = np.maximum(GAIN, 1e-5 * (1 + np.abs(ends.values))) * 10
     left = np.argsort(-ends.values)
@@ -253,9 +252,9 @@ def met(ends: Ends, modes: list[Mode]) -> np.ndarray:
 
 
 def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, width: np.ndarray) -> Mode | None:
-    """The maximum and its curvature, looked at over a tenth of its own width; None where it is none.
+    """The mode at a climb's end, its curvature measured over a tenth of its own width; None if it is no maximum.
 
-    What was found may be far wider than it: over its width a spike in a slab has the slab's curvature.
+    Several widths are tried: over the width of a far wider posterior a spike in a slab looks like the slab.
     """
     for part in NARROWER:
         curved = precision(target, rows, position, 0.1 * part * width)
@@ -269,7 +268,7 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
 
 
 def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | None:
-    """A maximum and the normal of a precision (d, d); None where it is not positive."""
+    """The mode with a normal of precision ``curved`` (d, d); None where ``curved`` is not positive definite."""
     if not np.all(np.isfinite(curved)):
         return None
     scale = np.sqrt(np.maximum(np.abs(np.diag(curved)), 1e-300))
@@ -283,7 +282,7 @@ def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | No
 
 
 def rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
-    """Whether the density falls around it as the normal's does, half a nat at an sd: on a plain it does not."""
+    """Whether the density falls around the mode as a normal's does, half a nat at one sd; on a plain it does not."""
     columns = mode.root.T
     falls = mode.value - target.at(rows, np.concatenate([mode.position + columns, mode.position - columns]))
     return bool(LEAST <= np.median(falls) <= MOST)

@@ -1,4 +1,4 @@
-"""Whether chains agree and how much they know, by arviz-stats; and how numbers become verdicts."""
+"""Whether chains agree, and how much they know, by arviz-stats."""
 
 import warnings
 from typing import Any, NamedTuple
@@ -7,11 +7,11 @@ import numpy as np
 
 
 class Diagnosed(NamedTuple):
-    """A number for each parameter, (k,)."""
+    """One value for each parameter, (k,)."""
 
     rhat: np.ndarray  # rank-normalised split R-hat (Vehtari et al. 2021)
     bulk: np.ndarray  # effective draws for the centre
-    tail: np.ndarray  # effective draws for the 5 % and 95 % quantiles, the lesser
+    tail: np.ndarray  # effective draws for the 5 % or the 95 % quantile, whichever has fewer
     mcse_mean: np.ndarray
     mcse_sd: np.ndarray
     stuck: int  # chains that never move in some parameter

@@ -1,4 +1,4 @@
-"""What an estimate of log p(y) says: the number, its bounds, and verdicts by the weights it was made of."""
+"""An estimate of log p(y): the number, its bounds, and verdicts from its weights."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ NO_ROWS = np.zeros(0)
 
 
 class Sandwich(NamedTuple):
-    """The mean of log p(x) between two bounds, of rows that the model itself made, nats a row."""
+    """Two bounds around the mean of log p(x), for rows simulated from the model itself, nats a row."""
 
     lower: float  # log (1/K) Σ_k w_k, h_k ~ q(h | x)
-    upper: float  # log (1/(K + 1)) (w* + Σ_k w_k), w* of the h that x came from
+    upper: float  # log (1/(K + 1)) (w* + Σ_k w_k), w* the weight of the h that made x
     gap: float  # upper − lower
     error: float  # standard error of the gap, over rows
     rows: int
@@ -30,28 +30,28 @@ class Evidence(NamedTuple):
     """log p(y), or log Z of a log density, and how far to trust it. Prints as a short table.
 
     Attributes:
-        estimate: log p(y), nats; Σ_n log p(x_n|θ) of a latent model at a given θ and of a ladder's rows.
+        estimate: log p(y), nats; for a latent model at a given θ and for a ladder's rows, Σ_n log p(x_n|θ).
         standard_error: of the estimate, by the delta method; NaN where there is none (Laplace).
-        lower, upper: hold log p(y) with 99 %, if the checks hold. "monte-carlo", "rejection": the estimate ∓ 2.58
-            standard errors. "annealed": stochastic bounds, each with 99.5 %: the mean over 16 blocks of chains of the
-            log mean weight, forwards, less 2.95 standard errors of it (t, 15 degrees of freedom); and of minus the log
-            mean inverse weight, backwards, plus as many; the upper one is +∞ without a backward run. "importance": the
-            lower one likewise, from the weights before smoothing; the estimate plus 2.58 standard errors. "laplace":
-            NaN. At a given θ: the estimate ∓ 2.58 standard errors, and above the bias besides; "annealed" +∞ above, or,
-            with z, the backward estimates' sum plus t standard errors from their spread over data; "enumeration": the
-            estimate itself.
-        checks: what was looked at.
-        log_weights: (S,), whose log mean is the estimate (before smoothing); Laplace's are those of its normal. At a
-            given θ (N, S), whose rows' log means add up to it. Empty where weights were summed as they came.
-        reverse_log_weights: (S,) or (N, S), of the backward run; None elsewhere.
+        lower, upper: contain log p(y) with 99 %, if the checks hold. "monte-carlo", "rejection": the estimate ∓ 2.58
+            standard errors. "annealed": stochastic bounds, each with 99.5 %, from 16 blocks of chains: the mean forward
+            log mean weight less 2.95 of its standard errors (t, 15 degrees of freedom), and minus the mean backward log
+            mean inverse weight plus 2.95 of its own; +∞ without a backward run. "importance": the lower bound likewise,
+            from the weights before smoothing; the upper one is the estimate plus 2.58 standard errors. "laplace": NaN.
+            At a given θ: the estimate ∓ 2.58 standard errors, the upper bound raised by the bias; for "annealed" it is
+            +∞ or, with z, the backward estimates' sum plus t standard errors from their spread over data; for
+            "enumeration" both bounds are the estimate.
+        checks: of the weights and bounds.
+        log_weights: (S,), whose log mean is the estimate (before smoothing); for Laplace those of its normal. At a
+            given θ (N, S), whose rows' log means add up to the estimate. Empty where weights were summed as they came.
+        reverse_log_weights: (S,) or (N, S), of the backward run; None without one.
         method: its name.
-        seconds: of wall time, compilation included; 0 where a run estimates it on its way.
-        log_evidence, error, effective: (N,) log p(x_n|θ) of every row, its standard error by the delta method (too
-            small where ``effective`` is near 1), and the effective number of its weights; empty of parameters.
+        seconds: wall time, compilation included; 0 where the run itself made the estimate.
+        log_evidence, error, effective: (N,) for every row log p(x_n|θ), its standard error by the delta method (too
+            small where ``effective`` is near 1), and the effective number of its weights; empty for log p(y).
         elbo: (N,) E log w, of a ladder's rows.
         exact: (N,) log p(x_n|θ) of a ladder's rows, where all h can be summed over.
         samples: draws for each row.
-        simulated: how far a ladder's bound is from log p(x), where rows were made to see it.
+        simulated: bounds around log p(x) on rows simulated from a ladder; None where none were simulated.
     """
 
     estimate: float
@@ -73,17 +73,17 @@ class Evidence(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The worst of the checks', "trust", "caution" or "reject"."""
+        """The checks' worst verdict: "trust", "caution" or "reject"."""
         return worst(self.checks)
 
     @property
     def mean(self) -> float:
-        """Of ``log_evidence``, nats a row."""
+        """Mean of ``log_evidence``, nats a row."""
         return float(self.log_evidence.mean()) if len(self.log_evidence) else math.nan
 
     @property
     def mean_error(self) -> float:
-        """Of ``mean``, as an estimate of that of all rows that these were drawn from: sd/√N; NaN for one row."""
+        """Standard error of ``mean``, as an estimate for the population of rows: sd/√N; NaN for one row."""
         count = len(self.log_evidence)
         return float(self.log_evidence.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
@@ -101,7 +101,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class EvidenceOf:
-    """How a posterior estimates log p: called it gives an ``Evidence``, unpacked (estimate, standard error)."""
+    """Estimates a posterior's log p: a call gives an ``Evidence``, unpacking gives (estimate, standard error)."""
 
     estimated: Callable[..., Evidence]
 
@@ -117,18 +117,18 @@ def of_rows(
     found: Summed, draws: int, checks: list[Check], good: float | None = None, upper: float | None = None,
     log_weights: np.ndarray = NO_ROWS, back: np.ndarray | None = None,
 ) -> Evidence:  # fmt: skip
-    """Σ_n log p(x_n|θ) from what ``draws`` weights of every row come to.
+    """Σ_n log p(x_n|θ) from each row's sum of ``draws`` weights.
 
     Args:
-        good: the effective number that every row's weights should have; None where ``checks`` look at it.
-        upper: bound of another kind than from the estimate's own error.
+        good: the effective number that every row's weights should have; None where ``checks`` already test it.
+        upper: an upper bound to use in place of the one from the estimate's own error.
     """
     estimate, error, bias = found.estimate, found.error, found.bias
     size, least = len(found.estimates), float(found.effective.min())
     graded = "reject" if -bias > 0.1 * size else "trust" if -bias <= max(0.1, error / 2) else "caution"
     sigmas = abs(bias) / error if error > 0 else 0.0
-    low = f"nats by which the sum is low, −Σ var/(2S) over {size} data, were the weights tame: {sigmas:.2g} standard "
-    checks = [Check("Jensen bias", bias, graded, f"{low}errors, and not taken off"), *checks]
+    low = f"nats by which the sum is too low, −Σ var/(2S) over {size} data, if the weights are tame: {sigmas:.2g} "
+    checks = [Check("Jensen bias", bias, graded, f"{low}standard errors, not corrected for"), *checks]
     if good is not None:
         seen = f"effective draws of {draws}, least of {size} data"
         checks = [size_check(least, good, 0.2 * good, seen), *checks]
@@ -140,17 +140,17 @@ def of_rows(
 
 
 def grade(value: float, trust: float, caution: float) -> str:
-    """Small is good."""
+    """The verdict on a value that should be small."""
     return "trust" if value <= trust else "caution" if value <= caution else "reject"
 
 
 def size_check(found: float, good: float, poor: float, sentence: str, name: str = "ESS") -> Check:
-    """An effective number of weights, of which many are good."""
+    """Checks an effective number of weights: at least ``good`` for trust, at least ``poor`` for caution."""
     return Check(name, found, grade(-found, -good, -poor), sentence)
 
 
 def gap_check(gap: float | None, sentence: str, rows: int | None = None) -> Check:
-    """Between an upper and a lower bound, in nats; nats a row where there are ``rows``. None without an upper one."""
+    """Checks the gap between two bounds, in nats, or nats a row if ``rows`` is given; None without an upper bound."""
     if gap is None:
         return Check("gap", math.inf, "caution", sentence)
     trust, caution = (1.0, 5.0) if rows is None else (max(0.1, 1 / rows), max(1.0, 5 / rows))
@@ -158,11 +158,11 @@ def gap_check(gap: float | None, sentence: str, rows: int | None = None) -> Chec
 
 
 def weight_checks(log_weights: np.ndarray, good: float) -> list[Check]:
-    """Effective number, tail and largest of the weights (S,) of one density."""
+    """Checks the weights (S,) of one density: their effective number, their tail and the largest."""
     size, number_of, largest = len(log_weights), effective(log_weights), float(np.max(shares(log_weights)))
     threshold = khat_limit(size)
     finite = log_weights[np.isfinite(log_weights)]
-    # An impossible draw is a weight of 0, which is no matter of the tail.
+    # An impossible draw has weight 0, which says nothing about the upper tail.
     floor = finite.min() if len(finite) else 0.0
     tail = khat(np.maximum(log_weights, floor)) if len(finite) > size // 2 else math.inf
     low = "; the mean is that of a few draws, and too low where the peak was not met" if number_of < good else ""

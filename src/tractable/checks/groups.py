@@ -1,4 +1,4 @@
-"""How well the integrals over what groups have of their own are known."""
+"""How accurate the integrals over groups' own parameters are."""
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,15 @@ from tractable.data.rows import Members
 from tractable.tools.integrals import rule
 from tractable.tools.shared import ROUGHLY, compiled
 
-PLACES, GROUPS = 16, 512  # draws of θ and groups that are looked at, at most
-FINE, COARSE = 0.1, 0.5  # nats by which the log density's error may differ from draw to draw
+PLACES, GROUPS = 16, 512  # most draws of θ, and most groups, that are examined
+FINE, COARSE = 0.1, 0.5  # sd, in nats, of the log density's error over draws, up to which it is trust, and caution
 
 
 def look(learnt: Learnt) -> list[Check]:
-    """The integrals held against a finer rule's, at draws of θ; nothing of models without groups.
+    """Compares the integrals with a finer rule's at draws of θ; no check for models without groups.
 
-    What tilts the posterior is what the error of Σ_g log p(y_g | θ) differs by over its draws: their sd, in nats. Of a
-    point it is the error there.
+    An error of Σ_g log p(y_g | θ) tilts the posterior only as far as it differs between draws: the value is the error's
+    sd over draws, in nats. For a point it is the error itself.
     """
     model, data = learnt.model, learnt.data
     places = learnt.belief.positions if learnt.point is None else learnt.point[None]
@@ -31,15 +31,15 @@ def look(learnt: Learnt) -> list[Check]:
     errors = np.asarray(_errors(model, jnp.asarray(flat), some.rows), np.float64).sum(1) * data.size / some.size
     error = float(errors.std() if len(errors) > 1 else abs(errors[0]))
     verdict = "trust" if error <= FINE else "caution" if error <= COARSE else "reject"
-    sentence = f"nats by which a finer rule changes the log density, from draw to draw, by {some.size} groups"
+    sentence = f"nats by which a finer rule changes the log density (sd over draws), from {some.size} groups"
     if verdict != "trust":
-        sentence += ": given its rows, what a group has of its own is far from normal; take fewer numbers of each"
+        sentence += ": given its rows, a group's own parameters are far from normal; give each group fewer"
     return [Check("group integrals", error, verdict, sentence)]
 
 
 @compiled("model", if_few=ROUGHLY)
 def _errors(model: Model, positions: jax.Array, rows: tuple[jax.Array, Members]) -> jax.Array:
-    """(s, groups) of each log p(y_g | θ_s): a finer rule's less the rule's."""
+    """(s, groups) log p(y_g | θ_s) by a finer rule, minus that by the model's own rule."""
 
     def one(position: jax.Array) -> jax.Array:
         params = model.params(position)

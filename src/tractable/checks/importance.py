@@ -12,10 +12,10 @@ from tractable.tools.tree import Numbers
 
 
 class Weighed(NamedTuple):
-    """What S log weights say."""
+    """Diagnostics of S log weights."""
 
     khat: float  # shape of the weights' generalised Pareto tail (Vehtari et al. 2024); −inf where all are equal
-    threshold: float  # min(1 − 1/log₁₀ S, 0.7), up to which S draws can be relied on
+    threshold: float  # min(1 − 1/log₁₀ S, 0.7), the largest k̂ at which S draws can be relied on
     elbo: float  # mean log weight
     error: float  # its standard error
     bound: float  # log mean weight, the S-sample bound on log p(y)
@@ -30,7 +30,7 @@ def weigh(log_weights: Numbers) -> Weighed:
 
 
 def khat_limit(size: int) -> float:
-    """Up to which so many draws give importance sampling that can be relied on."""
+    """The largest k̂ at which importance sampling with ``size`` draws can be relied on."""
     return min(1 - 1 / math.log10(size), 0.7)
 
 

@@ -1,4 +1,4 @@
-"""Whether learning a ladder worked: how loose the bound is, which units say anything, how far q is from p(h | x)."""
+"""Whether learning a ladder worked: how loose the bound is, which units are used, how far q is from p(h | x)."""
 
 import functools
 import math
@@ -15,15 +15,15 @@ from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import HELD, bounds, coded
 
 PyTree = Any
-ACTIVE = 0.01  # Var_x E[h | x] above which a unit says something of x (Burda, Grosse & Salakhutdinov 2016, section 5.2)
-COLLAPSED = 0.1  # nats a row: h that costs less says nothing of x
-LOOSE = 1.0  # nats a row
-FEW, NONE = 10.0, 1.5  # effective draws of a row's weights
-SIGMAS = 2.58  # of a gap that is no chance, 99 %
+ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
+COLLAPSED = 0.1  # nats a row; if all layers together cost less, h says nothing about x
+LOOSE = 1.0  # nats a row that the bound may lose for "trust"
+FEW, NONE = 10.0, 1.5  # effective draws of a row's weights, at least, for trust and for caution
+SIGMAS = 2.58  # standard errors that chance explains, 99 %
 
 
 class Sight(NamedTuple):
-    """What a ladder does with some rows."""
+    """A ladder's bounds, weights and units on some rows."""
 
     elbo: float  # nats a row
     bound: float  # of ``samples`` draws, nats a row
@@ -54,7 +54,7 @@ def sight(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, draws: int
 
 
 def active_units(ladder: Ladder, params: PyTree, x: jax.Array, key: jax.Array, draws: int) -> list[int]:
-    """Of each layer, the units with Var_x E_q[h | x] > 0.01, without what averaging adds; any level counts."""
+    """Units in each layer with Var_x E_q[h | x] > 0.01 for any of their levels, Monte-Carlo variance subtracted."""
     units = sum(layer.seen for layer in ladder.layers[1:])
     together = int(np.clip(HELD // (4 * units * len(x)), 1, draws))
     spreads = zip(ladder.layers[1:], _spreads(ladder, together, params, x, key), strict=True)
@@ -71,7 +71,7 @@ def _spreads(ladder: Ladder, draws: int, params: PyTree, x: jax.Array, key: jax.
 
 
 def divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> np.ndarray:
-    """KL(q(h | x) ‖ p(h | x)) of every row in nats, (n,), by summing over all h; as many rows as fit."""
+    """KL(q(h | x) ‖ p(h | x)) in nats, (n,), by summing over all h; for as many rows as fit in memory."""
     count = jax.tree.leaves(ladder.causes)[0].shape[0]
     units = sum(layer.seen for layer in ladder.layers)
     return np.asarray(_divergence(ladder, params, x[: max(1, HELD // (4 * units * count))]))
@@ -89,15 +89,15 @@ def _divergence(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
 
 
 def judged(found: dict[str, Any], depth: int) -> list[Check]:
-    """What a posterior's numbers mean for trust.
+    """The checks of a learnt ladder.
 
-    The log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at ten, the bound of ``FEW``; at one and a
-    half a single draw carries the sum. The ELBO's gap is a property of q, not a fault of θ.
+    The log of a mean of K weights has an error of about √(1/K_eff) nats: 0.3 at K_eff = 10, the limit ``FEW``; at 1.5 a
+    single draw carries the sum. The ELBO's gap is a property of q, not a fault of θ.
     """
     settled, samples = bool(found["settled"]), found["samples"]
     gap, effective = found["bound"] - found["elbo"], found["weights' sample size"] * samples
     rising = "0 where the noisy bound of the last half shows no trend upward; more epochs= where it does"
-    lifted = f"nats a row that {samples} draws lift the ELBO by: at least so much of it is q's doing"
+    lifted = f"nats a row by which {samples} draws raise the ELBO: q costs it at least as much"
     if gap > LOOSE:
         lifted += "; compare models by log_evidence(), and a richer inference network narrows it"
     checks = [
@@ -121,7 +121,7 @@ def fine(good: bool) -> str:
 
 
 def sample_size_check(effective: float, samples: int) -> Check:
-    """How many of a row's weights count, in the median row."""
+    """Checks the effective share of a row's weights, in the median row."""
     said = f"share of {samples} draws of q that count, in the median row"
     if effective < FEW:
         said += f": q misses p(h | x); the bound is known to about {math.sqrt(1 / effective):.1f} nats a row"
@@ -150,7 +150,7 @@ def _units(found: dict[str, Any], depth: int) -> list[Check]:
 
 
 def held_out_check(gap: float, error: float, rows: int) -> Check:
-    """What rows that were not learnt from lose."""
+    """Checks how much lower the bound is on held-out rows."""
     chance = gap <= SIGMAS * error
     said = f"nats a row by which rows learnt from are likelier than {rows} held-out ones, ± {error:.2g}"
     if not chance:

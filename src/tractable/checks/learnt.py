@@ -1,4 +1,4 @@
-"""What was learnt, as methods, checks and results look at it: a ``Posterior`` without what it offers its user."""
+"""The result of a run as methods, checks and pages use it: a ``Posterior`` without the functions for its user."""
 
 import functools
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Learnt:
 
     @property
     def unconstrained(self) -> np.ndarray | None:
-        """(chain, draw, d) kept positions; of a q its independent draws."""
+        """(chain, draw, d) kept positions; for a fitted q, its independent draws."""
         return self.belief.positions
 
     @property
@@ -49,7 +49,7 @@ class Learnt:
 
     @property
     def weights(self) -> np.ndarray | None:
-        """(chain, draw), where draws do not count alike."""
+        """(chain, draw) weights of the draws; None where all count alike."""
         return self.belief.weights
 
     @property
@@ -59,7 +59,7 @@ class Learnt:
 
     @property
     def fitted(self) -> Fitted | None:
-        """φ of a q, and how it was come by."""
+        """φ of a q, and how it was fitted."""
         return self.belief if isinstance(self.belief, Fitted) else None
 
     @property
@@ -77,17 +77,17 @@ class Learnt:
 
     @property
     def count(self) -> int:
-        """Kept draws a chain."""
+        """Kept draws per chain."""
         return self.belief.count
 
     @property
     def thin(self) -> int:
-        """Steps a kept draw."""
+        """Steps per kept draw."""
         return self.belief.thin
 
     @property
     def cost(self) -> Cost:
-        """Gradients and log densities that the run evaluated, and a climb before it that began elsewhere."""
+        """Gradients and log densities that the run evaluated, with the gradients of any climb before it."""
         cost = self.method.cost(self.belief, self.found, self.data)
         return cost._replace(gradients=cost.gradients + self.found.get("gradients before", 0.0))
 
@@ -143,12 +143,12 @@ class Learnt:
         return self.diagnose(self.values)
 
     def diagnose(self, values: np.ndarray) -> Diagnosed:
-        """The same of what follows from the draws, (chain, draw, k)."""
+        """The same for values (chain, draw, k) computed from the draws."""
         if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
-            values = values[:, self.weights.all(0)]  # a cycle's exploring part is not a draw
+            values = values[:, self.weights.all(0)]  # weight 0: the exploring part of a cycle, which gives no draws
         return diagnose(values)
 
     @functools.cached_property
     def predicted_bias(self) -> bias.Predicted | None:
-        """What the step and the gradient's noise do to every marginal sd; None for methods without that bias."""
+        """How step size and gradient noise change every marginal sd; None for methods without that bias."""
         return self.method.predicted_bias(self)

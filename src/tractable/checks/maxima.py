@@ -1,10 +1,10 @@
-"""Whether a climb ended at a maximum: what every method that climbs from several starts looks at."""
+"""Whether a climb ended at a maximum: checks for all methods that climb from several starts."""
 
 from typing import Any
 
 from tractable.beliefs.check import Check
 
-FLAT = 1e-7  # of the largest eigenvalue, below which single precision cannot tell the least from 0
+FLAT = 1e-7  # share of the largest eigenvalue below which single precision cannot tell the least from 0
 
 
 def curvature(
@@ -15,8 +15,8 @@ def curvature(
     """The least eigenvalue of the information, where it was computed.
 
     Args:
-        ridge: a negative one of less than this share of the largest is taken for a flat ridge, and not for a saddle:
-            rounding, or draws, cannot tell them apart.
+        ridge: a negative least eigenvalue, if smaller than this share of the largest, counts as a flat ridge and not as
+            a saddle: rounding, or Monte-Carlo error, hides the difference.
     """
     if "eigenvalue" not in found:
         return []
@@ -28,7 +28,7 @@ def curvature(
 
 
 def agreement(found: dict[str, Any], starts: int, near: str, below: float) -> list[Check]:
-    """How many of several starts ended within ``near`` of the best, and how far ``below`` it the last did."""
+    """How many of several starts ended within ``near`` of the best, and how far ``below`` it the worst one did."""
     if starts == 1:
         return []
     same = found["starts that agree"]

@@ -1,4 +1,4 @@
-"""Whether the target moves a posterior's own draws: Hamiltonian Monte Carlo from them, and how their moments change."""
+"""Runs Hamiltonian Monte Carlo from a posterior's own draws; if their moments change, the draws were wrong."""
 
 import math
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from tractable.checks.target import Target
 PyTree = Any
 Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
-BLOCK = 8  # trajectories at a time; those of the first block find the step size, and are not counted
-KEPT = 2  # blocks after it, whose positions count
-LONGEST = 24  # leapfrog steps in a trajectory, at most
-ACCEPTED = 0.65  # mean acceptance that a step size must reach
-SMALLEST = 0.02  # step size, in the posterior's sds, below which the draws cannot be moved
+BLOCK = 8  # trajectories in a block; first blocks find the step size and do not count
+KEPT = 2  # later blocks, whose positions count
+LONGEST = 24  # most leapfrog steps in a trajectory
+ACCEPTED = 0.65  # mean acceptance below which the step size is halved
+SMALLEST = 0.02  # step size, in posterior sds, below which the draws cannot be moved
 
 
 class Moved(NamedTuple):
-    """What became of draws."""
+    """The draws after the moves."""
 
-    after: np.ndarray  # (t, c, d), trajectory by trajectory
+    after: np.ndarray  # (t, c, d), after each of t trajectories
     acceptance: float
 
     @property
     def usable(self) -> bool:
-        """Whether the draws moved as far as they should have."""
+        """Whether enough trajectories were accepted for the draws to have moved."""
         return self.acceptance >= 0.5
 
 
@@ -36,10 +36,10 @@ def move(
 ) -> Moved:  # fmt: skip
     """HMC from each of (c, d) draws, in coordinates in which the posterior under test has unit covariance.
 
-    ``root`` is a root (d, d) of its covariance, or (d,) sds, where there are too many numbers for more.
+    ``root`` is a root (d, d) of its covariance, or its sds (d,) where there are too many parameters for a matrix.
 
-    Were the draws the posterior's, the moves would leave their moments as they are; how the moments change says in
-    which direction they are wrong ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
+    Moves leave the moments of right draws as they are; a change shows in which direction the draws are wrong
+    ("targeted accuracy diagnostic", Wang, Kasprzak & Huggins 2023).
     """
     generator, full = np.random.default_rng(seed), root.ndim == 2
 
@@ -47,14 +47,14 @@ def move(
         return centre + (x @ root.T if full else x * root)
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with np.errstate(over="ignore", invalid="ignore"):  # far from where the draws lie
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the draws
             values, slopes = target.look(rows, place(x))
             return values, slopes @ root if full else slopes * root
 
     begin = np.linalg.solve(root, (draws - centre).T).T if full else (draws - centre) / root
     state = (begin, *look(begin))
     size = 1.2 * draws.shape[1] ** -0.25
-    while True:  # a block in which the step size is found; it is forgotten but for its end
+    while True:  # find the step size; each try starts at the draws, and only the last one's end is kept
         steps = max(3, min(longest, math.ceil(0.5 * math.pi / size)))
         blocks, state_after, rate = _moved(look, state, size, steps, generator)
         if rate >= ACCEPTED or size < SMALLEST:
@@ -70,9 +70,9 @@ def move(
 
 
 def _moved(look: Look, state: State, size: float, steps: int, generator: np.random.Generator) -> tuple:
-    """Positions after each of a block of trajectories (t, c, d), the last state, and the mean acceptance."""
+    """Positions (t, c, d) after each trajectory of a block, the last state, and the mean acceptance."""
     positions, rates = [], []
-    for _ in range(BLOCK):  # trajectories that diverge overflow, and are refused
+    for _ in range(BLOCK):  # diverging trajectories overflow and are rejected
         x, value, slope = state
         momentum = generator.standard_normal(x.shape)
         step = size * generator.uniform(0.8, 1.2, (len(x), 1))

@@ -1,7 +1,7 @@
-"""What is looked at of a network: whether what it predicts is the same from run to run, and under the target's moves.
+"""Checks of networks: whether predictions agree from run to run, and stay the same when the target moves the draws.
 
-Weights can be exchanged and mirrored, so that chains and fits that agree in everything they predict agree in no single
-weight. The verdict is of predictions.
+Units can be exchanged and mirrored, so chains and fits that agree in every prediction need not agree in a single
+weight. The verdict is therefore about predictions.
 """
 
 import math
@@ -19,23 +19,23 @@ from tractable.checks.target import Target, gradient_work
 from tractable.core import Data
 
 PyTree = Any
-MOVED = 2000  # weights up to which draws are moved
-WALKERS = 64
-LAST = 8  # trajectories whose ends are looked at
-STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where that is what can be afforded
-STEP = 2.5e5  # operations that one step of a climb takes at least, however small: 50 µs
-SEEN = 1000  # rows on file by which work is counted
-DRAWS = 200  # a chain, by which it is judged
-NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # of R-hat
+MOVED = 2000  # most weights for which draws are moved
+WALKERS = 64  # draws moved
+LAST = 8  # last trajectories, whose ends are compared with the draws
+STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where no more can be afforded
+STEP = 2.5e5  # operations counted for each step of a fit besides its gradients: 50 µs
+SEEN = 1000  # rows of data on file from which the work of a gradient is measured
+DRAWS = 200  # most draws of a chain used for R-hat
+NINE_IN_TEN, MIXED, APART = 0.9, 1.05, 1.2  # quantile of the rows' R-hat; its limits for trust and for caution
 AGREE, MOVES = "predictions agree", "predictions moved"
 
 
 def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
-    """Draws of the weights, by weight, and the model that predicts."""
+    """Draws of the network's weights, resampled where they are weighted, and the model that predicts from them."""
     belief, model = learnt.belief, learnt.method.predictive(learnt.model, learnt.belief)
     if belief.positions is None:
         return Side(model, np.asarray(belief.position)[None])
-    flat = np.asarray(belief.positions[chains]).swapaxes(0, 1)  # (draw, chain, d): evenly over chains and time
+    flat = np.asarray(belief.positions[chains]).swapaxes(0, 1)  # (draw, chain, d): even spacing then covers all chains
     flat = flat.reshape(-1, flat.shape[-1])
     if belief.weights is not None:
         weights = belief.weights[chains].T.ravel().astype(np.float64)
@@ -47,13 +47,13 @@ def side_of(learnt: Learnt, chains: slice = slice(None)) -> Side:
 def look(
     learnt: Learnt, thorough: bool, allowed: float, share: float, again: Callable[[], Learnt], by_rows: bool
 ) -> list[Check]:
-    """Two halves of the chains, or two fits, held against one another; and the draws, moved by the target.
+    """Compares predictions: of two halves of the chains, or of two fits; and of the draws before and after moves.
 
     Args:
-        thorough: whether it may take what it takes.
-        allowed, share: operations that may be spent, and what of the run's own besides.
-        again: the same run from another seed.
-        by_rows: whether predictions are judged by rows kept out too.
+        thorough: lifts the limit on work.
+        allowed, share: operations that may be spent, or this share of the run's own work where that is more.
+        again: repeats the run from another seed.
+        by_rows: whether held-out rows judge the predictions too.
     """
     data = learnt.data
     if data is None or not can_be_compared(learnt.model, data):
@@ -71,11 +71,11 @@ def look(
         what = "this fit and one from another seed"
         out.append(_agree(side_of(learnt), side_of(again()), given, seed, what, "let it climb on (steps=, epochs=)"))
     else:
-        sentence = "one fit says nothing of what another would predict; verify='thorough' makes another"
+        sentence = "one fit does not tell what another would predict; verify='thorough' makes another"
         out.append(Check(AGREE, math.nan, "caution", sentence))
     out += _moved(learnt, data, given, allowed / work, seed)
     if learnt.chains == 1 and out[-1].name != MOVES and not by_rows:
-        sentence = "nothing looked at says that what fits agree on is right: give rows kept out (held_out=)"
+        sentence = "fits may agree on wrong predictions, and no check here can tell: give held-out rows (held_out=)"
         out.append(Check("verified", math.nan, "caution", sentence))
     return out
 
@@ -88,22 +88,22 @@ def _agree(first: Side, second: Side, given: PyTree, seed: int, what: str, remed
 
 
 def _mixed(learnt: Learnt, data: Data) -> Check:
-    """Whether chains explored what they predict: R-hat of log p(y | x, θ) of rows, which swapped units leave as it is.
+    """Whether the chains explored the same predictions: R-hat of rows' log p(y | x, θ); swapping units leaves it as is.
 
-    Chains that stay where they began are an ensemble of so many networks, however alike they predict.
+    Chains that stay where they began are only an ensemble of as many networks, however alike their predictions.
     """
     chains: Any = learnt.belief.positions
     kept = np.unique(np.linspace(0, chains.shape[1] - 1, min(DRAWS, chains.shape[1])).astype(int))
     rhat = diagnose(log_likelihoods(learnt.model, np.asarray(chains[:, kept]), data)).rhat
     worst = float(np.quantile(np.where(np.isnan(rhat), np.inf, rhat), NINE_IN_TEN, method="higher"))
     verdict = "trust" if worst <= MIXED else "caution" if worst <= APART else "reject"
-    sentence = "R-hat of what chains make of the rows, nine rows in ten below it; 1 where they explored the same"
+    sentence = "R-hat of the rows' log likelihood, nine rows in ten below it; 1 where chains explored the same"
     remedy = ": as an ensemble they may predict well; draw more, or thin="
     return Check("predictions mix", worst, verdict, sentence if verdict == "trust" else sentence + remedy)
 
 
 def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
-    """Whether Hamiltonian trajectories from the draws change what they predict."""
+    """Whether Hamiltonian trajectories from the draws change the predictions."""
     side = side_of(learnt)
     if side.model is not learnt.model or learnt.model.space.size > MOVED or not data.resident:
         return []
@@ -112,19 +112,19 @@ def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: i
         return []
     begin = side.some(WALKERS).positions.astype(np.float64)
     chains: Any = learnt.belief.positions
-    sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains, which may mirror one another
+    sds = np.sqrt(np.asarray(chains, np.float64).var(1).mean(0))  # within chains: one may mirror another
     if not np.all(sds > 0):
         return []
     moved = moves.move(Target(learnt.model), data.arrays(), begin, begin.mean(0), sds, seed, longest=steps[0])
     if not moved.usable:
-        sentence = "of the draws could be moved by the target: they lie where it is steep, so q is no stand-in for it"
-        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories taken; too few {sentence}")]
+        sentence = "too few to compare: the draws lie where the target is steep, so q does not stand for it"
+        return [Check(MOVES, moved.acceptance, "caution", f"share of trajectories accepted, {sentence}")]
     after = moved.after[-LAST:].reshape(-1, begin.shape[1])
     found = agreement(Side(learnt.model, begin), Side(learnt.model, after), given, seed)
     verdict = found.verdict()
-    sentence = "total variation between the predictions of the draws and of those moved by the target; 0 of right ones"
+    sentence = "total variation between predictions before and after the target moved the draws; 0 where they are right"
     if verdict != "trust":
-        sentence += ": use NUTS or SGLD, or calibrate on rows kept out"
+        sentence += ": use NUTS or SGLD, or calibrate on held-out rows"
     return [Check(MOVES, found.distance, verdict, sentence)]
 
 

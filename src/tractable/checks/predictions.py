@@ -1,6 +1,6 @@
 """Whether predictions can be trusted where parameters cannot: a network's weights are not identified, its output is.
 
-Two sides are compared by the distributions that they predict for the same rows, and one side with rows kept out.
+Two sides are compared by the distributions that they predict for the same rows; one side is held against held-out rows.
 """
 
 from typing import Any, NamedTuple
@@ -17,17 +17,17 @@ from tractable.models.censoring import censors
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-ROWS = 100  # at which two sides are compared
-CLOSE = 10_000  # of data on file, from which they are taken
-HELD = 1000  # rows kept out that are looked at
-DRAWS = 100  # of the weights, of a side
-# The total variation between two normals whose means are 0.2 sd apart, or whose sds are as 4 to 5: 0.08 and 0.11.
+ROWS = 100  # most rows at which two sides are compared
+CLOSE = 10_000  # first rows of data on file, from which they are taken
+HELD = 1000  # most held-out rows scored
+DRAWS = 100  # most draws of the weights used, per side
+# The total variation between two normals is 0.08 if their means are 0.2 sd apart, 0.11 if their sds are as 4 to 5.
 ALIKE, UNLIKE = 0.08, 0.24
-LEVEL = 0.9
-TIE = 2 / DRAWS  # nats within which two data are as dense, as those of one class are but for the draw left out
-SIGMAS = 2.58  # of what is no chance, 99 %
-COVERED, MISSED = 0.05, 0.15  # by which coverage may be off, besides chance: of trust, of caution
-SURPRISE, SURPRISED = 0.1, 0.5  # nats a row, likewise
+LEVEL = 0.9  # probability of the densest region, whose coverage is checked
+TIE = 2 / DRAWS  # nats within which densities tie: for data of one class they differ by the left-out draw alone
+SIGMAS = 2.58  # standard errors that chance explains, 99 %
+COVERED, MISSED = 0.05, 0.15  # error of the coverage, beyond chance, up to which it is trust, and caution
+SURPRISE, SURPRISED = 0.1, 0.5  # the same of the surprise, nats a row
 
 
 class Side(NamedTuple):
@@ -37,7 +37,7 @@ class Side(NamedTuple):
     positions: np.ndarray
 
     def some(self, count: int) -> "Side":
-        """So many of them, evenly; of fewer each again and again."""
+        """``count`` of the draws, evenly spaced; repeated in turn where there are fewer."""
         index = np.linspace(0, len(self.positions) - 1, count).round().astype(int)
         if count > len(self.positions):
             index = np.arange(count) % len(self.positions)
@@ -47,7 +47,7 @@ class Side(NamedTuple):
 class Agreement(NamedTuple):
     """How far apart two predictive distributions are, as a mean over rows."""
 
-    distance: float  # total variation, ½ ∫ |p₁(y | x) − p₂(y | x)| dy, less what so few draws make of equals
+    distance: float  # total variation, ½ ∫ |p₁(y | x) − p₂(y | x)| dy, less the distance made by chance
     error: float  # its standard error over rows
 
     def verdict(self) -> str:
@@ -57,16 +57,16 @@ class Agreement(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What predictions make of m rows kept out."""
+    """How well m held-out rows are predicted."""
 
     log_densities: np.ndarray  # (m,) log p(y* | x)
-    expected: np.ndarray  # (m,) their mean, were the predictions right
-    variance: np.ndarray  # (m,) and variance
-    covered: np.ndarray  # (m,) the share of p(y | x) that is denser than y*
+    expected: np.ndarray  # (m,) their mean if the predictions were right
+    variance: np.ndarray  # (m,) their variance if the predictions were right
+    covered: np.ndarray  # (m,) the mass of p(y | x) at values denser than y*
 
 
 def can_be_compared(model: Model, data: Data | None) -> bool:
-    """Whether a row's prediction is one distribution, whose data can be drawn."""
+    """Whether the prediction for a row is one distribution, from which data can be drawn."""
     if data is None or model.likelihood is None or model.local is not None:
         return False
     theta = jax.eval_shape(model.example, jax.random.key(0))
@@ -75,7 +75,7 @@ def can_be_compared(model: Model, data: Data | None) -> bool:
 
 
 def inputs(data: Data, most: int = ROWS) -> PyTree:
-    """What ``most`` rows of the data, evenly, are predicted from; a leading axis of 1 where they look at nothing."""
+    """The inputs of at most ``most`` rows of the data, evenly spaced; None where predictions take no inputs."""
     if data.given is None:
         return None
     some = data if data.resident else data.take(slice(0, CLOSE))
@@ -85,12 +85,12 @@ def inputs(data: Data, most: int = ROWS) -> PyTree:
 
 
 def agreement(first: Side, second: Side, given: PyTree, seed: int) -> Agreement:
-    """The mean total variation between what two sides predict.
+    """The mean total variation between two sides' predictions.
 
         E_{y ~ (p₁ + p₂)/2} |p₁(y) − p₂(y)| / (p₁(y) + p₂(y)),     p(y) = mean over draws of p(y | θ, x)
 
-    y is drawn from every draw, which is left out of its own side's mean. As many draws of one distribution, dealt to
-    two sides, lie apart by chance: that distance is found from the draws of both, dealt anew, and taken off.
+    Every draw of the weights makes one y, and is left out of its side's mean for that y. Two sides differ by chance
+    even if they are draws of one distribution: that distance, found by dealing all draws anew, is subtracted.
     """
     count = min(DRAWS, len(first.positions), len(second.positions))
     first, second = first.some(count), second.some(count)
@@ -101,11 +101,11 @@ def agreement(first: Side, second: Side, given: PyTree, seed: int) -> Agreement:
 
 
 def _compared(tables: np.ndarray, generator: np.random.Generator) -> Agreement:
-    """From log p(y_i | θ_j, x) of every row, (row, i, j); the first half of either index is the first side's."""
+    """The agreement from log p(y_i | θ_j, x), (row, i, j); the first halves of i and j are the first side's."""
     size = tables.shape[1]
     sides = np.arange(size) < size // 2
     count = size // 2
-    parts = count // 2, count - count // 2  # as many of either side, so that what is dealt differs by chance alone
+    parts = count // 2, count - count // 2  # as many of either side, so that the dealt halves differ by chance alone
     dealt = np.concatenate([generator.permutation(np.arange(count) < part) for part in parts])
     found, chance = _distances(tables, sides), _distances(tables, dealt)
     differences = found - chance
@@ -113,11 +113,11 @@ def _compared(tables: np.ndarray, generator: np.random.Generator) -> Agreement:
 
 
 def _distances(tables: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """(row,) total variation between draws of either side."""
+    """(row,) total variation between the draws in ``sides`` and the others."""
     own = np.where(np.eye(len(sides), dtype=bool), -np.inf, tables)
     halves = []
     for side in (sides, ~sides):
-        counts = side.sum() - side  # of every y, draws of this side that did not make it
+        counts = side.sum() - side  # for each y, draws of this side other than the one that made it
         with np.errstate(divide="ignore", invalid="ignore"):
             halves.append(np.logaddexp.reduce(own[:, :, side], axis=2) - np.log(counts))
     total = np.logaddexp(*halves)
@@ -127,7 +127,7 @@ def _distances(tables: np.ndarray, sides: np.ndarray) -> np.ndarray:
 
 
 def scored(side: Side, data: Data, seed: int) -> Scored:
-    """What the average over the draws makes of rows kept out, beside data drawn from itself."""
+    """Scores held-out rows by the prediction averaged over draws, beside data drawn from that prediction."""
     side = side.some(DRAWS)
     index = np.unique(np.linspace(0, data.size - 1, min(HELD, data.size)).astype(int))
     rows = data.take(index)
@@ -150,7 +150,7 @@ def scored(side: Side, data: Data, seed: int) -> Scored:
 
 
 def log_likelihoods(model: Model, positions: np.ndarray, data: Data) -> np.ndarray:
-    """log p(y_n | x_n, θ) of (chain, draw, d) positions at some of the rows, (chain, draw, row)."""
+    """(chain, draw, row) log p(y_n | x_n, θ) at positions (chain, draw, d), for some of the rows."""
     some = data if data.resident else data.take(slice(0, CLOSE))
     rows = some.alike(ROWS)
     index = np.unique(np.linspace(0, rows.size - 1, min(ROWS, rows.size)).astype(int))
@@ -159,19 +159,19 @@ def log_likelihoods(model: Model, positions: np.ndarray, data: Data) -> np.ndarr
 
 
 def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
-    """Whether rows kept out are as likely as the predictions expect, and lie as often in what they hold likely."""
+    """Whether held-out rows are as likely as the predictions expect, and lie as often in their densest region."""
     found = scored(side, data, seed)
     count = len(found.log_densities)
     surprise = float(np.mean(found.expected - found.log_densities))
     error = float(np.sqrt(found.variance.sum()) / count)
     excess = abs(surprise) - SIGMAS * error
-    sentence = f"nats a row by which {count} rows kept out are less likely than their predictions expect, ± {error:.2g}"
+    sentence = f"nats a row by which {count} held-out rows are less likely than their predictions expect, ± {error:.2g}"
     verdict = "trust" if excess <= SURPRISE else "caution" if excess <= SURPRISED else "reject"
     if verdict != "trust":
         sentence += ": predictions are too " + ("sure" if surprise > 0 else "cautious") + "; calibrate them"
     share = float(np.mean(found.covered <= LEVEL))
     off = abs(share - LEVEL) - SIGMAS * float(np.sqrt(LEVEL * (1 - LEVEL) / count))
-    covers = f"share of {count} rows kept out that lie in the densest {100 * LEVEL:g} % of what is predicted for them"
+    covers = f"share of {count} held-out rows that lie in the densest {100 * LEVEL:g} % of their predictions"
     grade = "trust" if off <= COVERED else "caution" if off <= MISSED else "reject"
     if grade != "trust":
         covers += ": predictions are too " + ("narrow" if share < LEVEL else "wide") + "; calibrate them"
@@ -194,7 +194,7 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
 
 @compiled("model", if_few=ROUGHLY)
 def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log p(y | x) of every row, (row,), and of a y drawn from every draw, (row, draw), by the others."""
+    """(row,) log p(y | x) of every row; (row, draw) that of a y made by each draw, predicted by the other draws."""
     count = positions.shape[0]
     censored = censors(model, given)
 

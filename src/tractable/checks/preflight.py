@@ -1,4 +1,4 @@
-"""What is checked before anything runs, in sentences."""
+"""Checks of a model and its data before anything runs; errors are sentences."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from tractable.tools.shared import ROUGHLY, compiled
 from tractable.tools.words import listing, nearest
 
 PyTree = Any
-SHOWN = 12  # numbers of a row in a sentence
+SHOWN = 12  # most numbers of a row shown in a message
 
 
 @compiled("model", if_few=ROUGHLY)
@@ -30,7 +30,7 @@ def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> t
 
 
 def check(model: Model, data: Data | None) -> None:
-    """Raise the first thing that is wrong with a model on its data, a ModelError or a DataError."""
+    """Raise a ModelError or DataError for the first thing that is wrong with a model on its data."""
     if data is None and model.likelihood is not None:
         raise DataError("This model has a likelihood, so it needs data: infer(model, Data(y), ...).")
     if data is not None and model.likelihood is None:
@@ -58,12 +58,12 @@ def check(model: Model, data: Data | None) -> None:
 def _check_shapes(
     model: Model, seen: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, precision: Any
 ) -> None:
-    """What looks at no number of the data, once for all data of one shape: tracing a model takes a while.
+    """Checks that need only shapes; run once for all data of one shape, since tracing a model takes a while.
 
     Args:
         seen: whether there are data.
-        leaves, structure: of their row; no leaves where they are empty.
-        precision: of a real number, on which types depend too.
+        leaves, structure: of one row; no leaves where the data are empty.
+        precision: type of a real number, on which result types depend.
     """
     params = jax.eval_shape(model.example, jax.random.key(0))
     with naming("The prior" if seen else "The log density", params):
@@ -75,7 +75,7 @@ def _check_shapes(
 
 @contextlib.contextmanager
 def naming(subject: str, params: PyTree, x: PyTree = None) -> Iterator[None]:
-    """A sentence for a ``KeyError`` of a function of parameters, and of inputs by name, where it asks for neither."""
+    """Turn a function's ``KeyError`` for a name that is no parameter and no input into a sentence."""
     try:
         yield
     except KeyError as error:
@@ -159,7 +159,7 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
 
 
 def _check_support(model: Model, data: Data) -> None:
-    """Every row lies in the support that the likelihood has at the middle of the parameters' space."""
+    """Check that every row lies in the likelihood's support, at the middle of the parameters' space."""
     position = np.zeros(model.space.size, jnp.result_type(float))
     for start in range(0, data.size, CHUNK):
         rows = jax.tree.map(lambda a, s=start: a[s : s + CHUNK], data.rows)
@@ -184,14 +184,14 @@ def _check_support(model: Model, data: Data) -> None:
 
 
 def _base(distribution: Distribution) -> Any:
-    """The distribution of single numbers, where several of them are one datum."""
+    """The distribution of a single number, where a datum has several."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution
 
 
 def _shown(base: Any, row: PyTree) -> str:
-    """A row in a sentence; of many numbers the first that is outside."""
+    """A row for a message; of many numbers, the first one outside the support."""
     if sum(np.size(leaf) for leaf in jax.tree.leaves(row)) <= SHOWN:
         return str(jax.tree.map(lambda a: a.tolist(), row))
     outside = np.zeros(0) if not isinstance(row, np.ndarray) else ~np.asarray(base.support(row))
@@ -221,9 +221,9 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 
 
 def _fixed(distribution: Distribution) -> bool:
-    """Whether the support is the same whatever the parameters: others are checked by their density."""
+    """Whether the support is the same whatever the parameters; other supports are checked through the density."""
     distribution = _base(distribution)
-    # numpyro computes a support that depends on the parameters by a property; these too, though theirs does not.
+    # In numpyro a support that depends on parameters is a property; in these classes it is one but does not depend.
     names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits", "Censored")
     support = inspect.getattr_static(type(distribution), "support", None)
     return type(distribution).__name__ in names or not isinstance(support, property)

@@ -24,7 +24,7 @@ def rank(truth: np.ndarray, draws: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def rescaled(ranks: np.ndarray, draws: int, onto: int, rng: np.random.Generator) -> np.ndarray:
-    """Ranks among so many draws as ranks on 0 … ``onto``, uniform where they were.
+    """Ranks among ``draws`` draws as ranks on 0 … ``onto``; uniform ranks stay uniform.
 
     ⌊(onto + 1) (r + U) / (draws + 1)⌋ with U uniform on [0, 1): r + U is uniform on [0, draws + 1).
     """
@@ -34,7 +34,7 @@ def rescaled(ranks: np.ndarray, draws: int, onto: int, rng: np.random.Generator)
 
 
 def evenly(weights: np.ndarray, count: int) -> np.ndarray:
-    """(count,) which of n draws (n,) of such weights to keep: one for each equal part of the weight, from its middle.
+    """(count,) indices of the draws to keep, of n with ``weights`` (n,): the middle one of each equal part of the sum.
 
     >>> evenly(np.ones(6), 3).tolist()
     [1, 3, 5]
@@ -48,7 +48,7 @@ class Band(NamedTuple):
 
     lower: np.ndarray  # (L,) shares
     upper: np.ndarray
-    coverage: float  # of all L at once; at least what was asked for
+    coverage: float  # probability for all L at once; at least the level asked for
 
 
 def ecdf(ranks: np.ndarray, draws: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def ecdf(ranks: np.ndarray, draws: int) -> np.ndarray:
 
 
 def band(runs: int, draws: int, level: float = 0.95) -> Band:
-    """Limits that the ECDF of uniform ranks leaves nowhere with probability ≥ ``level``.
+    """Limits between which the whole ECDF of uniform ranks lies with probability ≥ ``level``.
 
     At every i the counts whose two tails under Binomial(n, i/(L + 1)) both exceed γ/2, with the largest γ that allows
     the level: simultaneous, exact in finite samples (Säilynoja, Bürkner & Vehtari 2022, section 2).
@@ -75,13 +75,13 @@ def p_value(ranks: np.ndarray, draws: int) -> float:
     """How often uniform ranks (n,) on 0 … L have an ECDF at least as far out as these, exactly.
 
     p = P(γ ≤ γ_observed), γ = 2 min_i min(P(X_i ≤ N_i), P(X_i ≥ N_i)), X_i ~ Binomial(n, i/(L + 1)). It is below α
-    where, and only where, the ECDF leaves the band of level 1 − α.
+    if and only if the ECDF leaves the band of level 1 − α.
     """
     runs = len(ranks)
     counts, tails = np.rint(runs * ecdf(ranks, draws)).astype(int), _tails(runs, draws)
     furthest = float(np.min(tails[np.arange(draws), counts]))
     outside = 1 - _inside(tails > furthest, runs, draws)
-    # Of very small ones rounding leaves nothing: the event contains one tail, and is a union of 2 L.
+    # Rounding swallows very small values. Exact bounds: the event contains one tail, and is a union of 2 L.
     return float(np.clip(outside, furthest, min(1.0, 2 * draws * furthest)))
 
 
@@ -115,16 +115,16 @@ def _inside(allowed: np.ndarray, runs: int, draws: int) -> float:
 
 
 class Shape(NamedTuple):
-    """The normal error that explains ranks best; standard errors beside the estimates."""
+    """The normal error that explains the ranks best, with standard errors."""
 
-    sd_ratio: float  # of the draws to the right posterior; below 1 too narrow, ∪
+    sd_ratio: float  # sd of the draws over the right posterior's; below 1 too narrow, ∪
     sd_error: float  # of log sd_ratio
-    bias: float  # mean of the draws less the right one, in the right posterior's sds; above 0 too high
+    bias: float  # mean of the draws minus the right mean, in the right posterior's sds; above 0 too high
     bias_error: float
-    even_error: float  # of log sd_ratio where ranks are uniform, which tells whether it is off
+    even_error: float  # of log sd_ratio if ranks were uniform, by which it is tested
 
     def off(self, errors: float | int) -> tuple[bool, bool]:
-        """Whether the sd, and the bias, are off by so many standard errors."""
+        """Whether the sd, and the bias, are off by more than ``errors`` standard errors."""
         sd_error = min(self.sd_error, self.even_error)  # where nearly all ranks are 0 or L, s itself is hardly known
         return abs(math.log(self.sd_ratio)) > errors * sd_error, abs(self.bias) > errors * self.bias_error
 
@@ -134,8 +134,8 @@ def shape(ranks: np.ndarray, draws: int) -> Shape:
 
         P(r) = ∫ Binomial(r; L, Φ(v)) s φ(b + s v) dv,    draws ~ N(b, s²) where N(0, 1) is right
 
-    b = 0 and s = 1 give uniform ranks; s is in 0.05 … 20, |b| ≤ 20. Where errors vary from data to data b is their
-    average, and s falls where b varies.
+    b = 0 and s = 1 give uniform ranks; s is in 0.05 … 20, |b| ≤ 20. If the error varies from data set to data set, b is
+    the average bias, and a varying bias lowers s.
     """
     shares = np.bincount(ranks, minlength=draws + 1) / len(ranks)
 

@@ -16,9 +16,9 @@ ORDER = ("trust", "caution", "reject")
 class Report(NamedTuple):
     """The worst verdict of the checks, and the checks.
 
-    "trust": nothing that was looked at speaks against it; the checks say what that was.
-    "caution": it is usable for what the check says (predictions, a point, an ordering), not as a posterior. "reject":
-    it is not to be used as a posterior; the check says what to do. A point is judged as a point.
+    "trust": no check speaks against the result; the checks say what was examined.
+    "caution": usable for what the check says (predictions, a point, an ordering), but not as a posterior.
+    "reject": not to be used as a posterior; the check says what to do. A point is judged as a point.
     """
 
     verdict: str
@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
 
 def judge(posterior: Learnt) -> Report:
-    """The report of a posterior: its method's checks, and whether it came to its end."""
+    """The report of a posterior: its method's checks, those of its verification, and whether the run finished."""
     if posterior.is_point or posterior.count:
         checks = [*posterior.method.checks(posterior), *posterior.looked]
     elif isinstance(posterior.belief, Moments):
@@ -42,7 +42,7 @@ def judge(posterior: Learnt) -> Report:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
         checks.append(
-            Check("interrupted", posterior.count, "caution", "draws a chain there were when the run was stopped")
+            Check("interrupted", posterior.count, "caution", "draws per chain had been kept when the run was stopped")
         )
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
@@ -60,13 +60,13 @@ def worst(checks: Iterable[Check]) -> str:
 
 
 def with_checks(report: Report, more: Iterable[Check]) -> Report:
-    """The report with some checks more."""
+    """The report with more checks added."""
     checks = (*report.checks, *more)
     return Report(worst(checks), checks, report.title)
 
 
 def moment_checks(belief: Moments) -> list[Check]:
-    """What running moments alone can say: whether the chains' means agree."""
+    """The one check that running moments allow: whether the chains' means agree."""
     mass = belief.counts if belief.totals is None else belief.totals
     mass, means, squares = (np.asarray(m, np.float64) for m in (mass, belief.means, belief.squares))
     within = (squares / mass[:, None]).mean(0)
@@ -76,7 +76,7 @@ def moment_checks(belief: Moments) -> list[Check]:
 
 
 def number(value: float | int) -> str:
-    """Four digits, without noise."""
+    """A number to four significant digits."""
     if value != value:
         return "n/a"
     if float(value).is_integer() and abs(value) < 1e7:

@@ -1,4 +1,4 @@
-"""The posterior's numbers by another way: adaptive importance sampling from where the posterior is and might be."""
+"""A second estimate of the posterior's moments: adaptive importance sampling around its draws and other modes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,21 +11,21 @@ from tractable.checks.importance import khat
 from tractable.checks.target import Target
 
 PyTree = Any
-FREEDOM = 4.0  # degrees of the t's from which places are drawn
-KERNELS = 30  # local t's of the last rounds
-LOW = 6  # numbers up to which local and very wide proposals help
+FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
+KERNELS = 30  # local t's in every round but the first
+LOW = 6  # most parameters for which local and very wide proposals help
 
 
 class Proposal(NamedTuple):
-    """A multivariate t."""
+    """A multivariate t in a mixture."""
 
     centre: np.ndarray  # (d,)
     root: np.ndarray  # (d, d)
-    share: float
+    share: float  # its weight in the mixture
 
 
 class Reweighed(NamedTuple):
-    """Places, and how much each counts."""
+    """Places with importance weights."""
 
     positions: np.ndarray  # (n, d)
     weights: np.ndarray  # (n,) sum to 1
@@ -34,7 +34,7 @@ class Reweighed(NamedTuple):
     khat: float
 
     def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, its error, sd, the error of its logarithm, of values (n, k), by the delta method."""
+        """Of values (n, k): mean, its standard error, sd, standard error of log sd; errors by the delta method."""
         w = self.weights[:, None]
         mean = np.sum(w * values, 0)
         away = values - mean
@@ -47,21 +47,21 @@ class Reweighed(NamedTuple):
 def reweigh(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], count: int, seed: int
 ) -> Reweighed | None:
-    """Importance sampling in four rounds, each from t's fitted to the weights of those before (Cappé et al. 2004).
+    """Importance sampling in four rounds; each draws from t's fitted to the earlier ones (Cappé et al. 2004).
 
-    All rounds count, weighed against the mixture of all (Veach & Guibas 1995; Cornuet et al. 2012).
+    Places of all rounds are weighted against the mixture of all proposals (Veach & Guibas 1995; Cornuet et al. 2012).
 
     Args:
-        centre, root: of the posterior under test: mean (d,) and a root of its covariance.
-        modes: maxima that were found, visited or not.
-        count: places a round; there are four rounds.
+        centre, root: mean (d,) of the posterior under test, and a root of its covariance.
+        modes: maxima that the climbs found, visited by the posterior or not.
+        count: places in each round.
     """
     generator = np.random.default_rng(seed)
     size = len(centre)
     proposals = _first(centre, root, modes, size)
     positions, densities = np.zeros((0, size)), np.zeros(0)
     drawn_from: list[list[Proposal]] = []
-    by_round = np.zeros((0, 0))  # (rounds, places) log densities of what each round was drawn from
+    by_round = np.zeros((0, 0))  # (rounds, places) log density of each place under each round's proposals
     for round_ in range(4):
         new = _drawn(generator, proposals, count)
         positions = np.concatenate([positions, new])
@@ -93,9 +93,9 @@ def _next(
     generator: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, modes: Sequence[Mode],
     before: list[Proposal],
 ) -> list[Proposal]:  # fmt: skip
-    """t's around the weighted places: one of their mean and covariance, and in few dimensions local ones."""
+    """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too."""
     size, count = positions.shape[1], len(positions)
-    # Weights above the square root of their number's share would make one place the whole answer.
+    # No weight counts for more than 1/(2 √count) of the sum: one place would become the whole answer.
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
     clipped = np.minimum(finite, cut)
@@ -127,7 +127,7 @@ def _shared(found: list[Proposal]) -> list[Proposal]:
 
 def _drawn(generator: np.random.Generator, proposals: list[Proposal], count: int) -> np.ndarray:
     size = len(proposals[0].centre)
-    # Stratified: each proposal's number of places is its share, up to one.
+    # Stratified: each proposal gets its share of the places, give or take one.
     edges = np.floor(np.cumsum([p.share for p in proposals]) * count + generator.random()).astype(int)
     counts = np.diff(np.concatenate([[0], np.minimum(edges, count)]))
     counts[0] += count - counts.sum()
@@ -143,7 +143,7 @@ def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarr
     """(n,) log density of the mixture of t's."""
     size = positions.shape[1]
     constant = gammaln((FREEDOM + size) / 2) - gammaln(FREEDOM / 2) - size / 2 * np.log(FREEDOM * np.pi)
-    shared: dict[int, list[Proposal]] = {}  # local ones differ in their centres alone
+    shared: dict[int, list[Proposal]] = {}  # by root: local proposals differ in their centres alone
     for p in proposals:
         shared.setdefault(id(p.root), []).append(p)
     logs = []
@@ -158,7 +158,7 @@ def _log_proposals(proposals: list[Proposal], positions: np.ndarray) -> np.ndarr
 
 
 def _log_mixture(by_round: np.ndarray) -> np.ndarray:
-    """(n,) log density of what all places together were drawn from."""
+    """(n,) log density of the mixture of all rounds' proposals."""
     return _log_sum(by_round) - np.log(len(by_round))
 
 
@@ -169,5 +169,5 @@ def _log_sum(logs: np.ndarray) -> np.ndarray:
 
 
 def _khat(log_weights: np.ndarray) -> float:
-    # A place of no density has weight zero, which is no tail.
+    # A place where the density is zero has weight zero, and says nothing about the tail.
     return khat(log_weights[np.isfinite(log_weights)])

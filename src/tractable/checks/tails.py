@@ -1,4 +1,4 @@
-"""Whether a density falls on every ray and along every valley: else there is no posterior, or no maximum."""
+"""Whether a density falls along every ray and every valley: if not, there is no posterior, or no maximum."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ from tractable.beliefs.check import Check
 from tractable.checks.target import Target
 
 PyTree = Any
-RAYS = 60  # half of them along the directions in which the posterior is widest and narrowest
+RAYS = 60  # at most half of them along principal axes of the posterior, the widest and narrowest included
 RADII = np.array([0.0, 1e4, 1e5])  # in the posterior's sds
-SLOWEST = -0.9  # d log p / d log r of a density that has mass without end along a ray is −1 or more
-SEEN = 100.0  # nats below what was found, under which a plateau is never met
-NARROW = 24  # numbers up to which valleys are followed
-AWAY = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # sds of one number to which they are
-NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # to which at least, where digits end there and where not; to which all
-NEWTON = 3  # steps of the other numbers at each
+SLOWEST = -0.9  # d log p / d log r above which there is no finite mass along a ray: −1, and a margin
+SEEN = 100.0  # nats below the posterior's centre; a plateau lower than that is never met
+NARROW = 24  # most parameters for which valleys are followed
+AWAY = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # distances to which valleys are followed, in sds of one parameter
+NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # sds: valleys count from FAR on, from NEAR if rounding ends them; all go to USUAL
+NEWTON = 3  # Newton steps of the other parameters at each distance
 FOUND, BLURRED, SADDLE = 0, 1, 2
-BLUR = 0.02  # of the largest eigenvalue of a curvature, that digits may cost the least
-AS_HIGH = 0.5  # nats below a maximum, above which a plateau says that it is none
-STEADY = 3  # such rises one after another at the end of a valley say that it climbs on
+BLUR = 0.02  # rounding error of a curvature's least eigenvalue, as a share of its largest
+AS_HIGH = 0.5  # nats: no maximum if a plateau lies at most this far below; least rise of a valley that climbs on
+STEADY = 3  # consecutive rises at a valley's end that show that it climbs on
 
 
 def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, point: bool, seed: int) -> Check:
-    """The slowest fall of log p with log r, far out on rays."""
+    """Checks the slowest fall of log p with log r, far out on rays and in valleys."""
     slope, high = slowest(target, rows, centre, root, AS_HIGH if point else SEEN, seed)
-    # Proper priors leave no valley without end, only plains as wide as they are.
+    # Under a proper prior no valley is endless: plains are at most as wide as the prior.
     followed = point or not target.prior or target.model.prior_is_callable
     if followed and not (high and slope > SLOWEST) and len(centre) <= NARROW:
         end = valley(target, rows, centre, np.sqrt(np.sum(root**2, 1)), point)
@@ -43,24 +43,24 @@ def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, po
 def slowest(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, below: float, seed: int
 ) -> tuple[float, bool]:
-    """The largest d log p / d log r at the ends of rays, and whether one ends no more than ``below`` nats lower.
+    """The largest d log p / d log r at rays' ends, and whether some ray ends at most ``below`` nats under the centre.
 
-    Of the rays that do, and where none does of all.
+    The largest is taken over such rays, or over all rays if there are none.
     """
     size, generator = len(centre), np.random.default_rng(seed)
     widths, basis = np.linalg.eigh(root @ root.T)
-    axes = basis * np.sqrt(np.maximum(widths, 0))  # (d, d) a column a principal axis
+    axes = basis * np.sqrt(np.maximum(widths, 0))  # (d, d), each column a principal axis
     some = np.unique(np.linspace(0, size - 1, min(size, RAYS // 4)).astype(int))
     along = np.concatenate([axes[:, some].T, -axes[:, some].T])
     others = generator.standard_normal((max(2, (RAYS - len(along)) // 2), size)) @ root.T
     rays = np.concatenate([along, others, -others])
     away = float(np.linalg.norm(np.linalg.solve(root, centre)))
-    if away > 0.1:  # from the origin outwards, as maxima of separable data recede
+    if away > 0.1:  # also along the ray from the origin, on which maxima of separable data recede
         rays = np.concatenate([rays, centre / away * np.array([[1.0], [-1.0]])])
     places = centre + RADII[:, None, None] * rays  # (radius, ray, d)
     values = target.at(rows, places.reshape(-1, size)).reshape(len(RADII), -1)
     home, near, last = values
-    finite = np.isfinite(near) & np.isfinite(last)  # −inf has fallen
+    finite = np.isfinite(near) & np.isfinite(last)  # at −inf the density has already fallen
     seen = finite & (last > home - below)
     looked = seen if seen.any() else finite
     if not looked.any():
@@ -69,16 +69,16 @@ def slowest(
 
 
 def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, point: bool) -> float:
-    """The largest d log p / d log r at the end of valleys, p a number's marginal density by Laplace's approximation.
+    """The largest d log p / d log r at the ends of valleys; p is a parameter's marginal density by Laplace.
 
-    One number is moved away and the others follow to their conditional maximum, by Newton's steps: where scales shrink
-    with what they scale (a variance of groups going to zero) mass escapes on no ray. For a point p is the density,
-    and only a valley that climbs above it counts. −inf where all end far below.
+    One parameter is moved away and the others follow to their conditional maximum by Newton steps. Where scales shrink
+    with what they scale (a group variance going to zero), mass escapes along a valley but on no ray. For a point p is
+    the density itself, and only a valley that climbs above the point counts. −inf where all valleys end far below.
     """
     numbers = np.tile(np.arange(len(centre)), 2)
     signs = np.repeat([-1.0, 1.0], len(centre))
     if len(centre) == 1:
-        return -np.inf  # its own ray
+        return -np.inf  # the only valley is a ray
     return float(np.max(followed(target, rows, centre, sds, numbers, signs, point)))
 
 
@@ -86,9 +86,9 @@ def followed(
     target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, numbers: np.ndarray, signs: np.ndarray,
     point: bool,
 ) -> np.ndarray:  # fmt: skip
-    """(v,) the slopes at the ends of valleys, in each of which one of the numbers is moved in one direction.
+    """(v,) slopes at the ends of valleys; valley i moves parameter ``numbers[i]`` in the direction ``signs[i]``.
 
-    All are followed side by side, so that a call of the compiled program looks at all of them.
+    All valleys are followed side by side, so that one call of the compiled program evaluates them all.
     """
     count = len(numbers)
     at, scale = np.tile(centre, (count, 1)), np.tile(sds, (count, 1))
@@ -97,7 +97,7 @@ def followed(
     rises, blurred = np.zeros(count, int), np.zeros(count, bool)
     going = np.flatnonzero(found == FOUND)
     for radius in AWAY:
-        if radius > USUAL:  # only those that may have no end go further
+        if radius > USUAL:  # only valleys that may be endless are followed further
             going = going[slopes[going] > SLOWEST]
         if not len(going):
             break
@@ -124,10 +124,10 @@ def followed(
 def settled(
     target: Target, rows: PyTree, at: np.ndarray, scale: np.ndarray, numbers: np.ndarray, point: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log p (v,) where all but number ``numbers[i]`` of place ``at[i]`` (v, d) are at their conditional maximum.
+    """log p (v,) once all but parameter ``numbers[i]`` of place ``at[i]`` (v, d) are at their conditional maximum.
 
-    ``at`` and ``scale``, sds, move there. The second answer is whether it was ``FOUND``, or whether the density curves
-    upwards there (``SADDLE``) or so little that its digits cannot tell (``BLURRED``).
+    ``at`` and ``scale`` (sds) are updated in place. Also returns, for each place, whether the maximum was ``FOUND``,
+    the density curves upwards there (``SADDLE``), or its curvature is lost in rounding (``BLURRED``).
     """
     count, size = at.shape
     held = np.arange(count), numbers
@@ -140,7 +140,7 @@ def settled(
         slope, value = slopes[:, 0], values.reshape(count, -1)[:, 0]
         curved = (slopes[:, 1 + size :] - slopes[:, 1 : 1 + size]) / (0.2 * scale[:, :, None])
         curved = (curved + curved.swapaxes(1, 2)) / 2
-        # The number that is held takes no part: it has a row and a column of the unit matrix.
+        # The held parameter takes no part: its row and column are those of the unit matrix.
         curved[held[0], numbers], curved[held[0], :, numbers], curved[held[0], numbers, numbers] = 0.0, 0.0, 1.0
         slope[held] = 0.0
         own = np.diagonal(curved, axis1=1, axis2=2)

@@ -1,4 +1,4 @@
-"""The density that a posterior is held against, evaluated at many places at once."""
+"""The density with which a posterior is compared, evaluated at many places at once."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,18 +12,18 @@ from tractable.core import Model, counted_log_likelihoods, log_posterior, whole
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-BLOCK = 32  # places looked at side by side
-NUMBERS = 1 << 16  # of places, in one call of the compiled program
-ROWS = 1 << 20  # rows, times places, looked at at once
-GROUPS = 64  # of models with groups, whose work is counted
+BLOCK = 32  # most places evaluated side by side
+NUMBERS = 1 << 16  # most coordinates (places × d) in one call of the compiled program
+ROWS = 1 << 20  # most rows × places in memory at once
+GROUPS = 64  # groups from which the work of a gradient is counted
 
 
 class Target(NamedTuple):
-    """log p(y, z) of a flat unconstrained position z, up to a constant; hashable, so a compilation is found again.
+    """log p(y, z) of a flat unconstrained position z, up to a constant; hashable, so that compiled programs are reused.
 
     Attributes:
         prior: whether the prior is part of it: maximum likelihood has none.
-        jacobian: whether it is a density of z, or the user's density at z.
+        jacobian: whether it is the density of z, with the Jacobian, or the user's own density at z.
     """
 
     model: Model
@@ -46,7 +46,7 @@ class Target(NamedTuple):
     def look(self, rows: PyTree, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values (n,) and slopes (n, d) at (n, d) positions; −inf and 0 where they are not numbers.
 
-        All that is looked at goes through this one program, which is compiled once for a model and its rows.
+        Every evaluation goes through this one program, which is compiled once for a model and its rows.
         """
         count, size = positions.shape
         many = BLOCK * _blocks(size)
@@ -80,7 +80,7 @@ def _values_and_slopes(
 
 
 def _blocks(size: int) -> int:
-    """Blocks of places in one call of the compiled program, at most."""
+    """Most blocks of places in one call of the compiled program."""
     return max(1, min(64, NUMBERS // (BLOCK * size)))
 
 
@@ -92,7 +92,7 @@ def _at_once(rows: PyTree) -> int:
 
 def gradient_work(target: Target, rows: PyTree) -> float:
     """Operations in one gradient, as the compiler counts them: the same whatever the load."""
-    if target.model.local is not None and rows is not None:  # of loops the compiler counts one turn
+    if target.model.local is not None and rows is not None:  # the compiler counts one turn of a loop
         first, groups = jax.tree.map(lambda a: a[:GROUPS], rows), jax.tree.leaves(rows)[0].shape[0]
         seen = jax.tree.leaves(first)[0].shape[0]
         leaves, tree = jax.tree.flatten(first)

@@ -1,4 +1,4 @@
-"""A posterior is looked at again: modes it did not visit, its means and sds, its tails."""
+"""Verifies a posterior against its density: modes that it did not visit, its means and sds, its tails."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,62 +20,62 @@ from tractable.models.ladder import ladder_of
 PyTree = Any
 Verify = Literal["auto", "thorough", None]
 
-LARGEST = 200  # numbers up to which a posterior is looked at
-WORK = 1e10  # operations that are always allowed: about two seconds
-SHARE = 0.25  # of the run's own work that is allowed besides
-MEANS_OFF = 0.2  # sds by which a mean may be off in a posterior that is right
-SDS_OFF = 1.25  # factor by which an sd may be
-SURE = 2.5  # errors of an estimate beyond which it is believed
-BEYOND = 2.0  # errors that must lie between an estimate and the limit before it is called within
-SETTLED = 1.02  # R-hat up to which another method's chains are held against a result
-WORTH = 200  # weighted places that it takes at least
-HEAVY = 0.35  # tail index of draws, 1/ν of a t, above which quantiles are looked at too
-TAIL, SURELY = 0.7, 0.5  # k-hat of the weights up to which they are believed, and believed alone
+LARGEST = 200  # most parameters for which a posterior is verified
+WORK = 1e10  # operations that verification may always spend: about two seconds
+SHARE = 0.25  # share of the run's own work that it may spend, where that is more
+MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds
+SDS_OFF = 1.25  # allowed error of an sd, as a factor
+SURE = 2.5  # standard errors by which an error must exceed the limit for "reject"
+BEYOND = 2.0  # standard errors by which an error must lie below the limit for "trust"
+SETTLED = 1.02  # largest R-hat at which another method's chains are compared with a result
+WORTH = 200  # least effective sample size of the weights, and least number of draws, to judge by
+HEAVY = 0.35  # tail index of the draws (1/ν of a t) above which quantiles are compared too
+TAIL, SURELY = 0.7, 0.5  # largest k-hat at which the weights are believed; at which they need no second opinion
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
-UNVISITED = 0.05  # share of the mass at which a mode that was not visited is a reason to reject
-SELDOM = 0.02  # of the climbs, by which a maximum is met that stands for unmet ones
-BETTER = 0.1  # nats by which another maximum must be higher
+UNVISITED = 0.05  # share of the mass above which an unvisited mode rejects a posterior
+SELDOM = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
+BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 
 
 class Size(NamedTuple):
-    """How much is looked at."""
+    """How much work verification does."""
 
-    starts: int
-    places: int  # a round of importance sampling
-    walkers: int
+    starts: int  # of climbs
+    places: int  # drawn in each round of importance sampling
+    walkers: int  # draws moved by Hamiltonian Monte Carlo
 
     @property
     def gradients(self) -> float:
-        """What climbs, the places they begin among and importance sampling take, about."""
+        """About how many gradients the climbs, the screening of their starts and importance sampling take."""
         return self.starts * (50 + climbs.INNER + climbs.OUTER) + 4 * self.places / 3
 
 
-# Where climbs are cheap there are many: of 31 components of mixtures in five dimensions 24 starts missed 5, 384 none.
+# Cheap climbs are worth repeating: of 31 components of mixtures in five dimensions 24 starts missed 5, 384 none.
 MANY, SIZES = Size(384, 1000, 256), [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
 THOROUGH = Size(96, 4000, 1024)
 
 
 class Compared(NamedTuple):
-    """What a posterior reports beside the same numbers come by in another way; in units of what is allowed."""
+    """The worst mean or sd of a posterior against another estimate of it; errors in units of the allowed error."""
 
-    error: float  # the largest |change of mean|/0.2 sd or |log ratio of sds|/log 1.25; 1 is the limit
-    chance: float  # the standard error of that
-    name: str
-    means: float  # sds
-    ratio: float  # reported sd over the other
-    tails: bool = False  # whether the draws' own error is in ``chance``
+    error: float  # the larger of |difference of means|/0.2 sd and |log ratio of sds|/log 1.25; 1 is the limit
+    chance: float  # standard error of ``error``
+    name: str  # of the parameter
+    means: float  # |difference of means|, in sds
+    ratio: float  # reported sd over the other estimate
+    tails: bool = False  # whether quantiles were compared; ``chance`` then includes the error of the draws
 
     @classmethod
     def worst(
         cls, errors: np.ndarray, chances: np.ndarray, names: Sequence[str], means: np.ndarray, ratios: np.ndarray
     ) -> "Compared":
-        """Of k numbers the one that is surest to be wrong, or where none is the one that may be most."""
+        """Of k parameters the one most surely wrong; where none surely is, the one whose error may be largest."""
         surely, perhaps = errors - SURE * chances, errors + chances
         i = int(np.argmax(surely if surely.max() > 1 else perhaps))
         return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
     def verdict(self, chained: bool) -> str:
-        """Chains say by themselves how well they know a moment: of them it is enough that nothing speaks against it."""
+        """Chains need no margin below the limit for "trust": their own checks say how well they know a moment."""
         if self.error - SURE * self.chance > 1:
             return "reject"
         slack = 0 if chained and not self.tails else BEYOND * self.chance
@@ -83,42 +83,42 @@ class Compared(NamedTuple):
 
     def words(self) -> str:
         if self.tails:
-            return f"of {self.name} a quantile is {self.means:.2f} half-widths of the middle 68 % off"
-        return f"of {self.name} the mean is {self.means:.2f} sd off and the sd {self.ratio:.2f} times what it should be"
+            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off"
+        return f"the mean of {self.name} is {self.means:.2f} sd off and its sd {self.ratio:.2f} times the right one"
 
 
 def unseen(learnt: Learnt) -> str | None:
-    """Why what was learnt cannot be held against its density; None where it can."""
+    """Why a posterior cannot be compared with its density; None where it can."""
     size, belief = learnt.model.space.size, learnt.belief
     if learnt.model.network_weights and learnt.is_point:
-        return "a network has many maxima, and this is one: judge it by rows kept out (held_out=)"
+        return "a network has many maxima, and this is one: judge it by held-out rows (held_out=)"
     if ladder_of(learnt.model) is not None:
-        return "a ladder's weights are not identified: judge it by rows kept out (held_out=)"
+        return "a ladder's weights are not identified: judge it by held-out rows (held_out=)"
     if isinstance(belief, Moments):
-        return "not looked at again: its draws were not kept"
+        return "not verified: the draws were not kept"
     if isinstance(belief, Fitted) and not belief.q.whole:
-        return "not looked at again: q covers some of the numbers alone"
+        return "not verified: q covers only some of the parameters"
     if size > LARGEST:
-        return f"not looked at again: {size} numbers, and {LARGEST} is the most; compare with another method"
+        return f"not verified: {size} parameters, and at most {LARGEST} are; compare with another method"
     if learnt.data is not None and not learnt.data.resident:
-        return "not looked at again: its rows are on file; compare with a run on fewer rows in memory"
+        return "not verified: the rows are on file; compare with a run on fewer rows in memory"
     return None
 
 
-@np.errstate(over="ignore", invalid="ignore")  # far from everything, where looks begin, densities overflow
+@np.errstate(over="ignore", invalid="ignore")  # densities overflow at starting points far out
 def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_rows: bool = False) -> list[Check]:
-    """What was looked at; nothing of methods that have no density to look at.
+    """Checks of a posterior against its density; none for methods without a density.
 
-    Every look is for one way in which what was learnt could be wrong: a mode that was not visited (``climbs``), a mean
-    or an sd that is off (``reweighed``, and where that cannot tell ``moves``), mass without end (``tails``). A network
-    is judged by its predictions (``networks``), for which ``again()`` learns it from another seed; ``by_rows`` says
-    that rows kept out judge them too. A thorough look holds it against ``again(method.beside)``, another method.
+    Each check seeks one kind of error: a mode that the draws did not visit (``climbs``), a mean or sd that is off
+    (``reweighed``, or ``moves`` where the weights cannot tell), infinite mass in the tails (``tails``). A network is
+    judged by its predictions (``networks``): ``again()`` fits it from another seed, and ``by_rows`` says that held-out
+    rows judge it too. A thorough verification also runs another method, ``again(method.beside)``, and compares.
     """
     method, there = learnt.method, learnt.is_point or isinstance(learnt.belief, Moments) or learnt.count > 1
     if learnt.interrupted or not method.verified or method.exact or not there:
         return []
     if how is None:
-        return [Check("verified", math.nan, "caution", "the result was not looked at again: verify=None")]
+        return [Check("verified", math.nan, "caution", "the result was not verified, as asked: verify=None")]
     if learnt.model.network_weights and learnt.belief.positions is not None and ladder_of(learnt.model) is None:
         return networks.look(learnt, how == "thorough", WORK, SHARE, again, by_rows)
     reason = unseen(learnt)
@@ -131,11 +131,11 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     climbed = target._replace(jacobian=target.jacobian and not point)
     size = THOROUGH if how == "thorough" else _affordable(learnt, climbed, rows)
     if size is None:
-        sentence = "not looked at again, which would take too long with so many rows; verify='thorough' takes its time"
+        sentence = "not verified: with so many rows it would take too long; verify='thorough' does it all the same"
         return [Check("verified", 0.0, "caution", sentence)]
     frame = _frame(learnt)
     if frame is None:
-        sentence = "of what was learnt is zero in some direction: there is no spread to look around"
+        sentence = "of the posterior in some direction: without any spread there it cannot be verified"
         return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
     out = [tails.check(climbed, rows, centre, root, point, seed)]
@@ -158,7 +158,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
 
 
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
-    """As much as the run's own work and two seconds allow; counted in operations, whatever the load of the machine."""
+    """The largest size within a quarter of the run's work or two seconds, counted in operations; None if none fits."""
     work = gradient_work(target, rows)
     cost = learnt.cost
     allowed = max(SHARE * (cost.gradients + cost.densities / 3) * work, WORK)
@@ -168,7 +168,7 @@ def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
 
 
 def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
-    """Centre (d,) and a root (d, d) of the covariance of what was learnt, unconstrained."""
+    """The posterior's mean (d,) and a root (d, d) of its covariance, unconstrained; None where it has no spread."""
     belief, size = learnt.belief, learnt.model.space.size
     if isinstance(belief, Point):
         centre = np.asarray(learnt.point, np.float64)
@@ -192,9 +192,9 @@ def _rooted(centre: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.
 def _maximum(
     learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, ends: climbs.Ends, modes: list[Mode]
 ) -> Check:
-    """Whether any of the climbs ended higher than the point, how many agree, and whether they may have met all maxima.
+    """Whether a climb ended above the point, how many climbs agree with it, and whether other maxima may be unmet.
 
-    A maximum that few of them met stands for those that none did (Good 1953).
+    A maximum that few climbs met suggests others that none met (Good 1953).
     """
     own = float(target.at(rows, centre[None])[0])
     slack = BETTER + 1e-6 * abs(own)
@@ -203,20 +203,20 @@ def _maximum(
     if information is not None and np.all(np.linalg.eigvalsh(information) > 0):
         around = Mode(centre, own, np.linalg.cholesky(np.linalg.inv(information)), 0.0)
         if not climbs.rounded(target, rows, around):
-            sentence = "the density does not fall around it as around a maximum, by half a nat at a standard error"
+            sentence = "the density around it does not fall as around a maximum, by half a nat at one standard error"
             return Check("starts that agree", math.nan, "caution", f"{sentence}: it may be a ridge, or recede")
     above = float(ends.values[best]) - own
     same = int(np.sum(np.abs(ends.values - own) <= slack))
     if above > slack:
         where = _place(learnt, ends.positions[best])
-        sentence = f"nats above it a climb from another start ended, at {where}; use starts={2 * len(ends.values)}"
+        sentence = f"nats by which another climb ended higher, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
     met = climbs.met(ends, modes)
     if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
         rare, where = met.min(), _place(learnt, modes[int(np.argmin(met))].position)
-        sentence = f"maxima; of {len(ends.values)} climbs {rare} met the one near {where}: there may be others, higher"
+        sentence = f"maxima; of {len(ends.values)} climbs only {rare} met the one near {where}: others may be higher"
         return Check("starts that agree", float(len(modes)), "caution", sentence)
-    sentence = f"of {len(ends.values)} climbs from overdispersed starts that ended as high; none ended higher"
+    sentence = f"of {len(ends.values)} climbs from overdispersed starts ended as high; none ended higher"
     return Check("starts that agree", float(same), "trust" if same else "caution", sentence)
 
 
@@ -227,7 +227,7 @@ def _place(learnt: Learnt, position: np.ndarray) -> str:
 
 
 def _visited(learnt: Learnt, modes: list[Mode], found: Reweighed | None) -> Check:
-    """Every mode's share of the mass against its share of the draws."""
+    """Compares each mode's share of the mass with its share of the draws."""
     if not modes:
         return Check("modes", 0.0, "trust", "no climb from an overdispersed start ended at a maximum that is not flat")
     masses = np.array([m.log_mass for m in modes])
@@ -252,20 +252,20 @@ def _visited(learnt: Learnt, modes: list[Mode], found: Reweighed | None) -> Chec
 
 
 def _nearest(modes: list[Mode], positions: np.ndarray) -> np.ndarray:
-    """(n, modes) which mode's normal explains a place best."""
+    """(n, modes) one-hot: the mode that explains each place best."""
     if len(modes) == 1:
         return np.ones((len(positions), 1))
     logs = []
     for m in modes:
         white = np.linalg.solve(m.root, (positions - m.position).T)
-        # Of a t: far out the narrowest normal must not win by its tails.
+        # By t's with 4 degrees of freedom: far out, normals would be told apart by their tails alone.
         logs.append(m.value - (4 + len(m.position)) / 2 * np.log1p(np.sum(white**2, 0) / 4))
     best = np.argmax(np.stack(logs, 1), 1)
     return np.eye(len(modes))[best]
 
 
 def believed(found: Reweighed) -> bool:
-    """Whether importance sampling can tell."""
+    """Whether the importance weights are good enough to judge by."""
     return found.ess >= WORTH and found.khat <= TAIL
 
 
@@ -273,15 +273,15 @@ def _shape(
     learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, found: Reweighed | None,
     size: Size, seed: int,
 ) -> Check:  # fmt: skip
-    """Means and sds against those of reweighted places, or where these cannot tell of draws that the target moved."""
+    """Compares means and sds with importance sampling's or, if its weights cannot tell, with those of moved draws."""
     point = learnt.is_point
     compared, by = None, ""
     if found is not None and believed(found):
         values = values_of(target.model, found.positions).astype(np.float64)
-        by = f"{len(values):,} reweighted places, worth {found.ess:,.0f}"
+        by = f"{len(values):,} weighted places with an ESS of {found.ess:,.0f}"
         compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
     chained = learnt.method.chained
-    # Of so many weights k-hat is known to 0.1: where it may be above the limit, weights alone cannot earn trust.
+    # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
     doubted = compared is not None and found is not None and not chained and found.khat > SURELY
     if compared is None or doubted or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
@@ -290,11 +290,11 @@ def _shape(
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
-        sentence += "; that chains agree must do" if chained and not point else ""
+        sentence += "; only the chains' agreement speaks for them" if chained and not point else ""
     else:
         verdict, error = compared.verdict(chained), compared.error
-        sentence = f"largest error over what is allowed: {compared.words()}, by {by}"
-    if point:  # its standard errors are shown only where they are a posterior's sds, around its mean
+        sentence = f"largest error, where 1 is allowed: {compared.words()}, by {by}"
+    if point:  # standard errors are shown only where they are the posterior's sds, and the point is its mean
         name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
         return Check(name, error, "trust", sentence)
     remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
@@ -302,7 +302,7 @@ def _shape(
 
 
 def _preferred(moved: Compared, weighed: Compared | None, doubted: bool, chained: bool) -> bool:
-    """Whether moves decide: beside weights that cannot tell, if they can; beside doubtful ones, if they are worse."""
+    """Whether moves decide: where weights are doubted, if moves say worse; where weights cannot tell, if moves can."""
     if weighed is None:
         return True
     by_moves, by_weights = moved.verdict(chained), weighed.verdict(chained)
@@ -312,9 +312,9 @@ def _preferred(moved: Compared, weighed: Compared | None, doubted: bool, chained
 def _against(
     learnt: Learnt, mean: np.ndarray, error: np.ndarray, sd: np.ndarray, sd_error: np.ndarray
 ) -> Compared | None:
-    """The worst number; None where tails decide the moments."""
+    """The worst mean or sd against another estimate; None where that estimate's sds are too uncertain."""
     own_mean, own_sd = learnt.flat_moments
-    told = np.flatnonzero(~np.isnan(own_sd))  # a number held at a prior's kink has no sd
+    told = np.flatnonzero(~np.isnan(own_sd))  # a parameter held at a kink of its prior has no sd
     own_mean, own_sd, names = own_mean[told], own_sd[told], [learnt.names[i] for i in told]
     mean, error, sd, sd_error = mean[told], error[told], sd[told], sd_error[told]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -329,24 +329,24 @@ def _against(
 
 
 def _beside(learnt: Learnt, other: Learnt) -> Check:
-    """Means and sds against those of chains by another method, which have errors of their own."""
+    """Compares means and sds with those of another method's chains, whose Monte-Carlo errors count."""
     name = type(other.method).__name__
     seen, (mean, sd) = other.diagnosed, other.flat_moments
     if not np.all(seen.rhat <= SETTLED):
-        sentence = f"R-hat of {name}, which was to be held against it, and whose chains do not agree"
+        sentence = f"R-hat of {name}, whose chains do not agree and so cannot be compared"
         return Check(f"{name} beside it", float(np.nanmax(seen.rhat)), "caution", sentence)
     compared = _against(learnt, mean, seen.mcse_mean, sd, seen.mcse_sd / sd)
     if compared is None:
-        sentence = f"{name} knows sds too badly to be held against it: tails decide them"
+        sentence = f"the sds by {name} are too uncertain to compare: tails decide them"
         return Check(f"{name} beside it", math.nan, "caution", sentence)
-    sentence = f"largest error over what is allowed: {compared.words()}, by {name}"
+    sentence = f"largest error, where 1 is allowed: {compared.words()}, by {name}"
     return Check(f"{name} beside it", compared.error, compared.verdict(learnt.method.chained), sentence)
 
 
 def _with_tails(
     learnt: Learnt, compared: Compared | None, values: np.ndarray, weights: np.ndarray | None, worth: float
 ) -> Compared | None:
-    """What moments say, and where tails decide the moments what quantiles say: then the worse of the two."""
+    """The comparison of moments; under heavy tails that of quantiles, or the worse of the two."""
     if learnt.is_point or (compared is not None and not _heavy(learnt)):
         return compared
     by_quantiles = _quantiles(learnt, values, weights, worth)
@@ -356,19 +356,19 @@ def _with_tails(
 
 
 def _heavy(learnt: Learnt) -> bool:
-    """Whether the draws of some number have tails in which an estimated sd does not settle."""
+    """Whether some parameter's draws have tails so heavy that an estimated sd does not settle."""
     flat = learnt.values.reshape(-1, len(learnt.names))
     if len(flat) < WORTH:
         return False
     with np.errstate(divide="ignore"):
         away = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
     tail = away[: 3 * math.isqrt(len(flat))]
-    hill = np.mean(tail - tail[-1], 0)  # above the index by what is not yet tail: few numbers need the dearer estimate
+    hill = np.mean(tail - tail[-1], 0)  # overestimates the tail index: few parameters then need the costlier k-hat
     return any(khat(column[np.isfinite(column)]) > HEAVY for column in away.T[hill > HEAVY])
 
 
 def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, worth: float) -> Compared:
-    """5, 50 and 95 % quantiles, in units of a fifth of the half-width of the middle 68 %."""
+    """Compares the 5, 50 and 95 % quantiles; the allowed error is a fifth of the half-width of the middle 68 %."""
     levels = [0.05, 0.16, 0.5, 0.84, 0.95]
     theirs = weighted_quantiles(values, levels, weights)
     flat = learnt.values.reshape(-1, len(learnt.names))
@@ -376,7 +376,7 @@ def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, w
     half = (theirs[3] - theirs[1]) / 2
     off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
     count = learnt.diagnosed.tail if learnt.method.chained else np.full(len(off), len(flat))
-    steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # around each of three, for how fast quantiles run with the level
+    steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # either side of each of the three, for the slope dq/dp
     run = weighted_quantiles(flat, steps, None if learnt.weights is None else learnt.weights.ravel())
     steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
     spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
@@ -389,7 +389,7 @@ def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, w
 def _moved(
     learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int
 ) -> Compared | None:
-    """The draws' moments before and after moves; None where they could not be moved."""
+    """Compares the posterior's moments with those of its draws after moves; None where these could not be moved."""
     if learnt.is_point:
         generator = np.random.default_rng(seed)
         draws = centre + generator.standard_normal((size.walkers, len(centre))) @ root.T

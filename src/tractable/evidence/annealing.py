@@ -1,4 +1,4 @@
-"""The way from base to target by temperatures, and back: one run for every kind of target, a pilot for each."""
+"""Annealed importance sampling from base to target and back: one run for all kinds of target, a pilot for each kind."""
 
 import functools
 import math
@@ -21,17 +21,17 @@ from tractable.methods.metropolis import DENSE
 from tractable.tools.errors import RunError
 
 PyTree = Any
-STAGES = 500  # of a pilot of parameters, at most
-ROUNDS = 4  # of step adaptation at a stage
-MOVES = 5  # transitions in each
-CHOSEN = (200, 10_000)  # temperatures, where they are not given: at least and at most
-AIMED = {"mala": 0.574, "random-walk": 0.3}  # acceptance
-TEMPERATURES = 100  # of causes
-GAINS = (4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 1.0, 1.0)  # of rounds of that pilot: down to a millionth of the first step
+STAGES = 500  # most stages of the pilot for parameters
+ROUNDS = 4  # rounds of step-size adaptation in a stage
+MOVES = 5  # transitions in a round
+CHOSEN = (200, 10_000)  # fewest and most temperatures, where their number is not given
+AIMED = {"mala": 0.574, "random-walk": 0.3}  # acceptance aimed at
+TEMPERATURES = 100  # default for causes
+GAINS = (4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 1.0, 1.0)  # per round of the causes' pilot; can shrink MALA's step 10⁵-fold
 
 
 class TemperatureLadder(NamedTuple):
-    """What a pilot chose, on particles of its own; fixed before any weight, so that the weights stay unbiased."""
+    """What a pilot run chose with its own particles; fixed before any weight is made, so the weights stay unbiased."""
 
     betas: jax.Array  # (T + 1,)
     stage: jax.Array  # (T + 1,) of each temperature, 0..K−1
@@ -43,10 +43,10 @@ def both_ways(
     targets: Targets, settings: Annealing, ladder: TemperatureLadder, keys: tuple[jax.Array, jax.Array],
     exact: Callable[[], PyTree] | None, watch: Watch,
 ) -> tuple[np.ndarray, np.ndarray | None, list[Check]]:  # fmt: skip
-    """(N, S) log weights forwards from the base and backwards from exact draws, and checks of the way (Neal 2001).
+    """(N, S) log weights forwards from the base and backwards from exact draws, and checks of the run (Neal 2001).
 
-    ``exact`` is called once the forward weights are there, and gives None where it was interrupted; it is None itself
-    where there are no such draws (Grosse, Ghahramani & Adams 2015).
+    ``exact`` is called after the forward run and gives the exact draws, or None if it was interrupted. Without such
+    draws ``exact`` itself is None (Grosse, Ghahramani & Adams 2015).
     """
     runs = functools.partial(run, targets, settings.kernel, settings.chains, settings.transitions, ladder)
     watch.go("forward")
@@ -69,10 +69,10 @@ def run(
     targets: Targets, kind: str, chains: int, transitions: int, ladder: TemperatureLadder, key: jax.Array,
     exact: PyTree = None,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """(N, S) log weights, those of one target (S,), and the mean acceptance at each temperature (T,).
+    """Log weights (N, S), or (S,) for one target, and the mean acceptance at each temperature (T,).
 
-    Forwards from the base, or backwards from ``exact`` draws: (S, d) of one target, unconstrained; of many one state of
-    each, leading axis N, from which all its chains come back.
+    Forwards from the base, or backwards from ``exact`` draws. For one target these are (S, d), unconstrained; for many,
+    one state each (leading axis N), from which all the target's chains start.
     """
 
     def kernel_of(density: Callable, t: jax.Array) -> Kernel:
@@ -112,8 +112,8 @@ def _way_checks(ladder: TemperatureLadder, acceptance: jax.Array, variance: floa
 def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
     """Temperatures, step sizes and covariances, from particles moved from base to target (Del Moral et al. 2006).
 
-    Every stage takes β as far as half of the particles' effective number is kept, resamples, and moves them while the
-    step size finds its acceptance. Temperatures are then laid evenly within the stages.
+    Every stage raises β until the effective number of particles falls to half, resamples, and moves the particles while
+    the step size adapts to the acceptance aimed at. Temperatures are then spaced evenly within the stages.
     """
     places, ratios = _begun(targets, jax.random.fold_in(key, 0), settings.pilot)
     beta, step = 0.0, first_step(settings.kernel, targets.model.space.size)
@@ -143,7 +143,7 @@ def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, w
         scales.append(scale)
     watch.say("pilot", 100, 100)
     stages = len(steps)
-    # A stage has a variance of log w of about 1, which m steps within it divide by m; chains lag behind, hence 6.
+    # A stage has a variance of log w of about 1; m steps within it divide that by m. Chains lag behind, hence 6.
     wanted = settings.temperatures or min(max(6 * stages**2, CHOSEN[0]), CHOSEN[1])
     each = max(1, -(-wanted // stages))
     fine = np.interp(np.arange(stages * each + 1) / each, np.arange(stages + 1), betas)
@@ -155,9 +155,9 @@ def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, w
 
 
 def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch: Watch) -> TemperatureLadder:
-    """A sigmoidal way that all data share, and for each temperature the step at which some data's chains accept.
+    """Sigmoidal temperatures that all data share, with step sizes adapted, at each temperature, on some of the data.
 
-    Steps are in units of the prior's sds, and shrink about as 1/β does where the data say much.
+    Steps are in units of the prior's sds, and shrink about as 1/β where the data are informative.
     """
     few = targets.some(max(1, settings.pilot // settings.chains))
     scale = spread(few, settings.chains, jax.random.fold_in(key, 0))
@@ -181,7 +181,7 @@ def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch
 
 @functools.partial(jax.jit, static_argnames="draws")
 def spread(targets: Targets, draws: int, key: jax.Array) -> jax.Array:
-    """(d,) sds of the base over so many draws for each target, as flat reals."""
+    """(d,) sds of the base, unconstrained, over ``draws`` draws for each target."""
 
     def one(target: Target, key: jax.Array, _: None) -> tuple[jax.Array, tuple]:
         return target.flat(target.sample(key)), ()
@@ -190,12 +190,12 @@ def spread(targets: Targets, draws: int, key: jax.Array) -> jax.Array:
 
 
 def first_step(kind: str, size: int) -> float:
-    """What suits a standard normal: Roberts & Rosenthal 2001."""
+    """The step size that suits a standard normal (Roberts & Rosenthal 2001)."""
     return 2.38 / math.sqrt(size) if kind == "random-walk" else 1.65**2 / size ** (1 / 3)
 
 
 def _root(places: np.ndarray) -> np.ndarray:
-    """L of the particles' covariance, shrunk towards its diagonal; the sds alone where there are many."""
+    """Root L of the particles' covariance, shrunk towards its diagonal; in many dimensions their sds alone."""
     count, size = places.shape
     sds = np.maximum(places.std(0), 1e-12 * (1 + np.abs(places.mean(0))))
     if size > DENSE:
@@ -204,13 +204,13 @@ def _root(places: np.ndarray) -> np.ndarray:
     covariance = weight * np.atleast_2d(np.cov(places.T)) + (1 - weight) * np.diag(sds**2)
     try:
         return np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:  # resampled to a few places
+    except np.linalg.LinAlgError:  # after resampling to a few distinct places
         return np.diag(sds)
 
 
 @functools.partial(jax.jit, static_argnames="count")
 def _begun(targets: Targets, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """(S, d) draws of the base of one target, and their r (S,)."""
+    """(S, d) draws from the base of one target, and their log ratios r (S,)."""
 
     def one(target: Target, key: jax.Array, _: None) -> tuple[tuple[jax.Array, jax.Array], tuple]:
         u = target.flat(target.sample(key))
@@ -223,7 +223,7 @@ def _begun(targets: Targets, key: jax.Array, count: int) -> tuple[jax.Array, jax
 def _moved(
     targets: Targets, kind: str, key: jax.Array, places: jax.Array, beta: jax.Array, step: jax.Array, scale: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Particles of one target after a few transitions at one temperature, their r, and the mean acceptance."""
+    """One target's particles after a few transitions at one temperature, their log ratios r, the mean acceptance."""
 
     def one(target: Target, key: jax.Array, place: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         kernel = kernel_named(kind, lambda u: target.log_base(u) + beta * target.log_ratio(u), step, scale)

@@ -1,4 +1,4 @@
-"""The evidence of a latent model at a given θ: Σ_n log p(x_n|θ), estimated datum by datum."""
+"""The evidence of a latent-variable model at a given θ: Σ_n log p(x_n|θ), estimated datum by datum."""
 
 import math
 from typing import Any
@@ -22,10 +22,10 @@ from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any
-SPREAD = 32  # data, and draws of each, that the prior's sds are found from
-CURVED = 100  # numbers of a cause up to which its curvature is formed
-LOOKED_AT = 100  # data whose tails are looked at: those with the fewest effective draws
-HEAVY = 0.05  # of them may have heavy tails by chance
+SPREAD = 32  # data, and draws for each, from which the prior's sds are estimated
+CURVED = 100  # most numbers in one z for which the curvature is formed
+LOOKED_AT = 100  # data whose weights' tails are checked: those with the fewest effective draws
+HEAVY = 0.05  # share of them that may have heavy tails by chance
 
 
 def at_theta(
@@ -65,12 +65,12 @@ def _by_enumeration(model: LatentModel, data: Data, theta: PyTree, watch: Watch)
 def _by_importance(
     causes: Targets, key: jax.Array, settings: Importance, watch: Watch
 ) -> tuple[np.ndarray, list[Check]]:
-    """(N, S) log weights of draws from Student t around the modes of every datum's z, and checks of q and the tails.
+    """(N, S) log weights of draws from Student t's around the modes of every datum's z, and checks of q and the tails.
 
         p(x_n|θ) ≈ (1/S) Σ_s p(x_n, u_s|θ)/q_n(u_s),   q_n(u) = Σ_k ρ_k t_ν(u; û_k, Λ_k⁻¹)
 
-    û_k are where climbs from p(z|θ) ended, Λ_k the curvature there, and ρ_k the shares of the mass of the normals
-    around.
+    û_k are the end points of climbs that start at draws of p(z|θ), Λ_k the curvatures there, and ρ_k each mode's share
+    of the mass, by Laplace's approximation.
     """
     sds = spread(causes.some(SPREAD), SPREAD, jax.random.fold_in(key, 0))
     if len(sds) > CURVED:
@@ -109,7 +109,7 @@ def _weighed(log_weights: np.ndarray, checks: list[Check]) -> Evidence:
 def _upper(forward: np.ndarray, back: np.ndarray) -> float:
     """Σ u_n + t(N−1) √N sd(u_n − f_n), of backward and forward estimates u_n and f_n of N data, (N,).
 
-    E u_n ≥ log p(x_n|θ). A datum's chains come back from one draw, so only different data tell the error.
+    E u_n ≥ log p(x_n|θ). All chains of a datum start at one draw, so only the spread over data tells the error.
     """
     from scipy.stats import t
 
@@ -124,7 +124,7 @@ def _tail_check(log_weights: np.ndarray) -> Check:
     finite = np.where(np.isfinite(log_weights[few]), log_weights[few], np.nan)
     tails = np.array([khat(np.nan_to_num(row, nan=float(np.nanmin(row)))) for row in finite if np.isfinite(row).any()])
     threshold = khat_limit(draws)
-    heavy = float(np.mean(tails > threshold)) if len(tails) else 1.0  # of so many estimates the largest says little
+    heavy = float(np.mean(tails > threshold)) if len(tails) else 1.0  # the largest of many estimates would say little
     said = f"share of data whose weights have a k-hat above {threshold:.2g}, among {len(few)} of {size}"
     return Check("heavy tails", heavy, grade(heavy, HEAVY, np.inf), said)
 
@@ -145,7 +145,7 @@ def latent_problem(
     posterior: object,
     settings: dict[str, Any],
 ) -> tuple[LatentModel, str, Any, Data]:
-    """The model, the method's name, its settings and the data, after the sentences about what does not fit."""
+    """The model, the method's name, its settings and the data; raises where they do not fit together."""
     if not isinstance(model, LatentModel):
         raise SettingsError(f"theta= is for a LatentModel, whose z is summed out; got a {type(model).__name__}.")
     if posterior is not None:
@@ -191,7 +191,7 @@ def _check_theta(model: LatentModel, theta: PyTree) -> None:
 
 
 def _check_causes(model: LatentModel, data: Data, theta: PyTree, name: str) -> None:
-    """z can be drawn, and moved by small steps where it is to be; its factors are numbers."""
+    """Check that z can be drawn, that it is continuous if the method moves it, and that its factors are scalars."""
     y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.arrays())
     discrete = model.discrete_causes(theta, x)
     if discrete is None:

@@ -55,52 +55,52 @@ def log_evidence(
         "annealed"      p(y) ≈ (1/S) Σ w_s from the prior; 1/p(y) ≈ (1/S) Σ 1/w_s back from the posterior
         "laplace"       log p(y) ≈ log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|
 
-    over the unconstrained z, whose density carries the log-determinant. E log w < log E w: a mean of log weights is a
-    lower bound, the log of their mean an estimate, itself low by about var/(2S). Neal 2001; Vehtari et al. 2024
-    (smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
+    over the unconstrained z, whose density includes the Jacobian's log-determinant. E log w < log E w: a mean of log
+    weights is a lower bound; the log of their mean is an estimate, itself low by about var/(2S). Neal 2001; Vehtari et
+    al. 2024 (smoothing); Grosse, Ghahramani & Adams 2015 (the sandwich); MacKay 1992 (Laplace).
 
-    "monte-carlo" is unbiased for p(y), and fails all the same: the posterior holds a share of the prior's mass that
-    falls off exponentially in the parameters and the digits the data add, so that a handful of draws carry the whole
-    mean or none does; the estimate is then far too low while its standard error, from weights that never saw the peak,
-    looks small. For few parameters and few data. "importance" draws from a q near the posterior: one that was fitted,
-    or a Student t at the modes. As good as q. "annealed" goes from the prior to the posterior by temperatures, and back
-    from posterior draws, which bounds log p(y) from below and above; the gap is what is not known. The default; some
-    thousand gradients a chain. "laplace" is one climb and one curvature, exact for a normal posterior; it knows no
-    error, so its verdict is that of importance weights against it.
+    "monte-carlo" is unbiased for p(y), and yet fails for all but few parameters and few data. The posterior's share of
+    the prior's mass falls exponentially with the number of parameters and the digits that the data add, so a handful of
+    draws carry the whole mean, or none does. The estimate is then far too low, and its standard error looks small,
+    since no weight saw the peak. "importance" draws from a q near the posterior, a fitted one or a Student t at the
+    modes, and is as good as q. "annealed", the default, goes from the prior to the posterior by temperatures, and back
+    from posterior draws; that bounds log p(y) from below and above, and the gap is what is not known. It takes some
+    thousand gradients a chain. "laplace" is one climb and one curvature, exact for a normal posterior; it has no error
+    bar, so importance weights judge it.
 
-    Of a ``LatentModel`` at a given ``theta`` it is Σ_n log p(x_n|θ), z alone being summed out: exactly by "enumeration"
-    where there is a sum or a closed form (the default then), else estimated for every datum by "monte-carlo" over z ~
-    p(z|θ), by "importance" from a Student t about every mode of p(z|x_n, θ) that climbs find, or "annealed" from p(z|θ)
-    to p(z|x_n, θ). Biases are then all of one sign and add up, where errors add as squares. Annealing has an upper
-    bound only for simulated data, whose ``z`` is an exact draw of every posterior.
+    For a ``LatentModel`` at a given ``theta`` the result is Σ_n log p(x_n|θ): only z is summed out. "enumeration" does
+    so exactly where there is a sum or a closed form (the default then). Other methods estimate every datum:
+    "monte-carlo" over z ~ p(z|θ), "importance" from a Student t at every mode of p(z|x_n, θ) that climbs find, and
+    "annealed" from p(z|θ) to p(z|x_n, θ). The data's biases then all have one sign and add up; errors add as squares.
+    Annealing has an upper bound only for simulated data, whose ``z`` is an exact draw of every posterior.
 
     A log density (``Model.from_log_density``) or a callable prior cannot be drawn from: "monte-carlo" and "annealed"
-    then begin at a normal around the modes, of twice their sd; an unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
+    then start from a normal around the modes with twice their sd. An unnormalised prior gives log ∫ p(y|θ) prior(θ) dθ.
 
     Args:
-        model: what is believed; its priors proper.
-        data: Data or arrays; those of ``posterior`` where left out; None for a model without a likelihood.
-        method: one of these; by default "annealed", with ``theta`` "enumeration" where it can be.
+        model: with proper priors.
+        data: Data or arrays; by default those of ``posterior``; None for a model without a likelihood.
+        method: one of these; by default "annealed", or with ``theta`` "enumeration" where that is possible.
         theta: parameters of a ``LatentModel``, in the user's space.
         z: with ``theta`` and "annealed": the causes that ``model.sample`` drew with these data, leading axis N ≥ 8.
         seed: of all randomness.
         posterior: of the same model and data. For "importance" a q (``MeanField``, ``FullRank``, ``LowRank``,
-            ``Laplace``). For "annealed" draws to come back from (``NUTS``, ``HMC``, ``MALA``, ``RandomWalk``,
-            ``Rejection``, whose draws are exact); NUTS runs where there is none.
+            ``Laplace``). For "annealed" draws from which to run back (``NUTS``, ``HMC``, ``MALA``, ``RandomWalk``,
+            ``Rejection``, whose draws are exact); NUTS runs where none is given.
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
         settings: of the method: ``draws`` (monte-carlo, importance, laplace), ``degrees`` (importance), ``starts``
             (importance, laplace); ``chains``, ``temperatures``, ``transitions``, ``kernel``, ``reverse``, ``pilot``
-            (annealed). With ``theta`` draws (1000), starts (4), chains (32) and temperatures (100) are each datum's,
-            and ``reverse`` is whether there is z.
+            (annealed). With ``theta``, draws (1000), starts (4), chains (32) and temperatures (100) are per datum, and
+            ``z`` takes the place of ``reverse``.
 
-    Ctrl-C and SIGTERM stop the call between its phases: where the forward weights are there they are returned, without
+    Ctrl-C and SIGTERM stop the call between its phases. If the forward weights are complete, they are returned without
     an upper bound and with "caution".
 
     Raises:
         SettingsError: an unknown method or setting, one out of range, a posterior that does not fit the method.
         ModelError: an improper prior; no mode with a curvature, where one is needed.
         DataError: rows that are not in memory.
-        RunError: no draw of the prior has a finite likelihood; an interruption before there is a weight.
+        RunError: no draw of the prior has a finite likelihood; an interruption before there are weights.
 
     >>> import numpy as np
     >>> import numpyro.distributions as dist
@@ -130,7 +130,7 @@ def log_evidence(
 
 
 def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
-    """The data, after the sentences about a model, data and posterior that do not fit."""
+    """The data; raises where model, data and posterior do not fit together."""
     data = None if data is None else as_data(data)
     if posterior is not None:
         _check_posterior(model, data, posterior, method, settings)
@@ -200,7 +200,7 @@ def by_monte_carlo(
     checks = [
         *weight_checks(log_weights, 200.0),
         Check("Jensen bias", bias, grade(-bias, 0.05, math.inf),
-              "nats by which the logarithm of a mean is low, −var/(2S), were the weights tame"),
+              "nats by which the logarithm of a mean is too low, −var/(2S), if the weights are tame"),
         *checks,
     ]  # fmt: skip
     return Evidence(estimate, error, estimate - QUANTILE * error, estimate + QUANTILE * error, checks, log_weights)
@@ -265,7 +265,7 @@ def by_annealing(
     ladder = pilot_of_parameters(target, settings, jax.random.fold_in(key, 2), watch)
 
     def exact() -> jax.Array | None:
-        """Draws of the posterior, by NUTS where none was given."""
+        """Posterior draws; NUTS makes them where no posterior was given."""
         nonlocal posterior
         if posterior is None:
             posterior = infer(model, data, NUTS(), seed=seed, progress=watch.say)
@@ -309,15 +309,15 @@ def _sandwich_checks(
 
 
 def _spread(posterior: Posterior, count: int) -> np.ndarray:
-    """(count, d) draws evenly over time, and over chains: the fewer between, the less alike."""
+    """(count, d) draws, evenly spaced over all chains and over time."""
     flat = np.asarray(posterior.unconstrained).swapaxes(0, 1)
     flat = flat.reshape(-1, flat.shape[-1])
-    # Blocks of the bound are of one stretch of time each, so that draws alike share one.
+    # Ordered by time: each block of the bound then covers one stretch, and correlated draws share a block.
     return flat[np.linspace(0, len(flat) - 1, count).astype(int)]
 
 
 def _base(model: Model, data: Data | None, key: jax.Array, watch: Watch) -> tuple[Normal | None, list[Check]]:
-    """None for a prior that can be drawn from, else a normal around the modes, and a sentence that says so."""
+    """None for a prior that can be drawn from; otherwise a normal around the modes, and a check that says so."""
     if not model.prior_is_callable or model.drawable:
         return None, []
     watch.go("modes")
@@ -328,7 +328,7 @@ def _base(model: Model, data: Data | None, key: jax.Array, watch: Watch) -> tupl
 
 
 def _mode_checks(modes: list[Mode], alone: bool) -> list[Check]:
-    """Whether there are several modes: Laplace sees one of them ``alone``."""
+    """Checks for several modes; ``alone`` where the estimate covers only the first, as Laplace's does."""
     if len(modes) == 1:
         return [Check("modes", 1, "trust", "places that climbs ended at")]
     masses = [laplace_value(mode.value, mode.root) for mode in modes]

@@ -1,4 +1,4 @@
-"""Settings of the ways to the evidence, and the sentences of those that are out of range."""
+"""Settings of the methods that estimate the evidence, with their ranges."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from tractable.tools.settings import Count, Range, Settings, at_least, is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Way(Settings):
-    """Settings of a way to the evidence."""
+    """Settings of a method that estimates the evidence."""
 
     subject: ClassVar[str] = "log_evidence"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo(Way):
-    """Settings of "monte-carlo": S draws of the prior."""
+    """Settings of "monte-carlo": S draws from the prior."""
 
     draws: Annotated[int, at_least(100)] = 100_000
 
@@ -28,9 +28,9 @@ class Importance(Way):
     """Settings of "importance".
 
     Args:
-        draws: S, of q.
-        degrees: ν of the Student t that q is where no posterior is given.
-        starts: climbs to modes, from which q is made; at a given θ for every datum.
+        draws: S, from q.
+        degrees: degrees of freedom ν of q, a Student t where no posterior is given.
+        starts: climbs to the modes around which q is made; at a given θ, for every datum.
     """
 
     draws: Annotated[int, at_least(100)] = 10_000
@@ -43,12 +43,12 @@ class Annealing(Way):
     """Settings of "annealed".
 
     Args:
-        chains: S, forwards and as many backwards.
-        temperatures: T, about, spread over the pilot's stages; None chooses it so that log w has a variance
-            of about ½, in 200..10,000.
+        chains: S forwards, and as many backwards.
+        temperatures: about T, spread over the pilot's stages; None chooses T in 200..10,000 so that the
+            variance of log w is about ½.
         transitions: at every temperature.
-        reverse: run backwards from posterior draws too, for the upper bound.
-        pilot: particles of the run that chooses temperatures, steps and covariances.
+        reverse: whether to run backwards from posterior draws too, for the upper bound.
+        pilot: particles of the run that chooses temperatures, step sizes and covariances.
     """
 
     chains: Annotated[int, at_least(32)] = 256
@@ -61,7 +61,7 @@ class Annealing(Way):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Way):
-    """Settings of "laplace": draws of the normal that judge it, and climbs to modes, of which one finds one."""
+    """Settings of "laplace": draws of the normal, whose weights judge it; and climbs, each to one mode."""
 
     draws: Annotated[int, at_least(100)] = 4000
     starts: Count = 4
@@ -73,7 +73,7 @@ class Enumeration(Way):
 
 
 METHODS = {"monte-carlo": MonteCarlo, "importance": Importance, "annealed": Annealing, "laplace": Laplace}
-# With the settings there are and what they are by default; at a given θ others.
+# Each method's settings class and defaults; at a given θ the defaults differ.
 FOR_PARAMETERS: dict[str, tuple[Any, dict[str, Any]]] = {
     name: (kind, {field.name: field.default for field in dataclasses.fields(kind)}) for name, kind in METHODS.items()
 }
@@ -86,7 +86,7 @@ AT_THETA: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -> Any:
-    """The method's, with those of the user; "reverse" at a given θ is whether there is z."""
+    """The method's settings with the user's in place; at a given θ there is no "reverse": z= decides it."""
     known = AT_THETA if at_theta else FOR_PARAMETERS
     if method not in known:
         where = ", theta=...) at a given θ" if at_theta else ")"

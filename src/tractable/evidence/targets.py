@@ -1,4 +1,4 @@
-"""What an evidence is estimated of: densities in parts, each with a base to draw from and a path from it."""
+"""Targets whose evidence is estimated: densities split into a base to draw from and a log ratio to it."""
 
 import dataclasses
 import functools
@@ -17,9 +17,9 @@ from tractable.core import Data, Model, counted_log_likelihoods, is_distribution
 from tractable.models.latent import LatentModel
 
 PyTree = Any
-HELD = 1 << 24  # numbers, rows times draws, that are held at once
-TOGETHER = 1024  # draws or targets that are worked on at once, at most
-WORK = 64  # numbers that a draw of a cause takes beside its datum, about
+HELD = 1 << 24  # most numbers (rows × draws) in memory at once
+TOGETHER = 1024  # most draws or targets computed at once
+WORK = 64  # about how many numbers a draw of a cause needs besides its datum
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -31,9 +31,9 @@ class Normal(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One density in parts: log f_β(u) = log p₀(u) + β r(u), Z = ∫ e^{log p₀(u) + r(u)} du, u unconstrained.
+    """One density in two parts: log f_β(u) = log p₀(u) + β r(u), Z = ∫ e^{log p₀(u) + r(u)} du, u unconstrained.
 
-    A state is what the base is drawn as, θ or z in the user's space; densities of flat u carry the log-determinant.
+    A state is a draw of the base as θ or z in the user's space; densities of u include the Jacobian's log-determinant.
     """
 
     sample: Callable  # key -> state, of the base
@@ -48,14 +48,14 @@ class Target(NamedTuple):
 )
 @dataclass(frozen=True)
 class Targets:
-    """One target that looks at all rows, or one for every row. A pytree, so that compiled functions take it.
+    """One target for all rows together, or one for every row. A pytree, so that compiled functions accept it.
 
         θ given y      one target      p₀ = p(θ), r = log p(y|θ)           Z = p(y)
         z_n given x_n  N targets       p₀ = p(z|θ), r = log p(x_n|z, θ)    Z = p(x_n|θ)
 
     Attributes:
-        target: ``(model, shared, rows) -> Target``, of all rows or of one.
-        shared: what every target looks at beside its rows.
+        target: ``(model, shared, rows) -> Target``, for all rows or for one.
+        shared: what all targets use besides their rows.
         rows: of the data, leading axis N.
         many: whether every row has a target of its own.
     """
@@ -71,19 +71,19 @@ class Targets:
         return jax.tree.leaves(self.rows)[0].shape[0] if self.many else 1
 
     def some(self, count: int) -> "Targets":
-        """Of at most so many rows, evenly over all."""
+        """The same for at most ``count`` rows, evenly spaced."""
         index = np.linspace(0, self.count - 1, min(self.count, count)).astype(int)
         return dataclasses.replace(self, rows=jax.tree.map(lambda a: a[index], self.rows))
 
     def together(self, draws: int) -> int:
-        """Draws of one target, or targets with all their draws, worked on at once, so that memory stays bounded."""
+        """How many draws of one target, or how many targets with all their draws, fit in memory at once."""
         numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(self.rows)) or 1
         if self.many:
             return int(min(self.count, TOGETHER, max(1, HELD // (draws * (numbers + WORK)))))
         return int(min(draws, TOGETHER, max(1, HELD // (numbers + self.model.space.size))))
 
     def each(self, function: Callable, key: jax.Array, own: PyTree = None, draws: int = 1) -> Any:
-        """``function(target, key, own)`` of every one of many targets, leading axis N; own likewise."""
+        """``function(target, key, own)`` for every one of many targets; results and ``own`` have leading axis N."""
 
         def one(each: tuple[jax.Array, PyTree, PyTree]) -> Any:
             return function(self.target(self.model, self.shared, each[1]), each[0], each[2])
@@ -92,10 +92,10 @@ class Targets:
         return jax.lax.map(one, (keys, self.rows, own), batch_size=self.together(draws))
 
     def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
-        """``function(target, key, own) -> (value, info)`` of every draw, each with a key: values, and infos' mean.
+        """``function(target, key, own) -> (value, info)`` for every draw: all values, and the mean of the infos.
 
-        Values are (N, draws, …), of one target (draws, …); ``own`` is of each target, leading axis N, of one target of
-        each draw; ``work`` times the numbers that a draw takes otherwise.
+        Values are (N, draws, …), for one target (draws, …). ``own`` has an entry for each target (leading axis N), or
+        for one target for each draw. A draw takes ``work`` times the usual memory.
         """
 
         def every(target: Target, key: jax.Array, own: PyTree) -> tuple:
@@ -120,12 +120,12 @@ def of_parameters(model: Model, data: Data | None, base: Normal | None = None) -
 
 
 def of_causes(model: LatentModel, theta: PyTree, data: Data) -> Targets:
-    """z_n given x_n and θ, of every row."""
+    """z_n given x_n and θ, for every row."""
     return Targets(model, cause_target, theta, data.arrays(), many=True)
 
 
 def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target:
-    """θ given rows, whose state is θ; of a base which is no prior, u."""
+    """θ given rows. Its state is θ; with a ``base`` in place of the prior it is u."""
     if base is None:
 
         def flat(params: PyTree) -> jax.Array:
@@ -137,7 +137,7 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
         def log_likelihood_of(u: jax.Array) -> jax.Array:
             return likelihood(model.params(u))
 
-        # The likelihood of a draw is looked at in the user's space: the way to the reals and back would cost digits.
+        # A draw's likelihood is computed in the user's space: transforming it to the reals and back would cost digits.
         log_prior = log_density(model, None, flat=True)
         return Target(model.sample_prior, likelihood, flat, log_prior, log_likelihood_of)
     target = log_density(model, rows, flat=True)
@@ -163,10 +163,10 @@ def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
 
 
 def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Target:
-    """z given one row (y, x), whose state is z: each part by the bijection to its support."""
+    """z given one row (y, x). Its state is z; each part is mapped from the reals by the bijection to its support."""
     y, x = row
     datum = y if x is None else (y, x)
-    if model.latent is None:  # h¹ … h^L of a ladder, one after another, reals as they are
+    if model.latent is None:  # a ladder's h¹ … h^L, one after another, unconstrained already
 
         def sample(key: jax.Array) -> PyTree:
             return jax.tree.map(lambda a: a[0], model.dreamt(key, theta, 1)[1])
@@ -178,7 +178,7 @@ def cause_target(model: Any, theta: PyTree, row: tuple[PyTree, PyTree]) -> Targe
     else:
         latent = model.latent(theta) if x is None else model.latent(theta, x)
         parts, tree = jax.tree.flatten(latent, is_leaf=is_distribution)
-        # What is discrete is drawn only, never moved.
+        # Discrete parts are only drawn, never moved.
         ways = [IdentityTransform() if part.support.is_discrete else biject_to(part.support) for part in parts]
 
         def sample(key: jax.Array) -> PyTree:

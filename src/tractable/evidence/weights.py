@@ -1,4 +1,4 @@
-"""Weights of draws of the base, and of proposals nearer to the target; the modes that these lie around."""
+"""Weights of draws from the base or from proposals nearer to the target, and the modes that these lie around."""
 
 import functools
 import math
@@ -23,21 +23,21 @@ from tractable.tools.tree import Numbers
 
 PyTree = Any
 Propose = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
-CURVED = 1000  # parameters up to which a curvature is formed
-WIDER = 2.0  # sds of a base which is no prior, in those of the normal approximation
-CLIMB = 40  # steps of L-BFGS to a mode of a cause
-APART = 0.5  # sds, in the root mean square over numbers, by which modes of a cause differ
-MASS = 20.0  # nats of the likeliest mode's mass below which a mode is none
+CURVED = 1000  # most parameters for which a curvature is formed
+WIDER = 2.0  # sd of a base that replaces the prior, over that of the normal approximation
+CLIMB = 40  # L-BFGS steps to a mode of a cause
+APART = 0.5  # sds, root mean square over coordinates, by which distinct modes of a cause differ
+MASS = 20.0  # nats below the largest mass at which a mode no longer counts
 
 
 class Watch(NamedTuple):
-    """Whom progress is reported to, and who may stop it."""
+    """Functions that report progress, and that say whether to stop."""
 
     say: Callable[[str, int, int], None]  # (phase, done, of)
     stop: Callable[[], bool]
 
     def go(self, phase: str, done: int = 0, of: int = 1) -> None:
-        """On with a phase; a sentence where the call was interrupted and no weight has been made."""
+        """Report a phase; raises if the call was interrupted, since there are no weights yet."""
         if self.stop():
             raise RunError(
                 f"log_evidence was interrupted before its weights were made ({phase}: {done} of {of}), so there is "
@@ -62,9 +62,9 @@ def log_weights(
     targets: Targets, own: PyTree, phi: PyTree, key: jax.Array, draws: int, propose: Propose | None = None,
     work: int = 1,
 ) -> jax.Array:  # fmt: skip
-    """(N, draws), those of one target (draws,): of draws of the base, or of ``(own, φ, key) -> (u, log q(u))``.
+    """(N, draws), or (draws,) for one target: log weights of draws from the base or from ``propose``.
 
-    ``own`` is the proposal's of each target, leading axis N, ``phi`` the same for all.
+    ``propose`` is ``(own, φ, key) -> (u, log q(u))``; ``own`` has an entry for each target, ``phi`` is shared by all.
     """
 
     def one(target: Target, key: jax.Array, own: PyTree) -> tuple[jax.Array, tuple]:
@@ -77,13 +77,13 @@ def log_weights(
 
 
 def nan_is_nothing(log_weights: Numbers) -> np.ndarray:
-    """(N, S) in float64, those (S,) of one target likewise; NaN counts as impossible."""
+    """Log weights (N, S) in float64, with N = 1 for those (S,) of one target; NaN becomes −∞, impossible."""
     log_weights = np.atleast_2d(np.asarray(log_weights, np.float64))
     return np.nan_to_num(log_weights, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
 
 
 def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
-    """(N, S) as they are; a sentence where a target has no draw that is possible, or one without bound."""
+    """The log weights (N, S) unchanged; raises if for some target no weight is finite, or one is +∞."""
     largest = log_weights.max(1)
     impossible = np.flatnonzero(~np.isfinite(largest))
     if not len(impossible):
@@ -100,14 +100,14 @@ def possible(targets: Targets, log_weights: np.ndarray) -> np.ndarray:
 
 
 def smoothed(log_weights: Numbers) -> np.ndarray:
-    """(S,) log weights with the largest replaced by quantiles of a fitted Pareto tail (PSIS), if finite and unequal."""
+    """(S,) log weights; the largest become quantiles of a fitted Pareto tail (PSIS) if all are finite and unequal."""
     log_weights = np.asarray(log_weights, np.float64)
     if not math.isfinite(khat(log_weights)):
         return log_weights
     from arviz_stats.base.array import array_stats  # a second of imports
 
     normalised = np.asarray(array_stats.psislw(log_weights.max() - log_weights)[0])  # it takes minus the log weights
-    least = int(np.argmin(log_weights))  # one that smoothing leaves as it is: it knows what was taken off
+    least = int(np.argmin(log_weights))  # smoothing leaves it as it is, so it shows the constant taken off
     return normalised + (log_weights[least] - normalised[least])
 
 
@@ -116,7 +116,7 @@ def smoothed(log_weights: Numbers) -> np.ndarray:
 
 @functools.cache
 def fitted(family: str) -> Propose:
-    """A q of ``approximations``, by the name of its family."""
+    """The proposal of a q in ``approximations``, by the name of its family."""
 
     def propose(_: None, phi: approximations.Phi, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         q = approximations.of(family, phi)
@@ -139,7 +139,7 @@ class Mixture(NamedTuple):
 
     mean: jax.Array  # (K, d) û_k
     factor: jax.Array  # (K, d, d) L of Λ_k = L Lᵀ
-    share: jax.Array  # (K,) ρ_k, 0 of a place that is left out
+    share: jax.Array  # (K,) ρ_k, 0 for a place that is left out
 
 
 def student(_: None, q: StudentT, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -149,7 +149,7 @@ def student(_: None, q: StudentT, key: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def students(q: Mixture, degrees: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One of K, and the log density of the mixture there."""
+    """A draw u from the mixture, and the mixture's log density there."""
     roots = jnp.swapaxes(inverse(q.factor), 1, 2)  # R of Λ⁻¹ = R Rᵀ
     which, key = jax.random.split(key)
     k = jax.random.categorical(which, jnp.log(q.share))
@@ -161,7 +161,7 @@ def students(q: Mixture, degrees: jax.Array, key: jax.Array) -> tuple[jax.Array,
 
 
 def student_white(key: jax.Array, size: int, degrees: jax.Array) -> jax.Array:
-    """ε √(ν/χ²_ν), (size,), of the type of ν."""
+    """ε √(ν/χ²_ν), (size,), in the dtype of ν."""
     key_normal, key_wide = jax.random.split(key)
     eps = jax.random.normal(key_normal, (size,), degrees.dtype)
     return eps / jnp.sqrt(2 * jax.random.gamma(key_wide, degrees / 2, dtype=degrees.dtype) / degrees)
@@ -187,7 +187,7 @@ class Mode(NamedTuple):
 
 
 def modes_of(model: Model, data: Data | None, key: jax.Array, count: int) -> list[Mode]:
-    """The distinct modes that climbs from random starts end at, by the mass of the normal around each, descending."""
+    """The distinct modes at which climbs from random starts end, largest mass (by Laplace) first."""
     size = model.space.size
     if size > CURVED:
         raise ModelError(
@@ -217,7 +217,7 @@ def _same(position: np.ndarray, mode: Mode) -> bool:
 
 
 def around(modes: list[Mode]) -> Normal:
-    """The normal with the moments of the normals around the modes, all counted alike: it is to reach each of them."""
+    """The normal with the moments of an equal mixture of the modes' normals, so that it reaches every mode."""
     places = np.stack([mode.position for mode in modes])
     within = np.mean([mode.root @ mode.root.T for mode in modes], 0)
     apart = places - places.mean(0)
@@ -227,22 +227,22 @@ def around(modes: list[Mode]) -> Normal:
 
 
 def laplace_value(value: float, root: np.ndarray) -> float:
-    """log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|, of Λ⁻¹ = root rootᵀ, root (d, d) lower triangular."""
+    """log p(y, ẑ) + (d/2) log 2π − ½ log |Λ|, where Λ⁻¹ = root rootᵀ, root (d, d) lower triangular."""
     return float(value + len(root) * LOG_2PI / 2 + np.sum(np.log(np.diag(root))))
 
 
 def normal_base(modes: list[Mode]) -> Normal:
-    """Where annealing begins without a prior to draw from: a normal around the modes, wider than they are."""
+    """The base that replaces a prior that cannot be drawn from: a normal around the modes, wider than they are."""
     normal = around(modes)
     return normal._replace(root=WIDER * normal.root)
 
 
 @functools.partial(jax.jit, static_argnames="count")
 def modes_of_causes(targets: Targets, count: int, spread: jax.Array, key: jax.Array) -> tuple[Mixture, jax.Array]:
-    """For each of N targets Student t around the distinct modes where climbs from the base end, and their number.
+    """For each of N targets, Student t's around the distinct modes at which climbs from the base end, and their number.
 
-    Climbs are in units of the base's sds ``spread`` (d,). Without a curvature anywhere the number is 0, and q as wide
-    as the base, about the highest end.
+    Climbs are in units of the base's sds ``spread`` (d,). If no end has a curvature, the number is 0 and q is as wide
+    as the base, around the highest end.
     """
     size = len(spread)
 

@@ -1,4 +1,4 @@
-"""Bayes by Backprop: the bound of a mean field over weights, with the KL shared out over the batches of an epoch."""
+"""Bayes by Backprop: the ELBO of a mean field over weights, its KL divided among the batches of an epoch."""
 
 import math
 from typing import Any, NamedTuple
@@ -20,10 +20,10 @@ PyTree = Any
 
 
 def kl_weight(weights: str, batch: Batch | None) -> Any:
-    """π_i, the share of the complexity cost that a batch bears; Σ_i π_i = 1 over an epoch.
+    """π_i, a batch's share of the complexity cost; Σ_i π_i = 1 over an epoch.
 
     "uniform": 1/M. "geometric": 2^{M−i}/(2^M − 1) = 2^{−i}/(1 − 2^{−M}), i = 1..M in the order visited (Blundell et
-    al. 2015, section 3.4), in which form nothing overflows.
+    al. 2015, section 3.4); the second form does not overflow.
     """
     if batch is None:
         return 1.0
@@ -40,18 +40,19 @@ def bayes_by_backprop(
 
         −F_i = (1/S) Σ_s [ Σ_{n in batch i} log p(y_n|w_s) − π_i (log q(w_s) − log p(w_s)) ]   (eq. 8; a sum over rows)
 
-    in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the batches' sizes
-    and π. A batch with M = 1 is one by itself: its likelihood counts N/n times, its cost once. Where a parameter's
-    prior is normal, its cost is the closed-form KL; elsewhere, under a scale mixture, the draw's own, with the direct
-    terms through log q kept. Its parameters are {"mean": tree, "rho": tree}, of the model's unconstrained ones.
+    The value is in the sum scale, M times that, so that the values of an epoch average to −F exactly, whatever the
+    batches' sizes and π. With M = 1 a batch stands alone: its likelihood counts N/n times, its cost once. A parameter
+    with a normal prior has its KL in closed form as cost; others, as under a scale mixture, have log q − log p at the
+    draw, with the direct gradient through log q kept. The objective's params are {"mean": tree, "rho": tree}, shaped
+    like the model's unconstrained parameters.
 
     Args:
         samples: S ≥ 1 draws a step.
         kl_weights: "uniform" or "geometric".
         noise: "shared", one draw for the batch; "local", the local reparameterisation, and "flipout", which decorrelate
             its rows (``tractable.objectives.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
-        size: rows of the largest batch, for the noise of "local" and "flipout".
-        given: one row of inputs (shapes suffice), likewise.
+        size: rows of the largest batch; for the noise of "local" and "flipout".
+        given: one row of inputs (shapes suffice); for the same.
     """
     expect("samples", samples, Count)
     fixed = _fixed(model, noise, given)
@@ -61,7 +62,7 @@ def bayes_by_backprop(
         return jax.tree.map(lambda a: a.reshape(count, samples, *a.shape[1:]), drawn)
 
     def value(noise: PyTree, phi: PyTree, batch: Batch | None) -> jax.Array:
-        if samples == 1:  # a batch axis of one is not free: its products take a slower way
+        if samples == 1:  # without vmap, as products with a batch axis of one are slower
             likelihood, log_ratio = _once(fixed, jax.tree.map(lambda a: a[0], noise), phi, batch)
         else:
             likelihood, log_ratio = jax.vmap(lambda noise: _once(fixed, noise, phi, batch))(noise)
@@ -71,7 +72,7 @@ def bayes_by_backprop(
                 cost = cost + normal_kl(m, rho, *leaf.normal)
         if batch is None:
             return jnp.mean(likelihood) - cost
-        alone = jnp.where(batch.count == 1, batch.scale, 1.0)  # N/n of one batch by hand, 1 where it holds all rows
+        alone = jnp.where(batch.count == 1, batch.scale, 1.0)  # N/n for a batch that stands alone
         return batch.count * (alone * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
@@ -83,8 +84,8 @@ class _Leaf(NamedTuple):
     name: str
     like: jax.ShapeDtypeStruct
     normal: tuple[Any, Any] | None  # centre and scale of a normal prior, whose cost is in closed form
-    inside: bool  # examples do not share its noise, so that it has one value only within the predictor
-    source: str  # of its ε: "own", "layers"; "none" where neither the cost nor the likelihood sees a draw
+    inside: bool  # its noise differs between examples, so there is no one value of it outside the predictor
+    source: str  # of its ε: "own", "layers"; "none" where neither cost nor likelihood uses a draw
 
 
 class _Fixed(NamedTuple):
@@ -119,7 +120,7 @@ def _noise(fixed: _Fixed, key: jax.Array, count: int, size: int) -> PyTree:
 
 
 def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
-    """Of one draw: log likelihood of the batch, and the Monte-Carlo part of log p − log q."""
+    """For one draw: the batch's log likelihood, and the Monte-Carlo part of log p − log q."""
     own, theirs = noise
     means, rhos = jax.tree.leaves(phi["mean"]), jax.tree.leaves(phi["rho"])
     sds, drawn = [softplus(rho) for rho in rhos], []
@@ -158,7 +159,7 @@ def _log_ratio(fixed: _Fixed, drawn: list, means: list, rhos: list) -> jax.Array
 
 
 def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: list, batch: Batch) -> jax.Array:
-    """log p(y_n|·) of every row, (n,), whose examples do not share the noise of the layers."""
+    """(n,) log p(y_n|·) of every row, with the layers' noise of its own for each example."""
     likelihood: Any = fixed.model.likelihood
     layered: Any = fixed.layered
     y, x = batch.data
@@ -167,7 +168,7 @@ def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: 
         example=jax.tree.map(lambda a: a[:n], noise.example), signs=jax.tree.map(lambda a: a[:n], noise.signs)
     )
     eta = layered.call(cut, mean, jax.tree.unflatten(fixed.structure, sds), x)
-    # What the predictor alone may see is not a number elsewhere.
+    # Parameters that only the predictor may use are NaN outside it.
     shown = [jnp.full_like(w, jnp.nan) if leaf.inside else w for leaf, w in zip(fixed.leaves, drawn, strict=True)]
     seen = fixed.model.constrain(jax.tree.unflatten(fixed.structure, shown))
     return jax.vmap(lambda e, y: log_prob_of(likelihood.observe(seen, e), y))(eta, y)
@@ -175,10 +176,10 @@ def _layered_terms(fixed: _Fixed, noise: Noise, mean: PyTree, sds: list, drawn: 
 
 @jax.custom_vjp
 def normal_kl(mean: jax.Array, rho: jax.Array, centre: ArrayLike, scale: ArrayLike) -> jax.Array:
-    """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]; m and s are taken as fixed.
+    """Σ KL(N(μ, σ²) ‖ N(m, s²)) = Σ [ ½ (σ² + (μ − m)²)/s² − ½ − log(σ/s) ]; m and s are constants.
 
-    Its gradient is written out, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ: one pass over memory, where the derivative of every
-    term makes several.
+    The gradient is written by hand, (μ − m)/s² and (σ/s² − 1/σ) dσ/dρ: one pass over memory, where automatic
+    differentiation of the terms makes several.
     """
     sd = softplus(rho)
     square = (jnp.square(sd) + jnp.square(mean - centre)) / (2 * jnp.square(scale))
@@ -202,7 +203,7 @@ normal_kl.defvjp(_kl_forward, _kl_backward)
 
 
 def _normal(model: Model, index: int) -> tuple[Any, Any] | None:
-    """Centre and scale of a parameter's normal prior on the reals, shaped for it; None for others."""
+    """Centre and scale of a parameter's normal prior on the reals, in the parameter's shape; None for other priors."""
     if model.prior_is_callable:
         return None
     prior = base_of(jax.tree.leaves(model.prior, is_leaf=is_distribution)[index])

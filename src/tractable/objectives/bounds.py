@@ -1,4 +1,4 @@
-"""What a ladder and its inference network are worth on rows: bounds of log p(x), weights, each layer's cost."""
+"""Bounds of log p(x) for rows under a ladder and its inference network, with weights and each layer's cost."""
 
 import functools
 import math
@@ -16,17 +16,17 @@ from tractable.models.ladder import Ladder
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-HELD = 1 << 23  # numbers of draws and what layers make of them, held at once
-CACHED = 1 << 19  # as many as a core's cache holds: half the time of HELD there
-TOGETHER = 128  # draws of a row that one key makes
+HELD = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
+CACHED = 1 << 19  # the same on a CPU, so that they fit a core's cache: half the time of HELD
+TOGETHER = 128  # draws of a row made from one key
 
 
 class Bounds(NamedTuple):
-    """Of every row, (n,), in nats; w_k = p(x, h_k) / q(h_k | x), h_k ~ q(h | x).
+    """For every row, (n,), in nats; w_k = p(x, h_k) / q(h_k | x), h_k ~ q(h | x).
 
         ELBO = E log w  ≤  E log (1/K) Σ_k w_k  ≤  log p(x)      (Burda, Grosse & Salakhutdinov 2016, theorem 1)
 
-    In the limit of many draws the second is log p(x); its gap to the first is KL(q(h | x) ‖ p(h | x)).
+    As K grows the K-sample bound tends to log p(x); log p(x) − ELBO is KL(q(h | x) ‖ p(h | x)).
     """
 
     elbo: np.ndarray  # mean of log w
@@ -34,12 +34,12 @@ class Bounds(NamedTuple):
     log_evidence: np.ndarray  # log of the mean of w: a lower bound in expectation
     error: np.ndarray  # its standard error, √(Var w / K) / mean w; too small where few weights carry the sum
     ess: np.ndarray  # (Σ w)² / Σ w², of K
-    costs: np.ndarray  # (n, L) mean of log q(h^i | ·) − log p(h^i | ·): what each layer pays
+    costs: np.ndarray  # (n, L) mean of log q(h^i | ·) − log p(h^i | ·), each layer's cost
     samples: int  # K
 
 
 class _Sums(NamedTuple):
-    """Over draws, of every row (n,)."""
+    """Sums over draws, for every row (n,)."""
 
     first: jax.Array  # Σ log w
     second: jax.Array  # Σ (log w)²
@@ -49,21 +49,21 @@ class _Sums(NamedTuple):
 
 
 def numbers() -> int:
-    """Held at once; what is drawn does not depend on it."""
+    """Most numbers in memory at once; the draws do not depend on it."""
     return CACHED if jax.default_backend() == "cpu" else HELD
 
 
 def log_weights(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, q: list) -> tuple[jax.Array, jax.Array]:
-    """log w, leading axes (draw, row), and what each layer pays, (L, draw, row)."""
+    """log w (draw, row), and each layer's cost log q − log p (L, draw, row)."""
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)
     costs = jnp.stack([q_i.log_prob(h_i) - p_i for q_i, h_i, p_i in zip(q, h, log_p[1:], strict=True)])
     return log_p[0] - jnp.sum(costs, axis=0), costs
 
 
 def bounds(ladder: Ladder, params: PyTree, data: Data, key: jax.Array, samples: int) -> Bounds:
-    """The bounds of all rows, in memory that neither the rows nor the draws set.
+    """The bounds of all rows; memory grows neither with the rows nor with the draws.
 
-    What is drawn for row n depends on the key, n and K alone.
+    The draws for row n depend on the key, n and K alone.
 
     Args:
         samples: K ≥ 1 draws a row.
@@ -129,7 +129,7 @@ def _told(sums: list[np.ndarray], samples: int) -> Bounds:
 
 
 def moments(p: Distribution) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of a layer's units, (…, n); of categorical units those of their indicators, (…, n · levels)."""
+    """Mean and variance of a layer's units, (…, n); for categorical units of their indicators, (…, n · levels)."""
     base = base_of(p)
     if isinstance(base, dist.CategoricalLogits | dist.CategoricalProbs):
         probabilities = jnp.asarray(base.probs)
@@ -142,7 +142,7 @@ def moments(p: Distribution) -> tuple[jax.Array, jax.Array]:
 
 
 def draws_needed(ladder: Ladder, params: PyTree, x: PyTree, draws: int) -> list[int]:
-    """Draws that each layer's moments are averaged over: 0 where q(h^i | ·) depends on x alone."""
+    """The number of draws to average each layer's moments over: 0 where q(h^i | ·) depends on x alone."""
 
     def widths(key: jax.Array, params: PyTree, x: PyTree) -> list[jax.Array]:
         return [moments(q)[0] for q in ladder.drawn(key, params, x, 2)[1]]
@@ -152,11 +152,11 @@ def draws_needed(ladder: Ladder, params: PyTree, x: PyTree, draws: int) -> list[
 
 
 def coded(ladder: Ladder, params: PyTree, x: PyTree, key: jax.Array, draws: int) -> list[tuple]:
-    """For each layer E[h^i | x], Var[h^i | x] and the variance of that mean's error, (row, n) each, under q.
+    """For each layer E[h^i | x], Var[h^i | x] and the Monte-Carlo variance of that mean, (row, n) each, under q.
 
         E[h²|x] = E E[h²|h¹],    Var[h²|x] = E Var[h²|h¹] + Var E[h²|h¹],    over h¹ ~ q(h¹ | x)
 
-    Exact where q(h^i | ·) depends on x alone, else averaged over ``draws``.
+    Exact where q(h^i | ·) depends on x alone; elsewhere averaged over ``draws``.
     """
     found = []
     for q in ladder.drawn(key, params, x, draws)[1]:

@@ -1,4 +1,4 @@
-"""The bound of a q over θ by draws of it, and the log joint that points climb."""
+"""The ELBO of a q over θ, estimated from draws of q, and the log joint that point methods climb."""
 
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -16,14 +16,14 @@ PyTree = Any
 Gradient = Literal["reparameterised", "path", "score"]
 Control = Literal[None, "running-mean", "leave-one-out", "fitted"]
 CONTROLS = get_args(Control)
-DECAY = 0.9  # of running statistics, a step
+DECAY = 0.9  # of running statistics, per step
 
 
 def log_joint(model: Model, *, prior: bool = True, flat: bool = False) -> Objective:
-    """N/n Σ log p(y|θ) (+ log p(θ)): maximum likelihood, or a posteriori with the prior.
+    """N/n Σ log p(y|θ) (+ log p(θ)): for maximum likelihood, or with the prior for maximum a posteriori.
 
-    The density is of the *user's* parameters, so the maximum is where they would look for it: it does not move
-    with the parametrisation, and carries no log-determinant.
+    The density is that of the *user's* parameters, without the Jacobian's log-determinant, so its maximum does not
+    move with the unconstrained parametrisation.
     """
     posterior = log_posterior(model, flat=flat, jacobian=False)
 
@@ -46,18 +46,18 @@ def elbo(
     Args:
         log_joint: ``(z (d,), batch) -> ()``, in the sum scale (``tr.log_posterior(model, flat=True)``).
         q: the family; the objective's params are its φ.
-        samples: S ≥ 1 draws of q a step.
-        gradient: how φ's gradient is estimated. "reparameterised": through z = z(φ, ε), the entropy in closed form.
-            "path": without the score of q, which has mean zero; no noise is left where q is the posterior
-            (Roeder, Wu & Duvenaud 2017, eq. 8). "score": E_q[(log p − log q − b) ∇ log q], which asks nothing of log p
-            but its value (Ranganath, Gerrish & Blei 2014, eq. 3).
-        control: b of the score function. None; "running-mean": of earlier steps; "leave-one-out": the mean of the
-            step's other draws (S ≥ 2); "fitted": for each number of φ the coefficient that earlier steps say is best
-            (eq. 10).
-        temperature: T; E_q[log p]/T + H[q] flattens the target while a climb begins.
+        samples: S ≥ 1 draws of q per step.
+        gradient: estimator of φ's gradient. "reparameterised": through z = z(φ, ε), with the entropy in closed form.
+            "path": the same without the score of q, which has mean zero; no noise is left where q is the posterior
+            (Roeder, Wu & Duvenaud 2017, eq. 8). "score": E_q[(log p − log q − b) ∇ log q], which needs only values of
+            log p, no gradient (Ranganath, Gerrish & Blei 2014, eq. 3).
+        control: b of the score function. None: 0; "running-mean": the mean of earlier steps; "leave-one-out": the mean
+            of the step's other draws (S ≥ 2); "fitted": for each coordinate of φ the best coefficient, estimated from
+            earlier steps (eq. 10).
+        temperature: T; E_q[log p]/T + H[q] flattens the target at the start of a climb.
 
     Raises:
-        SettingsError: no samples, an unknown estimator, leave-one-out of one sample.
+        SettingsError: no samples, an unknown estimator, leave-one-out with one sample.
     """
     expect("An ELBO is estimated from draws of q: samples", samples, Count)
     expect("gradient", gradient, Gradient)
@@ -80,7 +80,7 @@ def elbo(
 
 
 def _normals(q: Approximation, samples: int) -> Callable:
-    """The ``draw`` of S draws of q a step."""
+    """The objective's ``draw``: noise for S draws of q per step."""
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> jax.Array:
         return normal(key, (count, samples, q.noise), jax.tree.leaves(phi)[0].dtype)
@@ -89,12 +89,12 @@ def _normals(q: Approximation, samples: int) -> Callable:
 
 
 def _sampled(q: Approximation, phi: PyTree, noise: jax.Array) -> jax.Array:
-    """z of every ε, (S, d)."""
+    """(S, d) z of every ε."""
     return jax.vmap(lambda eps: q.sample(phi, eps))(noise)
 
 
 def _remember(control: str | None) -> Callable:
-    """What a control variate begins with: sums, and how much weight they hold."""
+    """The initial memory of a control variate: zero sums, and the zero weight in them."""
 
     def remember(phi: PyTree) -> PyTree:
         if control == "running-mean":
@@ -125,7 +125,7 @@ def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Call
 
 
 def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: PyTree) -> tuple[jax.Array, PyTree]:
-    """b of every draw, and the memory after this step."""
+    """b for every draw, and the memory after this step."""
     if control == "leave-one-out":
         return (jnp.sum(signal) - signal) / (len(signal) - 1), memory
     if control == "running-mean":
@@ -138,7 +138,7 @@ def _baseline(control: str | None, signal: jax.Array, bound: jax.Array, memory: 
 def _fitted(
     q: Approximation, phi: PyTree, z: jax.Array, signal: jax.Array, memory: PyTree
 ) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-    """The gradient with b = E[f h²]/E[h²] of earlier steps for each number of φ, h = ∇ log q; and the memory."""
+    """The gradient with b = E[f h²]/E[h²] from earlier steps, for each coordinate of φ, h = ∇ log q; and the memory."""
     scores = jax.vmap(lambda z: jax.grad(q.log_prob)(phi, z))(z)  # φ-shaped, each (S, ...)
     cross, square = memory
     best = jax.tree.map(lambda c, s: c / jnp.where(s > 0, s, 1), cross, square)
@@ -156,13 +156,13 @@ def _fitted(
 
 
 def inclusive(log_joint: Callable, q: Approximation, *, samples: int = 100) -> Objective:
-    """−KL(p(z|y) ‖ q), climbed by self-normalised importance sampling from q itself.
+    """−KL(p(z|y) ‖ q), with a gradient by self-normalised importance sampling from q itself.
 
         ∇ = Σ_s w_s ∇ log q(z_s),   w_s ∝ p(y, z_s) / q(z_s),   Σ w_s = 1
 
     Its fixed point matches the posterior's moments: a mean field has the marginal variances Σᵢᵢ, where the reverse KL
-    has 1/Λᵢᵢ. Biased by O(1/S) as all self-normalised weights (Bornschein & Bengio 2015, eq. 8). The value reported is
-    the S-sample bound log (1/S) Σ p(y, z_s)/q(z_s).
+    has 1/Λᵢᵢ. Biased by O(1/S), as all self-normalised weights are (Bornschein & Bengio 2015, eq. 8). The reported
+    value is the S-sample bound log (1/S) Σ p(y, z_s)/q(z_s).
     """
     if samples < 2:
         raise SettingsError(f"Self-normalised weights need at least 2 samples; got {samples}.")

@@ -1,4 +1,4 @@
-"""Bounds climbed through draws that can be differentiated, h = h(φ, ε): variational autoencoders and their kin."""
+"""Bounds with gradients through reparameterised draws, h = h(φ, ε): variational autoencoders and their kin."""
 
 import math
 from typing import Any, Literal
@@ -24,17 +24,17 @@ KL = Literal["closed", "sampled"]
 
 
 def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
-    """The ``draw`` of an objective whose noise is a key a step: how much randomness a layer takes is its own affair."""
+    """The ``draw`` of an objective whose noise is one key per step, from which each layer draws what it needs."""
     return jax.random.split(key, count)
 
 
 def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> jax.Array:
-    """N/n Σ of a term a row, (n,), and log p(θ)."""
+    """N/n Σ of the rows' terms (n,), plus log p(θ)."""
     return batch.scale * jnp.sum(batch.counted(terms)) + ladder.log_prior(params["theta"])
 
 
 def looked(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
-    """The key of h's draws, and x of a batch's rows."""
+    """The key for draws of h, and x of a batch's rows."""
     look_key, draw_key = jax.random.split(noise)
     return draw_key, ladder.look(look_key, batch.data[0])
 
@@ -45,25 +45,25 @@ def autoencoding(
 ) -> Objective:  # fmt: skip
     """The ELBO of a variational autoencoder, E_q[log p(x, h) − log q(h | x)] (Kingma & Welling 2014).
 
-    What is climbed is the ELBO, log p(x) − KL(q(h | x) ‖ p(h | x)) of every row, as long as ``beta``, ``free_bits`` and
-    ``warmup`` are left alone. With them it is
+    By default the objective is the ELBO, log p(x) − KL(q(h | x) ‖ p(h | x)) summed over rows. With ``beta``,
+    ``free_bits`` or ``warmup`` it is
 
         N/n Σ_rows log p(x | h¹)  −  min(1, t/warmup) β N Σ_j max(λ, mean over the batch of KL_j)
 
-    of hidden units j at step t. The value reported is an estimate of the ELBO itself whatever they are.
+    over hidden units j at step t. The reported value is always an estimate of the ELBO itself.
 
     Args: fields of ``methods.AutoEncoding``, with ``warmup`` in steps, a number or traced, and
         gradient: "path" leaves out the score of q, which has mean zero: no noise is left where q is the posterior
-            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", whose log q it cuts.
-        kl: "closed": the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where there is one and where it is right:
-            for h^L always, for i < L where h^{i+1} was drawn before h^i. From the bottom up it is drawn after h^i and
-            depends on it, so that the KL at that h^{i+1} has a biased gradient, and the draw's own log q − log p is
-            kept. "sampled": the draw's own everywhere.
-        beta: Higgins et al. 2017. Above 1 a looser bound is climbed, below 1 none.
+            (Roeder, Wu & Duvenaud 2017, eq. 8). It needs kl="sampled", in whose log q it stops the gradient.
+        kl: "closed": the closed form of KL(q(h^i | ·) ‖ p(h^i | h^{i+1})), where it exists and is right: for h^L, and
+            for i < L where h^{i+1} was drawn before h^i. Inferred from the bottom up, h^{i+1} is drawn after h^i and
+            depends on it; the KL at that h^{i+1} would have a biased gradient, so log q − log p at the draw is used.
+            "sampled": log q − log p at the draw everywhere.
+        beta: Higgins et al. 2017. Above 1 the objective is a looser bound, below 1 no bound.
 
     Raises:
         SettingsError: settings out of range, gradient="path" with kl="closed". ModelError: discrete layers without
-            relaxation=, or that have none.
+            relaxation=, or a relaxation= without discrete layers.
     """
     _check(ladder, samples, gradient, Gradient, relaxation)
     expect("kl", kl, KL)
@@ -73,7 +73,7 @@ def autoencoding(
     closed = closed_layers(ladder) if kl == "closed" else frozenset()
 
     def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
-        """Means over draws: log p(x | h¹), (n,), and of each layer what its units pay, (n, units)."""
+        """Means over draws: log p(x | h¹) (n,), and for each layer the costs of its units (n, units)."""
         key, x = looked(ladder, noise, batch)
         h, q, p = _drawn(key, ladder, params, x, samples, relaxation)
         density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
@@ -109,15 +109,15 @@ def autoencoding(
 def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "doubly") -> Objective:
     """The K-sample bound of importance-weighted autoencoders, E log (1/K) Σ_k w_k, w_k = p(x, h_k) / q(h_k | x).
 
-    It rises with K to log p(x), and at K = 1 is the ELBO. What q becomes under it is a proposal, broader than the q of
-    an ELBO; what its single draws say about h is no better. Burda et al. 2016.
+    It rises with K to log p(x), and at K = 1 it is the ELBO. It makes q a proposal, broader than an ELBO's q, whose
+    single draws say no more about h. Burda et al. 2016.
 
     Args:
-        samples: K ≥ 1 draws of h a row and step.
-        gradient: of φ. "reparameterised": ∇ of the bound through its draws, whose signal falls with K as 1/√K
+        samples: K ≥ 1 draws of h per row and step.
+        gradient: of φ. "reparameterised": ∇ of the bound through its draws, whose signal-to-noise ratio falls as 1/√K
             (Rainforth et al. 2018). "doubly": Σ_k w̃_k² (∂log w_k/∂h_k) (∂h_k/∂φ), w̃ = w/Σw, equal in expectation,
-            and without noise where q is the posterior (Tucker et al. 2019). θ has Σ_k w̃_k ∇ log p(x, h_k) either
-            way; of a recognition that shares θ, θ within q moves as φ does.
+            and without noise where q is the posterior (Tucker et al. 2019). θ's gradient is Σ_k w̃_k ∇ log p(x, h_k)
+            either way; if the recognition network shares θ, the θ within q is treated like φ.
 
     Raises: as for ``autoencoding``.
     """
@@ -149,20 +149,20 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
 
 
 def k_sample(log_w: jax.Array) -> jax.Array:
-    """log (1/K) Σ_k w_k, of leading axis K."""
+    """log (1/K) Σ_k w_k over the leading axis."""
     return jax.nn.logsumexp(log_w, axis=0) - math.log(log_w.shape[0])
 
 
 def again(share: jax.Array, slopes: PyTree) -> PyTree:
-    """w̃² ∂log w/∂h, of slopes (K, n, …) that w̃ (K, n) has weighted once."""
+    """w̃² ∂log w/∂h, from slopes (K, n, …) that w̃ (K, n) already weights once."""
     return jax.tree.map(lambda g: g * share.reshape(share.shape + (1,) * (g.ndim - 2)), slopes)
 
 
 def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTree, closed: bool) -> jax.Array:
-    """What the units of a layer pay, (draw, row, unit): KL(q ‖ p) of each, or log q − log p of its draw.
+    """Costs of a layer's units, (draw, row, unit): KL(q ‖ p) of each, or log q − log p at its draw.
 
     Args:
-        density: q again, as its density is to be differentiated.
+        density: the q whose log density is differentiated; for "path" with its parameters held fixed.
     """
     layers: list[Any] = [q, density, p]
     independent = all(isinstance(d, dist.Independent) and d.reinterpreted_batch_ndims == 1 for d in layers)
@@ -179,7 +179,7 @@ def unit_costs(q: Distribution, density: Distribution, p: Distribution, h: PyTre
 
 
 def closed_layers(ladder: Ladder) -> frozenset[int]:
-    """The hidden layers, from 0, at whose drawing all that their p depends on has been drawn."""
+    """Hidden layers, counted from 0, that are drawn after everything that their p depends on."""
     order: list[int] = []
 
     def walk(key: jax.Array) -> None:
@@ -212,7 +212,7 @@ def _held(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, relaxation: float
 
 
 def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
-    """N Σ_j max(λ, mean of unit j's cost over the rows that count); cost (n, units)."""
+    """N Σ_j max(λ, mean of unit j's cost over unmasked rows); cost (n, units)."""
     counted = batch.counted(cost)
     if free == 0:
         return batch.scale * jnp.sum(counted)
@@ -234,7 +234,7 @@ def _check(ladder: Ladder, samples: object, gradient: str, known: object, relaxa
 
 
 def check_costs(gradient: str, kl: str) -> None:
-    """A sentence where a gradient and a KL do not go together."""
+    """Raise where a gradient and a KL do not go together."""
     if gradient == "path" and kl == "closed":
         raise SettingsError(
             "gradient='path' leaves out the score of log q at the draw, which a KL in closed form does not look at: "

@@ -1,4 +1,4 @@
-"""The ELBO without sampling, where the likelihood sees the parameters through one linear predictor."""
+"""The ELBO by quadrature, without sampling, where the likelihood sees the parameters through a linear predictor."""
 
 import functools
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from tractable.tools import tree
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-NODES = 20
-MOST = 5000  # numbers
-MOST_TOGETHER, MOST_BESIDE = 400, 16  # numbers of a dense Hessian, and of those beside the weights
-PROBED = 8  # rows and points at which linearity is looked for
+NODES = 20  # of Gauss–Hermite quadrature
+MOST = 5000  # most parameters
+MOST_TOGETHER, MOST_BESIDE = 400, 16  # most parameters for a dense Hessian, and most of them besides the weights
+PROBED = 8  # rows, and points, at which linearity is tested
 
 
 class Linear(NamedTuple):
     """The linear part of a model.
 
     Attributes:
-        weights: (d,) 1 where a number acts through η, 0 for the other.
-        other: index of that other number, or None.
+        weights: (d,) 1 where a parameter acts through η, 0 for the one other.
+        other: index of the parameter that does not act through η, or None.
         laplace: (d,) whether a weight's prior is Laplace rather than normal.
         centre, scale: (d,) of the weights' priors.
     """
@@ -43,13 +43,13 @@ class Linear(NamedTuple):
 
 
 def structure(model: Model, data: Data | None) -> Linear | None:
-    """The model's linear part, or None where it has another shape. Linearity is probed, at random rows and points.
+    """The model's linear part; None for other models. Linearity is tested at random rows and points.
 
         η_n = c_n + f_nᵀ z,   q(z) normal  ⇒  η_n ~ N(c_n + f_nᵀ μ, f_nᵀ Σ f_n)
 
-    so each datum's expectation is an integral over one number, or two where the likelihood has another number u such as
-    a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic and a quasi-Newton method
-    climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
+    so each datum's expectation is an integral over one number, or over two where the likelihood has another parameter
+    u, such as a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic, and a
+    quasi-Newton method climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
     """
     found = _linear_in(model, data)
     if data is None or found is None or found.ndim != 2:  # η is not one number
@@ -65,7 +65,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
         columns.append([np.broadcast_to(np.asarray(value), shape).ravel() for value in each])
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(found != 0, 0), _few(data)
-    # A normal number that the likelihood looks at past η, as a log noise scale, must be integrated over too.
+    # A normal parameter that the likelihood uses other than through η, as a log noise scale, is integrated over too.
     linear = normal & ~np.asarray(_beside(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]):
@@ -74,10 +74,10 @@ def structure(model: Model, data: Data | None) -> Linear | None:
 
 
 def together(model: Model, data: Data | None) -> Linear | None:
-    """As ``structure`` of a model that Laplace's normal suits with all its numbers at once, else None.
+    """``structure`` for models whose parameters are all covered by one Laplace approximation; None for others.
 
-    η of one or several numbers is linear in weights with normal priors, and beside these the likelihood has a few
-    numbers: softmax regression, ordered grades.
+    η, of one or several numbers, is linear in weights with normal priors, and the likelihood has a few more parameters:
+    softmax regression, ordered grades.
     """
     found = None if model.space.size > MOST_TOGETHER else _linear_in(model, data)
     if found is None:
@@ -100,7 +100,7 @@ def _normal(prior: dist.Distribution) -> tuple[Any, Any] | None:
 def climb(
     linear: Linear, q: Approximation, model: Model, data: Data, stop: Callable[[], bool] = lambda: False
 ) -> tuple[PyTree, dict[str, Any]]:
-    """φ at the maximum of the ELBO, and what was found on the way."""
+    """φ at the maximum of the ELBO, and the climb's results."""
     import scipy.optimize
 
     size = model.space.size
@@ -140,7 +140,7 @@ def expected(
     model: Model, q: Approximation, other: int | None, linear: Linear, y: PyTree, offsets: jax.Array,
     features: jax.Array, counts: jax.Array | None = None,
 ) -> Callable[[PyTree], jax.Array]:  # fmt: skip
-    """``φ -> `` ELBO in nats, exact up to the nodes; ``counts`` says how often each row counts, by default once."""
+    """``φ -> `` ELBO in nats, exact up to quadrature; ``counts`` says how often each row counts, by default once."""
     nodes, shares = np.polynomial.hermite_e.hermegauss(NODES)
     shares = jnp.asarray(shares / shares.sum(), offsets.dtype)
     nodes = jnp.asarray(nodes, offsets.dtype)
@@ -179,7 +179,7 @@ def expected(
 
 
 def projected(phi: PyTree, features: jax.Array) -> jax.Array:
-    """sd of fᵀz under q, a row, (N,)."""
+    """(N,) sd of fᵀz under q for every row."""
     sd = approximations.softplus(phi["rho"])
     if "lower" in phi:
         variance = jnp.sum(jnp.square(features @ approximations.root(phi)), 1)
@@ -191,7 +191,7 @@ def projected(phi: PyTree, features: jax.Array) -> jax.Array:
 
 
 def covariance(phi: PyTree, features: jax.Array, other: int) -> jax.Array:
-    """Covariance of fᵀz, f zero at ``other``, with that number under q, a row, (N,)."""
+    """(N,) covariance under q of fᵀz with parameter ``other``, at which f is zero, for every row."""
     if "lower" in phi:
         root = approximations.root(phi)
         return features @ (root @ root[other])
@@ -211,7 +211,7 @@ def _expected_prior(linear: Linear, mean: jax.Array, sd: jax.Array) -> jax.Array
 
 
 def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.Array:
-    """log prior and log-determinant of the one number that is no weight."""
+    """Log prior and log-determinant of the one parameter that is not a weight."""
 
     def total(z: jax.Array) -> jax.Array:
         unconstrained = model.space.unravel(z)
@@ -233,7 +233,7 @@ def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat
 
 
 def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, Callable]:
-    """Between φ and one flat vector."""
+    """Functions from φ to one flat vector and back."""
     number = jax.ShapeDtypeStruct((size,), dtype)
     return tree.raveller(jax.eval_shape(q.init, number, number))
 
@@ -255,7 +255,7 @@ def _few(data: Data) -> tuple[PyTree, PyTree]:
 
 
 def _linear_in(model: Model, data: Data | None) -> np.ndarray | None:
-    """Slopes of η (row, ..., d) in all numbers at a few rows, where they are the same at any point; else None."""
+    """Slopes of η (row, ..., d) in all parameters at a few rows, if they are the same at every point; else None."""
     if data is None or not data.resident or model.through is None or model.prior_is_callable:
         return None
     if model.space.size > MOST:
@@ -279,7 +279,7 @@ def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
 
 @compiled("model", if_few=ROUGHLY)
 def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
-    """(d,) whether the likelihood depends on a number while η is held."""
+    """(d,) whether the likelihood depends on each parameter while η is held fixed."""
     likelihood: Any = model.likelihood
 
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:

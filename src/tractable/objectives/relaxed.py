@@ -3,9 +3,9 @@
     binary      σ(l),        l = (η + log u − log(1 − u)) / τ         u ~ Uniform(0, 1)
     others      softmax(l),  l = log_softmax((η + g) / τ)             g ~ Gumbel(0, 1)
 
-Densities are of l and not of σ(l), whose digits run out at 0 and 1 (Maddison, Mnih & Teh 2017, appendix C; Jang, Gu
-& Poole 2017). q and p are both relaxed, at the same τ: what is climbed is a bound for the relaxed model, whose gradient
-is biased for the discrete one, the more the larger τ is.
+Densities are those of l, since σ(l) loses its digits near 0 and 1 (Maddison, Mnih & Teh 2017, appendix C; Jang, Gu
+& Poole 2017). q and p are both relaxed, at the same τ. The objective is then a bound for the relaxed model; for the
+discrete model its gradient is biased, the more so the larger τ is.
 """
 
 import math
@@ -28,11 +28,11 @@ PyTree = Any
 
 
 class LogConcrete(dist.Distribution):
-    """l = log_softmax((η + Gumbel noise)/τ) of K levels, batch shape that of η but its last axis.
+    """l = log_softmax((η + Gumbel noise)/τ) of K levels; the batch shape is η's without its last axis.
 
         log p(l) = log (K − 1)! + (K − 1) log τ + Σ_k (η_k − τ l_k) − K log Σ_k exp(η_k − τ l_k),    Σ_k exp l_k = 1
 
-    with respect to K − 1 of the differences l_k − l_K: the ExpConcrete of Maddison et al. 2017. A constant added to η
+    is a density in the K − 1 differences l_k − l_K: the ExpConcrete of Maddison et al. 2017. Adding a constant to η
     changes nothing.
     """
 
@@ -57,7 +57,7 @@ class LogConcrete(dist.Distribution):
 
 
 def soften(distribution: Distribution, temperature: float) -> Distribution:
-    """The density of the l of a discrete layer's distribution."""
+    """The distribution of l that relaxes a discrete layer's distribution."""
     base = base_of(distribution)
     if isinstance(base, dist.BernoulliLogits):
         scale = jnp.full_like(base.logits, 1 / temperature)
@@ -68,7 +68,7 @@ def soften(distribution: Distribution, temperature: float) -> Distribution:
 def drawn(
     key: jax.Array, ladder: Ladder, params: PyTree, x: PyTree, draws: int, temperature: float
 ) -> tuple[tuple, list[Any]]:
-    """As ``Ladder.drawn(..., pathwise=True)``, discrete layers relaxed: their h is ``Soft``, their q a density of l."""
+    """``Ladder.drawn(..., pathwise=True)``, discrete layers relaxed: their h is ``Soft``, their q a density of l."""
     keys, found = jax.random.split(key, ladder.depth), {}
 
     def choose(i: int, q: Distribution) -> PyTree:
@@ -82,12 +82,12 @@ def drawn(
 
 
 def softened(ladder: Ladder, layers: list[Any], temperature: float) -> list[Any]:
-    """Distributions of the hidden layers, [h¹, …, h^L], those of discrete ones relaxed."""
+    """The hidden layers' distributions, [h¹, …, h^L], with discrete ones relaxed."""
     return [soften(d, temperature) if i + 1 in ladder.discrete else d for i, d in enumerate(layers)]
 
 
 def check_relaxation(ladder: Ladder, temperature: object) -> None:
-    """Sentences, where there is nothing to relax or no relaxation."""
+    """Raise where no layer is discrete, or a discrete layer has no relaxation."""
     expect("relaxation, a temperature,", temperature, Positive)
     if not ladder.discrete:
         raise ModelError("relaxation= is of discrete layers, and this ladder has none: leave it out.")

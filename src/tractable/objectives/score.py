@@ -1,7 +1,7 @@
-"""Bounds climbed by the score function, which asks nothing of the hidden layers but log p and log q: NVIL and VIMCO.
+"""Bounds climbed by the score function, which needs only log p and log q of the hidden layers: NVIL and VIMCO.
 
-Everything here is (draws) → (signals, (layer, draw, row)) → a surrogate, whose one derivative is the whole estimate: of
-θ by ∇ log p, of φ by a signal times ∇ log q, of the baselines ψ by a signal times ∇ C.
+Draws give learning signals (layer, draw, row), and these a surrogate whose gradient is the whole estimate: for θ by
+∇ log p, for φ by a signal times ∇ log q, for the baselines ψ by a signal times ∇ C.
 """
 
 import functools
@@ -25,16 +25,16 @@ BASELINES = ("layers", "input", None)
 
 
 class Switches(NamedTuple):
-    """What is done to the learning signals before they weigh ∇ log q.
+    """Variance reductions applied to the learning signals before they weight ∇ log q.
 
     Attributes:
-        centre: take off c_i, the running mean of l_i − C_i.
-        baseline: take off C_i, a perceptron: "layers", of what layer i's inference network sees, x or h^{i−1};
+        centre: subtract c_i, the running mean of l_i − C_i.
+        baseline: subtract C_i, a perceptron: "layers", of the input of layer i's inference network, x or h^{i−1};
             "input", of x; None.
         normalise: divide by max(1, σ̂_i), the running sd of l_i − C_i within batches.
-        local: layer i's signal leaves out the terms that h^i has no part in.
-        leave_one_out: take off the mean over the row's other draws, in place of c_i.
-        decay: of the running statistics, a step.
+        local: leave out of layer i's signal the terms that do not depend on h^i.
+        leave_one_out: subtract the mean over the row's other draws, in place of c_i.
+        decay: of the running statistics, per step.
     """
 
     centre: bool = True
@@ -46,7 +46,7 @@ class Switches(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Of l_i − C_i in earlier batches: decaying sums, which are averages once divided by their weight."""
+    """Decaying sums of l_i − C_i over earlier batches; divided by their weight they are averages."""
 
     mean: jax.Array  # (L,)
     variance: jax.Array  # (L,), about each batch's own mean
@@ -62,10 +62,10 @@ class Memory(NamedTuple):
 
 
 class Signals(NamedTuple):
-    """What weighs the slopes of one step, (L, draw, row); no gradient goes through them."""
+    """Weights of one step's gradients, (L, draw, row), held constant."""
 
-    inference: jax.Array  # of ∇ log q(h^i | ·)
-    baseline: jax.Array  # of ∇ C_i
+    inference: jax.Array  # weight of ∇ log q(h^i | ·)
+    baseline: jax.Array  # weight of ∇ C_i
 
 
 def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
@@ -76,20 +76,20 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         φ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ log q(h^i | h^{i−1})
         ψ:  Σ_i (l_i − c_i − C_i)/max(1, σ̂_i) ∇ C_i,   uphill on −½ (l_i − c_i − C_i)² alone
 
-    in the sum scale. Unbiased for ∇ELBO up to max(1, σ̂_i), which only sets the step of each layer's φ (an inference
-    network that looks at θ goes without). c and σ̂ come from *earlier* batches, averages that begin empty: c = 0 and
-    σ̂ = 1 in the first step. The paper's algorithm 1 lets the batch at hand into them first; of B rows its mean takes
-    1/B of the gradient away, so we deviate.
+    in the sum scale. Unbiased for ∇ELBO up to max(1, σ̂_i), which only scales the step of each layer's φ (with an
+    inference network that depends on θ, take normalise=False). c and σ̂ are averages over *earlier* batches, empty at
+    first: c = 0 and σ̂ = 1 in the first step. The paper's algorithm 1 includes the current batch; with B rows its mean
+    takes 1/B of the gradient away, so we deviate.
 
     Args:
-        samples: S ≥ 1 draws of h a row and step.
+        samples: S ≥ 1 draws of h per row and step.
         switches: fields of ``Switches``; leave_one_out needs S ≥ 2. With local=False every layer's signal is l_1.
 
-    The climb's params hold ``"psi"``, made by ``begin_baselines``, where there is a baseline.
+    With a baseline the params also hold ``"psi"``, made by ``begin_baselines``.
 
     Raises:
-        SettingsError: an unknown baseline, a decay outside [0, 1), leave-one-out of one draw; local signals or
-            baselines of layers where layers are not inferred from the bottom up.
+        SettingsError: an unknown baseline, a decay outside [0, 1), leave-one-out with one draw; local signals or
+            layers' baselines where layers are not inferred from the bottom up.
     """
     chosen = Switches(**switches)
     check(ladder, chosen, samples)
@@ -112,7 +112,7 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
         Σ_k (L̂ − L̂^{−k}) ∇ log q(h_k | x) + Σ_k w̃_k ∇ log w_k,   w̃ = w / Σ w
         L̂ = log (1/K) Σ_k w_k,   L̂^{−k} the same with the geometric mean of the other w in place of w_k
 
-    of K = ``samples`` ≥ 2 draws a row. Unbiased for every K: L̂^{−k} does not see h_k.
+    with K = ``samples`` ≥ 2 draws per row. Unbiased for every K, since L̂^{−k} does not depend on h_k.
     """
     expect("Each draw is held against the others: vimco(samples=...)", samples, Annotated[int, at_least(2)])
     walked = functools.partial(_walked, ladder, samples)
@@ -129,11 +129,11 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
 
 
 def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseline: str = "layers") -> PyTree:
-    """ψ to begin from: a perceptron for each hidden layer, of one layer of ``hidden`` tanh units, that answers 0.
+    """Initial ψ: for each hidden layer a perceptron with one layer of ``hidden`` tanh units, whose output is 0.
 
     Args:
         hidden: ≥ 1 units.
-        baseline: what it is that they see, as in ``Switches``.
+        baseline: the perceptrons' input, as in ``Switches``.
     """
     expect("begin_baselines(hidden=...)", hidden, Count)
     sizes = [layer.seen for layer in ladder.layers[:-1]]
@@ -157,11 +157,11 @@ def remember(ladder: Ladder, params: PyTree) -> Memory:
 def slope_at(
     ladder: Ladder, switches: Switches, params: PyTree, x: PyTree, walk: Walk, batch: Batch, memory: Memory
 ) -> tuple[jax.Array, PyTree, Memory]:
-    """NVIL's (ELBO, gradient, memory after the batch), of the draws that ``walk`` makes: sum scale.
+    """NVIL's (ELBO, gradient, memory after the batch), in the sum scale, from the draws that ``walk`` makes.
 
     Args:
-        x: (row, …), as looked at.
-        batch: says which rows count, and for how much; x stands for its data.
+        x: (row, …), in place of the batch's data.
+        batch: says which rows count, and how much.
     """
 
     def surrogate(params: PyTree) -> tuple[jax.Array, tuple]:
@@ -183,7 +183,7 @@ def slope_at(
 def multisample_slope_at(
     ladder: Ladder, params: PyTree, x: PyTree, walk: Walk, batch: Batch
 ) -> tuple[jax.Array, PyTree]:
-    """VIMCO's (K-sample bound, gradient), of the draws that ``walk`` makes: sum scale."""
+    """VIMCO's (K-sample bound, gradient), in the sum scale, from the draws that ``walk`` makes."""
 
     def surrogate(params: PyTree) -> tuple[jax.Array, jax.Array]:
         log_p, log_q, _ = _terms(ladder, params, x, walk)
@@ -204,7 +204,7 @@ def signals(log_p: jax.Array, log_q: jax.Array, *, local: bool) -> jax.Array:
 
 
 def gains(log_w: jax.Array) -> jax.Array:
-    """L̂ − L̂^{−k} of every draw, (K, row) nats: what draw k adds to what the others would have said without it."""
+    """L̂ − L̂^{−k} of every draw, (K, row) nats: how much draw k raises the bound over that of the other draws."""
     count = log_w.shape[0]
     others = (jnp.sum(log_w, axis=0, keepdims=True) - log_w) / (count - 1)
     own = jnp.eye(count, dtype=bool)[:, :, None]
@@ -213,7 +213,7 @@ def gains(log_w: jax.Array) -> jax.Array:
 
 
 def seen_below(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baseline: str) -> list[jax.Array]:
-    """What C_1 … C_L see, each (draw or 1, row, …): x about its mean, then h¹ … h^{L−1} or x again. Values only."""
+    """Inputs of C_1 … C_L, each (draw or 1, row, …): x minus its mean, then h¹ … h^{L−1} or x again; no gradient."""
     features = ladder.visible.features(jax.tree.map(lambda a: a[None], x))
     first = features - params["phi"]["centre"].reshape((1,) * (features.ndim - 1) + (-1,))
     if baseline == "input":
@@ -223,7 +223,7 @@ def seen_below(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, baseline: st
 
 
 def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """C_i of every layer, laid over (L, draw, row)."""
+    """C_i of every layer, broadcast to (L, draw, row)."""
 
     def answer(psi: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         return jnp.dot(jnp.tanh(x @ psi["weight"] + psi["bias"]), psi["out"]) + psi["answer"]
@@ -233,7 +233,7 @@ def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) ->
 
 
 def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[Signals, Memory]:
-    """Signals made of l_i − C_i, (L, draw, row), and the memory once this batch is past."""
+    """Signals from l_i − C_i, (L, draw, row), and the memory after this batch."""
     counts = (mask > 0)[None, None]
 
     def mean(terms: jax.Array) -> jax.Array:
@@ -253,7 +253,7 @@ def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Me
 
 
 def check(ladder: Ladder, switches: Switches, samples: int) -> None:
-    """The sentences of switches that cannot be, or not on this ladder."""
+    """Raise for switches that are invalid, or that do not fit this ladder."""
     if switches.baseline not in BASELINES:
         raise SettingsError(f"baseline is one of {', '.join(map(repr, BASELINES))}; got {switches.baseline!r}.")
     decay = switches.decay
@@ -283,7 +283,7 @@ def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tup
 
 
 def _terms(ladder: Ladder, params: PyTree, x: PyTree, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:
-    """log p(x | h¹), … (L + 1, draw, row), log q(h¹ | ·), … (L, draw, row), and h, which no gradient goes through."""
+    """log p(x | h¹), … (L + 1, draw, row), log q(h¹ | ·), … (L, draw, row), and h, all at h held constant."""
     h, q = walk(params)
     h = jax.lax.stop_gradient(h)
     log_p = ladder.log_p(params["theta"], jax.tree.map(lambda a: a[None], x), h)

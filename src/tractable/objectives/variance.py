@@ -1,4 +1,4 @@
-"""How noisy is the score function's slope of an inference network, and what does each remedy take away?"""
+"""Measures how noisy the score-function gradient of an inference network is, and how much each remedy helps."""
 
 import functools
 import itertools
@@ -16,12 +16,12 @@ from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, expect, is_whole
 
 PyTree = Any
-FIRST = 50  # draws a row from which c, σ̂ and missing baselines are told
-HIDDEN, RIDGE = 100, 1e-3  # of a missing baseline: units, and what is added to their mean squares
+FIRST = 50  # draws per row from which c, σ̂ and missing baselines are estimated
+HIDDEN, RIDGE = 100, 1e-3  # units of a missing baseline, and the ridge penalty of its regression
 
 
 class Variances(NamedTuple):
-    """Of one batch's slope of φ, in the sum scale; arrays are (setting, L)."""
+    """Variances of one batch's gradient of φ, in the sum scale; arrays are (setting, L)."""
 
     names: tuple[str, ...]  # of the settings
     variance: np.ndarray  # trace of the covariance over draws of h
@@ -42,7 +42,7 @@ class Variances(NamedTuple):
 
 
 class _Fixed(NamedTuple):
-    """What stays the same over draws, of one setting."""
+    """What one setting keeps fixed over draws."""
 
     psi: PyTree  # () without a baseline
     memory: Memory
@@ -58,24 +58,24 @@ def gradient_variance(
     rows: int = 100,
     switches: dict[str, Switches] | None = None,
 ) -> Variances:
-    """Measured variance of NVIL's slope of φ at one batch, layer by layer, under each remedy and all together.
+    """Measured variance of NVIL's gradient of φ at one batch, layer by layer, under each remedy and all together.
 
         Var_i = tr Cov_h [ N/n Σ_rows (l_i − c_i − C_i)/max(1, σ̂_i) ∇_φ log q(h^i | h^{i−1}) ]
 
-    All settings weigh the same draws, so that their differences are sharper than their errors. Pairs of draws tell a
-    variance, ½|g − g′|², and |mean|², g·g′, both without bias. Normalising divides the slope as well as its noise, so
-    |mean|²/variance says what a setting is worth. Local signals are unbiased, and are *not* guaranteed to lower the
-    variance: terms left out may have been correlated with those that stay.
+    All settings use the same draws, so their differences are sharper than their errors. A pair of draws estimates the
+    variance by ½|g − g′|² and |mean|² by g·g′, both without bias. Normalising divides the gradient as well as its
+    noise, so compare settings by |mean|²/variance. Local signals are unbiased, but *not* guaranteed to lower the
+    variance: the terms left out may have been correlated with those that stay.
 
     Args:
-        params: {"theta": θ, "phi": φ}; and "psi" where baselines have been learnt. Missing ones are fitted to the
-            batch on a first pass, a ridge regression on random tanh units; c and σ̂ always are told by that pass.
-        data: of which ``rows`` are taken at random, n ≥ 1 and at most all.
+        params: {"theta": θ, "phi": φ}, and "psi" where baselines have been learnt. Missing baselines are fitted to the
+            batch in a first pass, a ridge regression on random tanh units; c and σ̂ always come from that pass.
+        data: from which ``rows`` are taken at random, n ≥ 1 and at most all.
         draws: ≥ 4, an even number.
-        switches: settings by name; by default none of them, each alone, and heaped up.
+        switches: settings by name; by default no remedy, each remedy alone, and several combined.
 
     Raises:
-        SettingsError: numbers out of range; switches that do not fit the ladder, or ask for several draws a row.
+        SettingsError: numbers out of range; switches that do not fit the ladder, or need several draws per row.
     """
     if not is_whole(draws, 4) or draws % 2:
         raise SettingsError(f"draws are taken in pairs: expected an even number, 4 or more; got {draws!r}.")
@@ -126,7 +126,7 @@ def _measured(
 
 
 def _weights(ladder: Ladder, setting: Switches, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
-    """What weighs ∇ log q(h^i | ·), (L, draw, row)."""
+    """Weights of ∇ log q(h^i | ·), (L, draw, row)."""
     residual = _residual(ladder, setting, fixed.psi, params, x, h)
     return centred(setting, residual, jnp.ones(residual.shape[2]), fixed.memory)[0].inference
 
@@ -142,7 +142,7 @@ def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x:
 
 
 def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
-    """c, σ̂ and C as a first pass over the batch tells them."""
+    """c, σ̂ and C from a first pass over the batch."""
     draw_key, psi_key = jax.random.split(key)
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
     psi = () if setting.baseline is None else params.get("psi", ())
@@ -157,7 +157,7 @@ def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: PyTree, key: ja
 
 
 def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
-    """A baseline whose hidden units stay as they are, and whose answer is ridge-regressed on them."""
+    """A baseline with its hidden units kept, and its output fitted to ``target`` by ridge regression on them."""
     units = jnp.tanh(seen @ psi["weight"] + psi["bias"][None, None])
     units = jnp.broadcast_to(units, (*target.shape, units.shape[-1])).reshape(target.size, -1)
     mean, level = jnp.mean(units, axis=0), jnp.mean(target)
@@ -168,7 +168,7 @@ def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) ->
 
 
 def _settings(ladder: Ladder) -> dict[str, Switches]:
-    """None, each alone, and heaped up, as far as the ladder's inference network allows."""
+    """No remedy, each alone, and several combined, as far as the ladder's inference network allows."""
     upward = ladder.recognition.upward or ladder.depth == 1
     sees = "layers" if upward else "input"
     none = Switches(centre=False, baseline=None, normalise=False, local=False)

@@ -1,4 +1,4 @@
-"""Wake–sleep and reweighted wake–sleep: two halves, each of which climbs a log density at draws that are held fixed."""
+"""Wake–sleep and reweighted wake–sleep: two halves, each climbing a log density at draws that are held fixed."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ def wake_sleep(ladder: Ladder) -> Objective:
 
         wake:  θ climbs log p_θ(x, h), h ~ q_φ(h | x);      sleep:  φ climbs log q_φ(h | x), (x, h) ~ p_θ, dreamt
 
-    θ's half is an unbiased gradient of the ELBO, φ's one of −E_p(x) KL(p(h | x) ‖ q(h | x)) over dreams and not over
-    data. Together they are the gradient of no one objective: nothing is promised to rise, the ELBO included. Where q is
-    p(h | x), the wake half is the gradient of log p(x), as in EM. No draw is differentiated: layers may be discrete.
+    θ's half is an unbiased gradient of the ELBO, φ's half one of −E_p(x) KL(p(h | x) ‖ q(h | x)), over dreams and not
+    over data. Together they are no gradient of any one objective: nothing is sure to rise, not even the ELBO. If q is
+    p(h | x), the wake half is the gradient of log p(x), as in EM. No draw is differentiated, so layers may be discrete.
 
-    Both halves are in the sum scale: beside each of the n rows of a batch a dream is dreamt, and their sum is scaled
-    by N/n like that of the rows, N dreams a pass. The traced value is the ELBO of one draw, in nats.
+    Both halves are in the sum scale: each of a batch's n rows has one dream, and the sum over dreams is scaled by N/n
+    like that over rows, N dreams a pass. The traced value is the ELBO from one draw, in nats.
     """
     return _climbed(ladder, 1, 0.0, 1.0)
 
@@ -38,20 +38,20 @@ def reweighted_wake_sleep(
         θ: Σ_k w̃_k ∇ log p_θ(x, h_k)
         φ: wake_phi Σ_k w̃_k ∇ log q_φ(h_k | x) + sleep_phi ∇ log q_φ(h | x),  the latter at a dream
 
-    w̃ are weights that sum to 1 and are held fixed. θ's half is an unbiased gradient of the K-sample bound
-    E log (1/K) Σ_k w_k (where q does not depend on θ). Of what they stand for, ∇ log p(x) and, for φ,
-    −∇ KL(p(h | x) ‖ q(h | x)) at data, self-normalised weights make both biased, by O(1/K): at K = 1 θ's is that of the
-    ELBO and φ's mean is 0. As in ``wake_sleep`` there is no one objective that both halves climb, and a dream a row.
+    The weights w̃ sum to 1 and are held fixed. θ's half is an unbiased gradient of the K-sample bound
+    E log (1/K) Σ_k w_k (where q does not depend on θ). The halves aim at ∇ log p(x) for θ and, for φ, at
+    −∇ KL(p(h | x) ‖ q(h | x)) at data; self-normalised weights bias both by O(1/K). At K = 1 θ's half is the ELBO's
+    gradient, and φ's has mean 0. As in ``wake_sleep``, the halves climb no one objective, and each row has one dream.
     (1, 0) is the paper's wake update, (0, 1) its sleep update. The traced value is the K-sample bound, in nats.
 
-    Args: fields of ``methods.ReweightedWakeSleep``; ``check`` says which cannot be.
+    Args: fields of ``methods.ReweightedWakeSleep``; ``check`` raises for invalid ones.
     """
     check("reweighted_wake_sleep", samples, wake_phi, sleep_phi)
     return _climbed(ladder, samples, wake_phi, sleep_phi)
 
 
 def check(name: str, samples: int, wake_phi: float | int, sleep_phi: float | int) -> None:
-    """Sentences where settings of reweighted wake–sleep cannot be."""
+    """Raise for invalid settings of reweighted wake–sleep."""
     expect(f"{name}(samples=...)", samples, Count)
     expect(f"{name}(wake_phi=...)", wake_phi, NotNegative)
     expect(f"{name}(sleep_phi=...)", sleep_phi, NotNegative)
@@ -71,13 +71,13 @@ def slope_at(
     ladder: Ladder, params: dict[str, PyTree], x: PyTree, h: tuple, dream: tuple[PyTree, tuple] | None, batch: Batch,
     *, wake_phi: float = 0.0, sleep_phi: float = 1.0,
 ) -> tuple[jax.Array, dict[str, PyTree]]:  # fmt: skip
-    """The bound and the direction of {θ, φ, …} at given draws; wake–sleep's where K = 1 and the weights are 0 and 1.
+    """The bound and the gradient of {θ, φ, …} at given draws; K = 1 with weights 0 and 1 gives wake–sleep's.
 
     Args:
         x: (n, …).
-        h: of q(h | x), leading axes (K, n).
-        dream: (x, h) of p, leading axis (n,); None where sleep_phi is 0.
-        batch: its mask and scale; masked rows count for nothing, and neither do the dreams beside them.
+        h: draws of q(h | x), leading axes (K, n).
+        dream: draws (x, h) of p, leading axis (n,); None where sleep_phi is 0.
+        batch: its mask and scale; masked rows do not count, nor do their dreams.
     """
 
     def halves(params: dict[str, PyTree]) -> tuple[jax.Array, jax.Array]:

@@ -1,9 +1,9 @@
-"""Noise on the weights of a network, drawn so that the examples of a minibatch do not share it.
+"""Noise on the weights of a network that the examples of a minibatch do not share.
 
-For weights w ~ N(mean, sd²), independent, the gradient of Σ_n E[ℓ_n(f(w, x_n))] over a minibatch is estimated from one
-draw of the noise. Only the law of one example matters to its expectation, and here each has the right one, of all its
-activations together; how examples are correlated decides the variance. ``apply`` is traced once, and its contractions
-with weights are replaced as it is evaluated over the batch.
+For independent weights w ~ N(mean, sd²), the gradient of Σ_n E[ℓ_n(f(w, x_n))] over a minibatch is estimated from one
+draw of the noise. Its expectation depends only on the joint law of each single example's activations, which is right
+here; its variance depends on the correlation between examples. ``apply`` is traced once, and its contractions with
+weights are replaced when it is evaluated over the batch.
 """
 
 import functools
@@ -19,7 +19,7 @@ from tractable.tools.errors import DataError, ModelError, SettingsError
 
 PyTree = Any
 
-CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to see the weights in them
+CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to find the weights inside
 RELABELS = (
     primitives.transpose_p, primitives.reshape_p, primitives.squeeze_p, primitives.broadcast_in_dim_p,
     primitives.convert_element_type_p, primitives.copy_p,
@@ -27,16 +27,16 @@ RELABELS = (
 
 
 class WeightNoise(NamedTuple):
-    """A network with noise on its weights, over a minibatch. Randomness is a value.
+    """A network with noise on its weights, over a minibatch; the noise is passed as a value.
 
     Attributes:
-        draw: ``(key, count, size) -> Noise`` of ``count`` evaluations on batches of ``size`` examples, with a
-            leading axis of that length.
+        draw: ``(key, count, size) -> Noise`` for ``count`` evaluations (the leading axis) on batches of ``size``
+            examples.
         call: ``(noise, mean, sd, x) -> outputs`` with the noise of one evaluation; ``mean`` and ``sd`` (≥ 0) are
-            pytrees like the parameters, every leaf of ``x`` and of the outputs has a leading axis of n examples.
+            pytrees like the parameters; every leaf of ``x`` and of the outputs has a leading axis of n examples.
             Deterministic; sd = 0 gives ``apply(mean, x_n)``, with finite gradients.
-        transformed: names of the leaves whose noise examples do not share.
-        shared: the others, each with the reason.
+        transformed: names of the leaves whose noise the examples do not share.
+        shared: the other leaves' names, each with the reason.
     """
 
     draw: Callable
@@ -46,9 +46,9 @@ class WeightNoise(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What a WeightNoise draws, by name of leaf; all normals are N(0, 1)."""
+    """The noise of a WeightNoise, by name of leaf; all normals are N(0, 1)."""
 
-    batch: dict[str, jax.Array]  # normals which the examples share, shaped like the leaf
+    batch: dict[str, jax.Array]  # normals that the examples share, shaped like the leaf
     example: dict[str, jax.Array]  # normals (n, …)
     signs: dict[str, tuple[jax.Array, jax.Array]]  # ±1 (n, …): of the inputs of a contraction, and of its outputs
 
@@ -65,7 +65,7 @@ class _Leaf(NamedTuple):
 
 
 class _Random(NamedTuple):
-    """A weight on its way to its contraction."""
+    """A random weight before its contraction."""
 
     mean: jax.Array
     spread: jax.Array  # "local": sd; "flipout": sd ε
@@ -73,7 +73,7 @@ class _Random(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """An equation that a weight enters, relabelled at most."""
+    """An equation that a weight enters, at most relabelled (transposed, reshaped, cast) before."""
 
     eqn: JaxprEqn | None  # None: the weight leaves the network as it is
     position: int
@@ -81,25 +81,25 @@ class _Use(NamedTuple):
 
 
 def shared_draw(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """One draw of the weights for the batch: w = mean + sd ε, ε ~ N(0, I), output_n = apply(w, x_n).
+    """One draw of the weights for the whole batch: w = mean + sd ε, ε ~ N(0, I), output_n = apply(w, x_n).
 
-    The variance of a gradient over n examples has a part which does not fall as 1/n. Blundell et al. 2015, section 3.
+    Part of the variance of a gradient over n examples does not fall as 1/n. Blundell et al. 2015, section 3.
 
     Args:
-        apply: ``(params, x) -> outputs`` of one example; any JAX function, any pytree of outputs.
+        apply: ``(params, x) -> outputs`` for one example; any JAX function, any pytree of outputs.
         params: pytree of floating-point arrays, or their ShapeDtypeStructs.
         x: one example, or its ShapeDtypeStructs.
 
     Raises:
-        ModelError: no parameters, or one which is not floating-point.
+        ModelError: no parameters, or one that is not floating-point.
     """
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(why="as asked"))
 
 
 def independent_draws(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """A draw of the weights for each example, at n × their memory and time: what the others are held against.
+    """A draw of the weights for each example, at n × the memory and time: a reference for the others.
 
-    Arguments and errors as of ``shared_draw``.
+    Arguments and errors as for ``shared_draw``.
     """
     return _weight_noise(apply, params, x, lambda leaf, uses: leaf._replace(way="own"))
 
@@ -109,14 +109,14 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
 
         (x·W)_n = x_n·M + √(x_n²·S²) ε_n,   ε_n ~ N(0, I) of the output's shape
 
-    for W used once, in a contraction with an activation of which nothing is left free: a dense layer. A weight
-    added to an activation (a bias) is drawn for each example. All other weights share a draw (``shared`` says why):
-    one applied at several positions of an example (rows of a (T, d) input, a convolution) correlates them, which
-    a draw for each product would not; one used twice likewise. Kingma, Salimans & Welling 2015, eq. 6.
+    for W used once, in a contraction over all axes of an activation: a dense layer. A weight added to an activation (a
+    bias) is drawn for each example. All other weights share a draw over the batch (``shared`` says why): a weight
+    applied at several positions of an example (rows of a (T, d) input, a convolution), or used twice, correlates its
+    products, which separate draws for them would not. Kingma, Salimans & Welling 2015, eq. 6.
 
     An sd whose square underflows (below 1e-19 in float32) counts as 0. Calls under ``jax.jit`` and ``jax.checkpoint``
-    are opened, and the latter's saving of memory lost; scans, and functions with their own derivatives, are not.
-    Arguments and errors as of ``shared_draw``.
+    are opened, which loses the latter's saving of memory; scans and functions with custom derivatives are not opened.
+    Arguments and errors as for ``shared_draw``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
@@ -140,16 +140,16 @@ def local_reparameterisation(apply: Callable, params: PyTree, x: PyTree) -> Weig
 
 
 def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
-    """One perturbation of the weights for the batch, its signs drawn for each example.
+    """One perturbation of the weights for the batch, with signs drawn for each example.
 
         (x·W)_n = x_n·M + ((x_n ∘ s_n)·ΔW) ∘ r_n,   ΔW = sd ε,   ε ~ N(0, I),   s_n, r_n uniform on ±1
 
-    for W used once, in a contraction with an activation or as the filter of a convolution: ΔW ∘ s_n r_nᵀ has the law
-    of ΔW, whatever s_n and r_n, which all positions of an example share (a convolution's over its channels). So
-    it is right where local reparameterisation is not, at a second product instead of a normal for each output. A
-    weight added to an activation (a bias) is drawn for each example; all others share a draw (``shared`` says why).
-    A layer's perturbations of two examples are uncorrelated, not independent: they share ε.
-    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments, errors, and what is opened as of ``local_reparameterisation``.
+    for W used once, in a contraction with an activation or as the filter of a convolution. ΔW ∘ s_n r_nᵀ has the law of
+    ΔW for any s_n and r_n, and all positions of an example share these (in a convolution they run over channels). So
+    flipout is right where local reparameterisation is not, and costs a second product instead of a normal for each
+    output. A weight added to an activation (a bias) is drawn for each example; all others share a draw (``shared`` says
+    why). A layer's perturbations of two examples are uncorrelated, not independent: they share ε.
+    Wen, Vicol, Ba, Tran & Grosse 2018, eq. 4. Arguments, errors and opened calls as for ``local_reparameterisation``.
 
     >>> layer = lambda params, x: x @ params["w"] + params["b"]
     >>> flipout(layer, {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, jnp.zeros((7, 3))).transformed
@@ -171,7 +171,7 @@ def flipout(apply: Callable, params: PyTree, x: PyTree) -> WeightNoise:
 
 
 def _local(product: Callable, axes: tuple, weight: _Random, activation: jax.Array) -> jax.Array:
-    """mean + √variance ε, with a gradient of 0 where the variance is."""
+    """mean + √variance ε, with a gradient of 0 where the variance is 0."""
     variance = product(activation * activation, weight.spread * weight.spread)
     positive = variance > 0
     sd = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
@@ -179,14 +179,14 @@ def _local(product: Callable, axes: tuple, weight: _Random, activation: jax.Arra
 
 
 def _flipout(product: Callable, axes: tuple, weight: _Random, activation: jax.Array) -> jax.Array:
-    """mean + the batch's perturbation, its signs turned on the way in and on the way out."""
+    """mean + the batch's perturbation, with the signs of its inputs and outputs flipped."""
     mean, (inwards, outwards) = product(activation, weight.mean), weight.noise
     turned = product(activation * _along(inwards, axes[0], activation.ndim), weight.spread)
     return mean + turned * _along(outwards, axes[1], mean.ndim)
 
 
 def _axes(eqn: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of a contraction's activation, and of its output, along which every index has weights of its own."""
+    """The axes of a contraction's activation, and of its output, along which each index has its own weights."""
     numbers = eqn.params["dimension_numbers"]
     if eqn.primitive is primitives.conv_general_dilated_p:
         return (numbers.lhs_spec[1],), (numbers.out_spec[1],)  # channels
@@ -204,12 +204,12 @@ def _aval(atom: Var | Literal) -> Any:
 
 
 def _along(signs: jax.Array, axes: Sequence[int], ndim: int) -> jax.Array:
-    """``signs`` with an axis of length one wherever it has none."""
+    """``signs`` with axes of length one added wherever ``axes`` has none."""
     return jnp.expand_dims(signs, tuple(i for i in range(ndim) if i not in axes))
 
 
 def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
-    """Biases and scales: drawn for each example; a sole contraction: as ``contraction`` decides; others: shared."""
+    """Biases and scales: a draw for each example; one single contraction: as ``contraction`` says; others: shared."""
     if len(uses) != 1:
         return leaf._replace(why=f"is used {len(uses)} times" if uses else "is not used")
     eqn, position, meets_data = uses[0]
@@ -230,7 +230,7 @@ def _by_use(contraction: Callable, leaf: _Leaf, uses: list[_Use]) -> _Leaf:
 def _weight_noise(
     apply: Callable, params: PyTree, x: PyTree, decide: Callable, rule: Callable | None = None
 ) -> WeightNoise:
-    """Of each leaf ``decide`` says how it is made random; ``rule`` contracts."""
+    """``decide`` says how each leaf is made random; ``rule`` computes the contractions."""
     params, x = jax.eval_shape(lambda *a: a, params, x)
     jaxpr, consts, outputs = _trace(apply, params, x)
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -275,7 +275,7 @@ def _weight_noise(
             values = _evaluate(jaxpr, consts, [*weights, *jax.tree.leaves(x)], functools.partial(_contract, rule))
             return jax.tree.unflatten(outputs, values)
 
-        # What is not mapped, the weights, stays a matrix: a contraction over the batch is one matrix product.
+        # The weights are not mapped, so they stay matrices: a contraction over the batch is one matrix product.
         return jax.vmap(one)(noise.example, noise.signs, x_batch)
 
     shared = {leaf.name: leaf.why for leaf in leaves if leaf.way == "shared"}
@@ -283,7 +283,7 @@ def _weight_noise(
 
 
 def _trace(apply: Callable, params: PyTree, x: PyTree) -> tuple[Jaxpr, list, Any]:
-    """``apply`` of one example as equations, calls opened; its constants; the structure of its outputs."""
+    """``apply`` for one example as equations, with calls opened; its constants; the structure of its outputs."""
     closed, outputs = jax.make_jaxpr(apply, return_shape=True)(params, x)
 
     def opened(*leaves: Any) -> list:
@@ -294,7 +294,7 @@ def _trace(apply: Callable, params: PyTree, x: PyTree) -> tuple[Jaxpr, list, Any
 
 
 def _evaluate(jaxpr: Jaxpr, consts: Sequence, args: Sequence, special: Callable) -> list:
-    """The outputs of the equations; ``special(eqn, inputs, plain)`` gives those of one, ``plain`` as it stands."""
+    """The jaxpr's outputs; ``special(eqn, inputs, plain)`` gives each equation's, ``plain`` computes it unchanged."""
     values: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
     def read(atom: Var | Literal) -> Any:
@@ -307,7 +307,7 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence, args: Sequence, special: Callable)
 
 
 def _plain(jaxpr: Jaxpr, eqn: JaxprEqn, *inputs: Any) -> list:
-    """One equation as it stands: as a jaxpr of its own, so that a custom derivative keeps its rule."""
+    """One equation unchanged, as a jaxpr of its own, so that a custom derivative keeps its rule."""
     values = {atom: value for atom, value in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, Literal)}
     alone = jaxpr.replace(constvars=[], invars=[*values], outvars=eqn.outvars, eqns=[eqn])
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values.values())
@@ -323,7 +323,7 @@ def _open(eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
 
 
 def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
-    """Relabels a random weight, or contracts it by the rule: one is only made where that is its sole use."""
+    """Relabels a random weight, or contracts it by ``rule``; a weight is ``_Random`` only if that is its sole use."""
     position = next((i for i, value in enumerate(inputs) if isinstance(value, _Random)), None)
     if position is None or rule is None:
         return plain(*inputs)
@@ -338,7 +338,7 @@ def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Cal
 
 
 def _uses(jaxpr: Jaxpr, count: int) -> list[list[_Use]]:
-    """What each of the first ``count`` inputs, the weights, enters once relabelled; the other inputs are data."""
+    """The equations that each of the first ``count`` inputs, the weights, enters; the other inputs are data."""
     uses: list[list[_Use]] = [[] for _ in range(count)]
     weight_of = {var: index for index, var in enumerate(jaxpr.invars[:count])}
     data = set(jaxpr.invars[count:])
@@ -364,7 +364,7 @@ def _batched(shape: jax.ShapeDtypeStruct, size: int) -> jax.ShapeDtypeStruct:
 
 
 def _signs_like(key: jax.Array, shapes: PyTree, count: int) -> PyTree:
-    """±1 of these shapes, with a leading axis."""
+    """±1 in these shapes, with a leading axis of ``count``."""
     leaves, treedef = jax.tree.flatten(shapes)
     keys = jax.random.split(key, max(1, len(leaves)))
     drawn = [jax.random.rademacher(k, (count, *a.shape), a.dtype) for k, a in zip(keys, leaves, strict=False)]
@@ -372,7 +372,7 @@ def _signs_like(key: jax.Array, shapes: PyTree, count: int) -> PyTree:
 
 
 def _check(noise: Noise, mean: PyTree, sd: PyTree, x_batch: PyTree, params: PyTree, x: PyTree) -> None:
-    """A sentence where an argument of a call is not shaped like what was traced."""
+    """Raise where an argument of a call is not shaped like what was traced."""
     got_mean, got_sd, got_x = jax.eval_shape(lambda *a: a, mean, sd, x_batch)
 
     def told(tree: PyTree, axes: int = 0) -> PyTree:

@@ -1,1 +1,1 @@
-"""What is shown of a result: tables, figures and the page they stand on."""
+"""How results are shown: tables, figures and the page that holds them."""

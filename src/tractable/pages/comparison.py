@@ -1,4 +1,4 @@
-"""Methods side by side: the table, marginals over one another, every method's checks."""
+"""Methods side by side: the table, overlaid marginals, every method's checks."""
 
 import functools
 
@@ -42,7 +42,7 @@ def results_table(table: pd.DataFrame) -> Exhibit:
 
 
 def marginals(comparison: Comparison) -> list[Exhibit]:
-    """Panels of the parameters on which methods differ most; none of networks."""
+    """Panels of the parameters on which methods differ most; none for networks."""
     first, count = next(iter(comparison.posteriors.values())), len(comparison.others)
     if not listed(first.model).all():
         return []

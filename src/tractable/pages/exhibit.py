@@ -1,4 +1,4 @@
-"""What is shown of a result: tables, facts and figures under a title, described once and drawn by who shows them."""
+"""Exhibits: tables, facts and figures under a title, described once and drawn by the page, notebook or terminal."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,16 +25,16 @@ class Cell(NamedTuple):
 
 
 def cell(value: Value | Cell) -> Cell:
-    """A value that may be a Cell already, as one."""
+    """The value as a Cell, if it is not one already."""
     return value if isinstance(value, Cell) else Cell(value)
 
 
 class Table(NamedTuple):
-    """Rows of values. The first column names the rows; one headed "verdict" holds verdicts."""
+    """Rows of values. The first column names the rows; a column headed "verdict" holds verdicts."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Any]]  # as long as heads; Cells, or their values
-    words: Sequence[str] = ()  # heads of further columns that hold text
+    words: Sequence[str] = ()  # heads of other columns that hold text
     layout: str = ""  # CSS classes: "wide" fills the page, "checks" is stacked on a phone
 
     @property
@@ -55,9 +55,9 @@ class Table(NamedTuple):
 class Figure(NamedTuple):
     draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
-    title: str  # what is seen, for readers who cannot see it
-    margin: int = 0  # on the left in points, so that axes in a column line up; by default it fits the labels
-    caption: str = ""  # stands above
+    title: str  # a description for readers who cannot see the figure
+    margin: int = 0  # left margin in points, so that axes in a column line up; by default it fits the labels
+    caption: str = ""  # above the figure
     _repr_html_ = as_html
 
 
@@ -71,12 +71,12 @@ class Picture(NamedTuple):
 
 
 class Exhibit(NamedTuple):
-    """What stands under one title; none where it is empty, and the verdict beside it.
+    """Parts under one title, which may be empty, with a verdict beside it.
 
     Attributes:
-        parts: in their order; a dict is facts, values by name; an exhibit among them is a subsection.
-        note: sentences on how to read it.
-        layout: CSS classes of its parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
+        parts: in order; a dict is facts, values by name; an exhibit is a subsection.
+        note: sentences on how to read the parts.
+        layout: CSS classes of the parts: "panels" (three abreast) or "panels two", "chart", "chart pairs", "settings";
             "folded" hides them until the title is clicked.
     """
 
@@ -91,7 +91,7 @@ Part: TypeAlias = Table | dict[str, Any] | Figure | Picture | Exhibit | str
 
 
 def text(value: Value, form: str | None = None, minus: str = "-") -> str:
-    """A value in words: numbers in the digits that mean something, – where there is none."""
+    """A value as text: numbers in meaningful digits, – for numbers that are not finite."""
     if value is None:
         return "none"
     if isinstance(value, list | tuple):
@@ -105,7 +105,7 @@ def text(value: Value, form: str | None = None, minus: str = "-") -> str:
 
 
 def decimals(sizes: np.ndarray) -> int:
-    """Places behind the point that show two digits of a small size."""
+    """Decimal places that show two digits of the small ones among the sizes."""
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     return int(np.clip(1 - math.floor(math.log10(np.quantile(sizes, 0.1) / 2)), 0, 6)) if len(sizes) else 3
 
@@ -117,6 +117,6 @@ def duration(seconds: float | int) -> str:
 
 
 def largest(sizes: np.ndarray, most: int, which: str = "largest") -> tuple[np.ndarray, str]:
-    """At most so many of the largest sizes, in their order, and a sentence where these are not all."""
+    """Indices of the ``most`` largest sizes, in their order, and a sentence if some are left out."""
     kept = np.sort(np.argsort(-sizes, kind="stable")[:most])
     return kept, "" if len(kept) == len(sizes) else f" The {len(kept)} {which} of {len(sizes):,}."

@@ -1,4 +1,4 @@
-"""Targets on which methods fail: the density, what every method answers, and what its verdict says."""
+"""Targets on which methods fail: the density, and every method's answer and verdict."""
 
 import pathlib
 from collections.abc import Callable, Iterable
@@ -21,12 +21,12 @@ from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableError
 
-DRAWN = 400  # draws in a picture
+DRAWN = 400  # most draws in a picture
 WORDS = ("trust", "caution", "reject", "failed")
 MEANT = "What the verdict says of every method's answer; a point is judged as a point, and shows no sd that is wrong."
-MASSES = (0.99, 0.9, 0.5)  # within the contours
+MASSES = (0.99, 0.9, 0.5)  # probability within each contour
 
-# Every target meets every method as it is by default, and some also a method that its settings make fail.
+# Every target is given to every method with its defaults, and some also to a method whose settings make it fail.
 USUAL: dict[str, Method] = {
     "MAP": MAP(), "Laplace": Laplace(), "MeanField": MeanField(), "FullRank": FullRank(), "RandomWalk": RandomWalk(),
     "MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(),
@@ -42,7 +42,7 @@ BESIDES: dict[str, dict[str, Method]] = {
 
 
 class Answer(NamedTuple):
-    """What a method said of a target."""
+    """A method's answer to a target."""
 
     method: str
     posterior: Posterior | None  # None where it refused
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
 
 def answers(failure: Failure, seed: int = 0) -> list[Answer]:
-    """Every method's answer to a target; one that refuses it says why."""
+    """Every method's answer to a target, or why the method refused it."""
     found = []
     model, data = failure.build()
     for label, method in {**BESIDES.get(failure.name, {}), **USUAL}.items():
@@ -75,7 +75,7 @@ def answers(failure: Failure, seed: int = 0) -> list[Answer]:
 def write_failures(
     folder: str | pathlib.Path, say: Callable[[str], object] = lambda text: None, names: Iterable[str] | None = None
 ) -> tuple[pathlib.Path, Exhibit]:
-    """Write ``report.html`` of what every method answers on targets on which some fail: its path, and the verdicts."""
+    """Write ``report.html`` with every method's answers to targets on which some fail; its path, and the verdicts."""
     shown, verdicts = [], []
     for failure in FAILURES.values() if names is None else map(failure_of, names):
         say(f"{failure.name}: {failure.title}")
@@ -87,7 +87,7 @@ def write_failures(
 
 
 def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
-    """The target's picture with every method's draws over it, and a table of what they say."""
+    """The target's picture with every method's draws over it, and a table of their answers."""
     found, names = list(found), failure.build()[0].names
     mean, sd = failure.exact()
     exactly = dict(zip(names, map(around, mean, sd), strict=True)) if failure.proper else {"exactly": "no posterior"}
@@ -98,7 +98,7 @@ def exhibit(failure: Failure, found: Iterable[Answer]) -> Exhibit:
 
 
 def around(mean: float | np.floating, sd: float | np.floating) -> str:
-    """A number and its sd in words; of a point the number."""
+    """A number ± its sd as text; for a point without an sd the number alone."""
     return f"{mean:.2f}" + (f" ± {sd:.2f}" if np.isfinite(sd) else "")
 
 

@@ -1,4 +1,4 @@
-"""How predictions of data that inference did not see turned out."""
+"""How well held-out data are predicted."""
 
 import math
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from tractable.tools.errors import DataError
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-SEEN = 2000  # rows whose integral transforms are drawn
-DRAWN = 500  # predictive draws of each
+SEEN = 2000  # most rows whose probability integral transforms are drawn
+DRAWN = 500  # predictive draws of each row
 FACTS = (
     "log predictive",
     "accuracy",
     "RMSE",
     "concordance",
     "coverage",
-)  # scores with a place of their own on the page
+)  # scores shown elsewhere on the page, not in the table
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
 
 
@@ -49,20 +49,20 @@ class Score(NamedTuple):
 
 class HeldOut(NamedTuple):
     scores: list[Score]
-    y: np.ndarray | None  # None of a datum of several parts
+    y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
-    below: np.ndarray | None  # of numbers: the share of each row's prediction below what was seen
+    below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
 
 
 def held_out_scores(
     posterior: Posterior, data: Data, encoder: Encoder | None = None, shifted: PyTree = None
 ) -> HeldOut:
-    """Scores of held-out rows, in the target's own units, from one prediction of them.
+    """Scores of the predictions of held-out rows, in the target's own units.
 
-    ``shifted`` are inputs of rows from elsewhere: how well predictive uncertainty tells them from ``data``.
+    ``shifted`` are inputs of rows from elsewhere; a score says how well predictive uncertainty tells them apart.
     """
     unit = unit_of(encoder)
-    # A density in other units is another number: p(y) = p(standardised y) / sd.
+    # A density depends on the units: p(y) = p(standardised y) / sd.
     densities = np.asarray(posterior.log_predictive(data), np.float64) - math.log(unit) * with_density(data.y)
     log = calibration.log_score(densities)
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
@@ -75,7 +75,7 @@ def held_out_scores(
         p = np.broadcast_to(predicted.probabilities, (len(y), predicted.probabilities.shape[-1]))
         p, codes, below, doubt = np.asarray(p, np.float64), y.astype(int), None, predicted.entropy
         scores += [
-            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is theirs"),
+            Score("accuracy", calibration.accuracy(p, codes), "share of rows whose likeliest class is the right one"),
             Score("ECE", calibration.ece(p, codes), "gap between confidence and accuracy; less is better"),
             Score("Brier", calibration.brier(p, codes), "squared error of the probabilities, 0 to 2; less is better"),
         ]  # fmt: skip
@@ -85,7 +85,7 @@ def held_out_scores(
         some, mean = sampled(data), np.broadcast_to(predicted.mean, len(y))
         below, crps = transforms(posterior, data)
         scores += [
-            Score("concordance", concordance(some.y, mean[places(data)]), "of pairs in a known order, put so"),
+            Score("concordance", concordance(some.y, mean[places(data)]), "share of ordered pairs predicted in order"),
             Score("CRPS", unit * float(np.mean(crps)), "distance of predictions from what is known; less is better"),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
             Score("sharpness", unit * float(np.mean(width)), "mean width of the 90 % interval"),
@@ -114,7 +114,7 @@ def held_out_scores(
 
 
 def with_density(y: PyTree) -> np.ndarray:
-    """(n,) 1 of rows that have a density, in units of one over y's; 0 of bounds, which have a mass."""
+    """(n,) 1 for rows that have a density, whose units are 1/y's; 0 for bounds, which have a probability."""
     return seen(y).astype(float) if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 2 else np.ones(1)
 
 
@@ -132,7 +132,7 @@ def score_table(scores: Sequence[Score]) -> Table:
 
 
 def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: PyTree = None) -> list[Exhibit]:
-    """How predictions of the rows turned out: facts, a figure of their calibration, and the scores."""
+    """How well the rows are predicted: facts, a figure of the calibration, and the scores."""
     if posterior.count == 0 and not posterior.is_point:
         return [Exhibit("Held-out data", note="Without kept draws there are no predictions.")]
     found = held_out_scores(posterior, data, encoder, shifted)
@@ -160,7 +160,7 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
 def classes(
     facts: dict[str, Cell], probability: np.ndarray, codes: np.ndarray, encoder: Encoder | None
 ) -> list[Exhibit]:
-    """How often classes happened against the probability given; two facts more."""
+    """A figure of how often classes happened against their predicted probability; adds two facts to ``facts``."""
     two = probability.shape[1] == 2
     facts["accuracy"] = Cell(f"{100 * np.mean(probability.argmax(-1) == codes):.1f} %")
     facts["commonest class"] = Cell(f"{100 * np.bincount(codes).max() / len(codes):.1f} %")
@@ -168,23 +168,23 @@ def classes(
     drawn = reliability(*((a[:, 1] if two else a.ravel()) for a in (probability, happened)))
     names = () if encoder is None else encoder.target.classes
     which = f"of {names[1] if names else 'class 1'}" if two else "of every class"
-    note = f"How often it happened against the probability given {which}; on the line where predictions are calibrated."
+    note = f"How often it happened against the predicted probability {which}; on the line if they are calibrated."
     return [Exhibit("", [drawn], note, "panels two")]
 
 
 def calibrated(below: np.ndarray) -> list[Exhibit]:
-    """Where in its prediction each number fell, and how many an interval held."""
+    """A figure of each number's probability integral transform, and a table of the intervals' coverage."""
     rows = []
     for level in LEVELS:
         error = math.sqrt(level * (1 - level) / below.size)
         rows.append([f"{100 * level:g} %", f"{100 * covered(below, level):.1f} %", f"± {100 * error:.1f}"])
     coverage = Exhibit("Coverage", [Table(["interval", "held", "error expected"], rows)])
-    note = "Where in its prediction each number fell: level, and mostly between the dashed lines, where calibrated."
+    note = "The share of its prediction below each number: level, mostly between the dashed lines, if calibrated."
     return [Exhibit("", [pit(below.ravel()), coverage], note, "panels two")]
 
 
 def places(data: Data) -> np.ndarray:
-    """Of at most ``SEEN`` rows, evenly."""
+    """Indices of at most ``SEEN`` rows, evenly spaced."""
     return np.unique(np.linspace(0, data.size - 1, min(SEEN, data.size)).astype(int))
 
 
@@ -193,13 +193,13 @@ def sampled(data: Data) -> Data:
 
 
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Of at most ``SEEN`` rows: the share of predictive draws below what was seen, ties by half, and the CRPS.
+    """For at most ``SEEN`` rows the share of predictive draws below y, with ties counted half, and the CRPS.
 
-    Of rows of which bounds are known, a place between theirs at random, and the CRPS of the bounds.
+    For rows of which bounds are known, a random share between the bounds' shares, and the CRPS of the bounds.
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
-    each = -(-DRAWN // len(weights))  # of a point, or of few draws, several data each
+    each = -(-DRAWN // len(weights))  # a point, or few draws, predict several data each
     if each == 1:
         drawn = replicated(posterior.predictive, params, first.given, first.size, 0)
     else:
@@ -232,7 +232,7 @@ def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
 
 @drawing("Reliability diagram", (3.7, 3.2))
 def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -> None:
-    """How often what was given a probability happened, in bins of like number; bars are 90 % Wilson intervals."""
+    """How often classes happened against their predicted probability, in bins of equal size, with 90 % Wilson bars."""
     axes, below = canvas.subplots(2, 1, sharex=True, height_ratios=[5, 1])
     order = np.argsort(probability, kind="stable")
     bins = [b for b in np.array_split(order, min(10, max(1, len(order) // 10))) if len(b)]
@@ -255,7 +255,7 @@ def reliability(canvas: Canvas, probability: np.ndarray, happened: np.ndarray) -
 
 @drawing("Histogram of probability integral transforms", (3.7, 2.6))
 def pit(canvas: Canvas, values: np.ndarray) -> None:
-    """The share of the predictive distribution below each number seen; level where it is calibrated."""
+    """Histogram of the predictive probability below each observed number; flat where predictions are calibrated."""
     axes, bins = canvas.subplots(), 10 if len(values) < 500 else 20
     low, high = stats.binom.ppf([0.025, 0.975], len(values), 1 / bins)
     axes.hist(values, np.linspace(0, 1, bins + 1).tolist(), color=COLOURS[0], alpha=0.5, rwidth=0.92)

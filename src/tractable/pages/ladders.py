@@ -1,4 +1,4 @@
-"""A ladder at work: rows drawn from it and reconstructed, codes, and what units stand for."""
+"""Pages of ladders: rows drawn from them and reconstructed, codes, and what units stand for."""
 
 import functools
 import math
@@ -26,17 +26,17 @@ Shape = tuple[int, int] | None
 Limits = tuple[float, float]
 DRAWN, COLUMNS = 36, 6  # rows drawn from the model
 AGAIN = 12  # rows reconstructed
-MAPPED = 1500  # rows whose codes are drawn
-TRAVERSED = 10  # units of the top that are traversed, at most
+MAPPED = 1500  # most rows whose codes are drawn
+TRAVERSED = 10  # most units of a top layer that is traversed
 STEPS = 9  # of a traversal, from −2 to 2 sd
-LEAST = 16  # numbers of a row that is a picture
-CELL = 44  # CSS pixels of a picture among others
+LEAST = 16  # fewest numbers of a row that is shown as a picture
+CELL = 44  # width of a picture in a mosaic, in CSS pixels
 OVERLAID = 60  # rows in one figure of lines
-PALEST = 246  # of 255: pictures end where they end
+PALEST = 246  # of 255, so that a picture's edges show on white
 
 
 def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
-    """Layers, climb, rows from the model, rows again, codes and traversals, as far as each is there."""
+    """Layers, climb, rows drawn, reconstructions, codes and traversals, as far as each applies."""
     ladder, theta = coding.theta_of(posterior, "report")
     shape = picture(ladder.visible.size, shape)
     data = some_rows(posterior, MAPPED)
@@ -45,7 +45,7 @@ def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
     if encoder:
         bound = np.asarray(posterior.info.get("objective", ()), float).ravel() / max(posterior.rows, 1)
         steps = posterior.found.get("steps", len(bound))
-        out += climb(bound, steps, "What was climbed, a row, noisy; its running mean.")
+        out += climb(bound, steps, "The objective per row, noisy, and its running mean.")
     out.append(drawn_rows(posterior, ladder, data, shape))
     if encoder and data is not None:
         out += [reconstructions(posterior, ladder, data[:AGAIN], shape), codes(posterior, ladder, data)]
@@ -53,7 +53,7 @@ def exhibits(posterior: Posterior, shape: Shape = None) -> list[Exhibit]:
 
 
 def picture(size: int, shape: Shape) -> Shape:
-    """(height, width) of rows that are pictures; None where they are not."""
+    """(height, width) of rows that are pictures; None for other rows."""
     if shape is not None:
         if len(shape) != 2 or math.prod(shape) != size:
             raise DataError(f"shape= is (height, width) of the {size} numbers of a row; got {shape}.")
@@ -63,7 +63,7 @@ def picture(size: int, shape: Shape) -> Shape:
 
 
 def some_rows(posterior: Posterior, most: int) -> np.ndarray | None:
-    """Some rows learnt from, evenly chosen and in mixed order; None where they are not there."""
+    """Some training rows, evenly chosen, in random order; None where there are no data."""
     if posterior.data is None:
         return None
     size = posterior.data.size
@@ -72,7 +72,7 @@ def some_rows(posterior: Posterior, most: int) -> np.ndarray | None:
 
 
 def pixels(ladder: Ladder, values: np.ndarray) -> np.ndarray:
-    """(row, n) numbers to draw: of a categorical unit's probabilities the mean level."""
+    """(row, n) numbers to draw; for a categorical unit's probabilities its mean level."""
     levels = ladder.visible.family.levels
     if values.shape[-1] == ladder.visible.size:
         return np.asarray(values, float)
@@ -121,7 +121,7 @@ def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shap
 
 
 def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Exhibit:
-    """Where rows lie in the space of the top layer that says anything."""
+    """Where rows lie in the space of the highest layer with active units."""
     active = [i for i in range(ladder.depth) if posterior.found.get(f"active h{i + 1}", 1)]
     at = max(active, default=0)
     mean = np.asarray(coding.encode(posterior, data).mean[at], float)
@@ -139,7 +139,7 @@ def codes(posterior: Posterior, ladder: Ladder, data: np.ndarray) -> Exhibit:
 
 
 def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Shape) -> list[Exhibit]:
-    """What each unit of a small normal top stands for: one moved from −2 to 2 sd, the others at their mean."""
+    """What each unit of a small normal top layer does: it moves from −2 to 2 sd, the others stay at their mean."""
     top, normal = ladder.layers[-1], all(layer.family.name == "Normal" for layer in ladder.layers[1:])
     if not normal or top.size > TRAVERSED:
         return []
@@ -158,7 +158,7 @@ def traversals(ladder: Ladder, theta: PyTree, data: np.ndarray | None, shape: Sh
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
-    """E[x | h^L] with every layer between at its mean, (unit, step, n)."""
+    """(unit, step, n) E[x | h^L] with every layer in between at its mean."""
     top = ladder.layers[-1]
     mean, variance = moments(top.distribution(theta[ladder.layer_names[-1]], None))
     moved = steps[None, :, None] * (jnp.eye(top.size) * jnp.sqrt(variance)[None])[:, None]  # (unit, step, unit)
@@ -172,7 +172,7 @@ def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
 
 
 def spread(sets: Mapping[str, np.ndarray]) -> Limits:
-    """The numbers that are drawn palest and darkest: of numbers in [0, 1] those, else all but the outermost."""
+    """The numbers drawn palest and darkest: 0 and 1 if all lie between, otherwise their 0.5 and 99.5 % quantiles."""
     values = np.concatenate([np.ravel(rows) for rows in sets.values()])
     if values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
@@ -183,7 +183,7 @@ def spread(sets: Mapping[str, np.ndarray]) -> Limits:
 def mosaic(
     rows: np.ndarray, shape: tuple[int, int], columns: int, limits: Limits, title: str, caption: str = ""
 ) -> Picture:
-    """Rows (row, n) as pictures side by side, ink where they are high."""
+    """Rows (row, n) as pictures side by side, dark where values are high."""
     height, width = shape
     low, high = limits
     ink = np.clip((np.asarray(rows, float) - low) / (high - low), 0, 1).reshape(-1, height, width)
@@ -201,7 +201,7 @@ def mosaic(
 def lines(
     canvas: Canvas, rows: np.ndarray, limits: Limits, *, ordered: bool = False, dotted: np.ndarray | None = None
 ) -> None:
-    """Rows (row, n) as lines over their numbers; ordered ones from pale to dark; another row (n,) dotted."""
+    """Rows (row, n) as lines; if ``ordered``, from pale to dark; the row ``dotted`` (n,) as a dotted line."""
     axes, reach = canvas.subplots(), limits[1] - limits[0]
     shades = np.linspace(0.15, 1.0, len(rows)) if ordered else np.full(len(rows), min(1.0, 8 / len(rows)))
     if dotted is not None:

@@ -1,4 +1,4 @@
-"""Mixtures and hidden Markov models: how many components or states, what they are, and how they lie in the rows."""
+"""Pages of mixtures and hidden Markov models: how many components or states, what they are, and their rows."""
 
 from typing import Any, NamedTuple
 
@@ -15,17 +15,17 @@ from tractable.pages.style import BAD, COLOURS, LINE, MUTED, PAPER
 from tractable.results.posterior import Posterior
 from tractable.selection import CRITERIA, Selection
 
-DRAWN = 1500  # rows of a scatter plot, at most
-PAIRED = 4  # columns drawn against each other, at most
-MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are there where they were asked for
-NEVER = 1e-6  # chance of a step below which a state is never left, as far as single precision tells
-SHOWN = 4  # sequences drawn, at most
-STEPS = 300  # of their last steps, at most
-LABEL = 18  # characters of a column's name in a figure, at most
+DRAWN = 1500  # most rows in a scatter plot
+PAIRED = 4  # most columns drawn against each other
+MORE = {"held-out": ".3f", "evidence": ",.1f"}  # criteria that are optional
+NEVER = 1e-6  # probability of leaving a state at a step that single precision cannot tell from 0
+SHOWN = 4  # most sequences drawn
+STEPS = 300  # most steps drawn of a sequence, its last ones
+LABEL = 18  # most characters of a column's name in a figure
 
 
 class Components(NamedTuple):
-    """A mixture in the table's own units, by descending weight."""
+    """The components of a mixture in the table's own units, by descending weight."""
 
     names: list[str]  # of the d columns
     weights: np.ndarray  # (K,)
@@ -38,7 +38,7 @@ class Components(NamedTuple):
         return np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
 
     def frame(self, rows: int) -> pd.DataFrame:
-        """A row for each component; ``rows`` of which it explains its weight."""
+        """A row for each component; a component accounts for its weight's share of ``rows`` rows."""
         count = len(self.weights)
         columns: dict[str, Any] = {
             "component": np.arange(1, count + 1), "weight": self.weights, "standard error": self.errors,
@@ -50,15 +50,15 @@ class Components(NamedTuple):
 
 
 class States(NamedTuple):
-    """A hidden Markov model in the table's own units, by descending share of time."""
+    """The states of a hidden Markov model in the table's own units, by descending share of time."""
 
-    names: list[str]  # of the m columns or classes that states show
-    values: np.ndarray  # (K, m) what they show on average
-    spreads: np.ndarray | None  # (K, m) sds; None where the averages say it all
+    names: list[str]  # of the m columns or classes that states emit
+    values: np.ndarray  # (K, m) means of the columns, or rates or probabilities, as ``says`` tells
+    spreads: np.ndarray | None  # (K, m) sds; None where the values determine them
     share: np.ndarray  # (K,) of time
     initial: np.ndarray  # (K,)
     transition: np.ndarray  # (K, K)
-    errors: np.ndarray  # (K, K) its standard errors; NaN where there are none
+    errors: np.ndarray  # (K, K) the transition's standard errors; NaN where there are none
     says: str  # what the values are
     unit: str  # the time between steps
 
@@ -91,12 +91,12 @@ class States(NamedTuple):
 def state_exhibits(
     found: Selection, states: States, rows: np.ndarray, paths: np.ndarray, held_out: int
 ) -> list[Exhibit]:
-    """The choice, the states, how they follow one another, the sequences and the climbs of EM.
+    """The choice, the states, their transitions, the sequences and the climbs of EM.
 
     Args:
-        rows: (n, T, d) sequences fitted, in the table's units; NaN where a number is missing.
+        rows: (n, T, d) fitted sequences, in the table's units; NaN where a number is missing.
         paths: (n, T) their likeliest states, from 0; −1 after the last step.
-        held_out: sequences that took no part.
+        held_out: the number of held-out sequences.
     """
     table = found.table
     said = (
@@ -117,7 +117,7 @@ def state_exhibits(
 
 
 def states_shown(states: States) -> list[Exhibit]:
-    """What states are, and what follows what."""
+    """Tables of the states and of their transitions."""
     steps = f"steps of {states.unit}" if states.unit else "steps"
     lines: list[list[Any]] = [
         ["share of time", *(Cell(float(v), ".3f") for v in states.share)],
@@ -155,10 +155,10 @@ def exhibits(
     """The choice, the components, the rows and the climbs of EM.
 
     Args:
-        rows: (n, d) those fitted, in the table's units; NaN where a number is missing.
-        likeliest: (n,) component of each, from 0.
-        covariance: its form.
-        held_out: rows that took no part.
+        rows: (n, d) fitted rows, in the table's units; NaN where a number is missing.
+        likeliest: (n,) each row's likeliest component, from 0.
+        covariance: form of the covariances.
+        held_out: the number of held-out rows.
     """
     table, more = found.table, more_of(found.table)
     said = (
@@ -191,7 +191,7 @@ def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[
 
 
 def in_words(tried: list[int]) -> str:
-    """Numbers as a reader says them.
+    """Numbers as text, a run of them as a range.
 
     >>> in_words([2, 3, 4, 5]), in_words([2, 5])
     ('2 to 5', '2, 5')
@@ -202,7 +202,7 @@ def in_words(tried: list[int]) -> str:
 
 
 def more_of(table: pd.DataFrame) -> list[str]:
-    """The further criteria that a table of all K has."""
+    """The optional criteria for which the table has values."""
     return [name for name in MORE if name in table and np.isfinite(table[name]).any()]
 
 
@@ -268,7 +268,7 @@ def rows_of(found: Components, rows: np.ndarray, likeliest: np.ndarray) -> Exhib
 
 
 def most_distinct(found: Components) -> np.ndarray:
-    """The columns, at most ``PAIRED``, of which the components' means explain most of the variance; in their order."""
+    """Indices of at most ``PAIRED`` columns, those whose variance the components' means explain most of; in order."""
     weights = found.weights[:, None]
     between = (weights * np.square(found.means - (weights * found.means).sum(0))).sum(0)
     within = (weights * np.square(found.sds)).sum(0)
@@ -280,7 +280,7 @@ def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []
-    note = f"Log likelihood a {noun}, as it was fitted, over the steps of EM: a line a start, a dot where it settled."
+    note = f"Log likelihood per {noun}, in the fit's units, over the steps of EM: a line a start, a dot at its end."
     return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1), noun)], note, "chart")]
 
 
@@ -289,7 +289,7 @@ def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
 
 @drawing("A criterion against the number of components", (3.7, 2.3))
 def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, unsound: np.ndarray, noun: str) -> None:
-    """A criterion (k,) against what was tried: the one chosen is filled, unsound ones are crosses off the line."""
+    """A criterion (k,) against the numbers tried: the chosen one is filled; unsound fits are crosses off the line."""
     axes = canvas.subplots()
     sound, crossed = (which & np.isfinite(values) for which in (~unsound, unsound))
     axes.plot(tried[sound], values[sound], "o-", color=COLOURS[0], markerfacecolor=PAPER, markersize=4.5)
@@ -306,7 +306,7 @@ def criterion(canvas: Canvas, tried: np.ndarray, values: np.ndarray, best: int, 
 
 @drawing("Log likelihood of every start over its steps", (WIDE, 2.4))
 def starts(canvas: Canvas, traces: np.ndarray, noun: str) -> None:
-    """What climbs (start, step) side by side came to, NaN after a climb's end."""
+    """The heights (start, step) of climbs, NaN after a climb's end."""
     axes, ends, heights = canvas.subplots(), [], []
     for one, colour in zip(traces, COLOURS * len(traces), strict=False):
         finite = np.flatnonzero(np.isfinite(one))
@@ -322,7 +322,7 @@ def starts(canvas: Canvas, traces: np.ndarray, noun: str) -> None:
 
 @drawing("Rows and components in every two columns", lambda found, *_: squares(1.75, 0.9, len(found.names)))
 def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: np.ndarray) -> None:
-    """Rows (n, k) of every two columns, NaN where missing, by likeliest component (n,), and each one's 90 % ellipse."""
+    """Rows (n, k) in every two columns, NaN where missing, coloured by likeliest component (n,), and 90 % ellipses."""
     circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 73)), np.sin(turn)])
     radius = np.sqrt(stats.chi2.ppf(0.9, 2))
     every = [COLOURS[i % len(COLOURS)] for i in range(len(found.weights))]
@@ -356,7 +356,7 @@ def ellipses(canvas: Canvas, found: Components, values: np.ndarray, likeliest: n
     "Sequences in the colours of their likeliest states", lambda states, rows, _: (WIDE, 0.5 + min(len(rows), SHOWN))
 )
 def sequences(canvas: Canvas, states: States, rows: np.ndarray, paths: np.ndarray) -> None:
-    """Some sequences (n, T, d), one under another, by their likeliest states (n, T)."""
+    """Some sequences (n, T, d), one under another, coloured by their likeliest states (n, T)."""
     column = 0
     if states.spreads is not None and len(states.share) > 1:
         column = int(np.argmax(states.values.var(0) / np.square(states.spreads).mean(0)))

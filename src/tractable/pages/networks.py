@@ -1,4 +1,4 @@
-"""What is known of a network's weights, layer by layer, and of an ensemble's members."""
+"""Pages of networks: what is known about the weights, layer by layer, and an ensemble's members."""
 
 import math
 from typing import Any
@@ -15,15 +15,15 @@ from tractable.pages.exhibit import Cell, Exhibit, Table
 from tractable.pages.parameters import is_ensemble, is_weight, listed
 from tractable.results.posterior import Posterior
 
-KL_DRAWS = 200  # of a leaf whose prior is not normal
+KL_DRAWS = 200  # draws for the KL of a leaf whose prior is not normal
 MEMBERS = (
-    "Solutions from starts of their own, each with the same say in predictions. How far they differ in what they "
-    "predict is what the ensemble knows of its ignorance; the spread of one parameter says little."
+    "Separate solutions from different starts, with equal weights in predictions. How far their predictions differ "
+    "is the ensemble's uncertainty; the spread of a single parameter says little."
 )
 
 
 def table_of(posterior: Posterior) -> Table:
-    """What is known of a network's weights, array by array: sizes, and KL(q ‖ prior) of a mean field in nats."""
+    """A network's weights, array by array: sizes, and for a mean field KL(q ‖ prior) in nats."""
     model, normals, rows = posterior.model, marginals(posterior), []
     priors, sds = jax.tree.leaves(model.prior, is_leaf=is_distribution), jax.tree.leaves(posterior.sd())
     for i, (path, mean) in enumerate(jax.tree_util.tree_flatten_with_path(posterior.mean())[0]):
@@ -43,7 +43,7 @@ def table_of(posterior: Posterior) -> Table:
 
 
 def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
-    """Mean and sd of every parameter, unconstrained, where q is independent normals; else none."""
+    """Mean and sd of every parameter, unconstrained, if q is independent normals; else an empty list."""
     fitted = posterior.fitted
     if fitted is None or set(fitted.phi) != {"mean", "rho"}:
         return []
@@ -53,7 +53,7 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
 
 
 def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Transform, unbounded: bool) -> jax.Array:
-    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws where it is not normal."""
+    """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws for other priors."""
     base: Any = prior
     while isinstance(base, Independent | ExpandedDistribution):
         base = base.base_dist

@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: the exhibits of its page that fit between two cells."""
+"""How a notebook shows a result: the few exhibits of its page that fit below a cell."""
 
 import functools
 
@@ -13,11 +13,11 @@ from tractable.pages.page import usual_facts
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 
-ROWS = 10  # of a prediction
+ROWS = 10  # most rows shown of a prediction
 
 
 def html(result: object) -> str:
-    """A result as a piece of HTML, with a style that ends where it does."""
+    """A result as a piece of HTML, with a style that applies to it alone."""
     return render.html("", parts_of(result), "", whole=False)
 
 

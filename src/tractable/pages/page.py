@@ -33,15 +33,15 @@ def write_page(
     """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
 
     Args:
-        folder: made where there is none.
+        folder: made if there is none.
         posterior: from ``infer``.
         title: of the page.
-        held_out: Data, or arrays, that inference did not see; predictions of them are judged.
+        held_out: Data, or arrays, that inference did not see; the page judges their predictions.
         encoder: of a table; weights are then shown with their columns' names, errors in the target's units.
-        shifted: inputs of rows from elsewhere, whose predictions are held against those of ``held_out``.
-        shape: (height, width) of rows that are pictures, of a ladder; square where that can be by default.
-        facts: values by name that stand below the verdict, in place of the usual ones.
-        exhibits: in place of the parameters' table and figures, where single numbers say little.
+        shifted: inputs of rows from elsewhere, whose predictions are compared with those of ``held_out``.
+        shape: (height, width) of a ladder's rows that are pictures; by default square where possible.
+        facts: values by name below the verdict, in place of the usual ones.
+        exhibits: in place of the parameters' table and figures, for models whose single parameters say little.
 
     Returns:
         The file's path.
@@ -58,7 +58,7 @@ def write_page(
 
 
 def write_comparison_page(folder: str | pathlib.Path, comparison: Comparison, *, title: str) -> pathlib.Path:
-    """Write ``report.html`` of methods side by side: the table, marginals over one another, every method's checks."""
+    """Write ``report.html`` of methods side by side: the table, overlaid marginals, every method's checks."""
     return write(folder, title, comparisons.exhibits(comparison), f"{len(comparison.table)} methods compared")
 
 

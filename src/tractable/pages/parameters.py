@@ -1,4 +1,4 @@
-"""What is known of the parameters of any model: their numbers, marginals, chains, and predicted bias."""
+"""Pages of any model's parameters: their numbers, marginals, chains, and predicted bias."""
 
 import math
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
 from tractable.results.effects import SCALES, effects
 from tractable.results.posterior import Posterior
 
-SHOWN = 6  # parameters with figures
-PAIRED = 4
-LINES = 40  # of a chart
-CORRECTED = 4000  # draws of a marginal with the bias taken off
-MANY = 40  # weights of a network, or effects of groups, above which none is listed
-FEWEST = 20  # draws that make a density
+SHOWN = 6  # most parameters with figures
+PAIRED = 4  # most of them in the figure of pairs
+LINES = 40  # most lines in a chart
+CORRECTED = 4000  # most draws of a marginal with the bias removed
+MANY = 40  # most weights of a network, or effects of groups, that are listed one by one
+FEWEST = 20  # fewest draws for a density
 HEADS = {"mcse_mean": "MCSE", "ess_bulk": "bulk ESS", "ess_tail": "tail ESS", "r_hat": "R-hat"}
 POINT_HEADS = {"mean": "estimate", "sd": "standard error"}
 
 
 def kept_by(posterior: Posterior) -> tuple[str, str]:
-    """What a run kept of its parameters, and how many."""
+    """What a run kept (draws, members, a point), and how many."""
     many = f"{posterior.chains} × {posterior.count:,}"
     if posterior.is_point:
         return "kept", "one point"
@@ -49,7 +49,7 @@ def is_ordered(posterior: Posterior) -> bool:
 
 
 def is_ensemble(posterior: Posterior) -> bool:
-    """Whether chains are solutions on their own, each with the height that it climbed to."""
+    """Whether the chains are separate solutions, each with the height of its own climb."""
     return "objective 0" in posterior.found
 
 
@@ -60,9 +60,7 @@ def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
 
 
 def listed(model: Model) -> np.ndarray:
-    """Which of the k numbers are shown one by one, (k,) of booleans: all but weights of a network or groups' effects
-    that are many.
-    """
+    """(k,) which parameters are shown one by one: all but a network's weights and groups' effects, if many."""
     leaves = jax.tree_util.tree_flatten_with_path(jax.eval_shape(model.example, jax.random.key(0)))[0]
     inside = np.concatenate([np.full(leaf.size, is_weight(model, path)) for path, leaf in leaves])
     if model.labels:
@@ -79,7 +77,7 @@ def is_weight(model: Model, path: tuple) -> bool:
 
 
 def feature(name: str, encoder: Encoder | None) -> str:
-    """The column that a linear model's weight or an input's learnt scale belongs to; empty where it is none."""
+    """The column to which a linear model's weight or an input's learnt scale belongs; empty for other parameters."""
     if encoder is None or not name.startswith(("weights[", "scales.")) or "[" not in name:
         return ""
     first, *others = name[name.index("[") + 1 : -1].split(", ")
@@ -95,17 +93,17 @@ def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
 
 
 def summary(posterior: Posterior) -> pd.DataFrame:
-    """``posterior.summary()``, without what means nothing of draws that are no chain: their Monte-Carlo columns."""
+    """``posterior.summary()``; without Monte-Carlo columns for draws that form no chain, where these mean nothing."""
     table = posterior.summary()
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
 def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str] | None = None) -> Exhibit:
-    """The numbers one by one; without a linear model's weights where their effects were ``told``, and without these."""
+    """The parameters one by one; if effects were ``told``, without them and without a linear model's weights."""
     if posterior.unconstrained is not None and posterior.count == 0:
         return Exhibit("Parameters", ["The run was stopped before its first draw."])
     table, kept = summary(posterior), listed(posterior.model)
-    kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and what the model derives
+    kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and derived quantities
     table, inside = table.loc[kept], int(np.sum(~kept))
     if told is not None:
         table = table.loc[[not str(name).startswith("weights[") and name not in told for name in table.index]]
@@ -124,7 +122,7 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str
 
     rows = []
     for name, values in table.to_dict("index").items():
-        own = None if values["sd"] < 10.0**-places else f".{places}f"  # a number on a scale of its own
+        own = None if values["sd"] < 10.0**-places else f".{places}f"  # an sd too small for the common places
         first = Cell(str(name), aside=feature(str(name), encoder))
         rows.append([first, *(cell(value, str(column), own) for column, value in values.items())])
     heads = HEADS | (POINT_HEADS if posterior.is_point else {})
@@ -134,11 +132,11 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str
 
 
 def units(encoder: Encoder) -> str:
-    """In which units the parameters of a model of a table are, where these are not the table's."""
+    """A sentence about the units of a table model's parameters; empty where they are the table's own."""
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
     aim = encoder.target
     target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
-    if not target and aim.sd != 1.0:  # by a mean, whose logarithm is in the intercept alone
+    if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
         beside = f"The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
         told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
         return told * inputs + beside
@@ -151,7 +149,7 @@ def units(encoder: Encoder) -> str:
 
 
 def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
-    """What each input does, in the table's units."""
+    """A table of each input's effect, in the table's units."""
     family = encoder.target.family
     unit = f"units of {encoder.target.name}" if family == "normal" else f"the {SCALES[family]}"
 
@@ -167,7 +165,7 @@ def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
 
 
 def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
-    """Effects as a table, and as a figure in which those of numbers are of one sd."""
+    """Effects as a table, and as a figure, in which numeric inputs' effects are those of one sd."""
     told = effects(posterior, encoder)
     if told is None or encoder is None:
         return []
@@ -191,7 +189,7 @@ def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhi
 
 
 def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
-    """Estimates with bars, where draws were not kept."""
+    """Estimates with intervals, for posteriors without kept draws."""
     others = listed(posterior.model)
     if not others.any():
         return []
@@ -210,7 +208,7 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
 
 
 def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
-    """For each interesting parameter its marginal, trace and ranks; then pairs."""
+    """Marginal, trace and ranks of each interesting parameter; then pairs."""
     values, many, chosen = np.asarray(posterior.values, float), posterior.chains > 1, interesting(posterior)
     if not chosen:
         return []
@@ -244,7 +242,7 @@ def chains(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
 
 
 def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
-    """Marginals and pairs of draws without an order: a fitted q's, or those of an ensemble's members."""
+    """Marginals and pairs for draws without an order: those of a fitted q, or of an ensemble's members."""
     chosen, pooled = interesting(posterior), np.asarray(posterior.values, float).reshape(-1, len(posterior.names))
     if not chosen or len(pooled) < FEWEST:
         return []
@@ -305,7 +303,7 @@ def bias(posterior: Posterior) -> list[Exhibit]:
 
 
 def interesting(posterior: Posterior) -> list[int]:
-    """The parameters that are known least, by R-hat and effective draws, then the first; not a network's weights."""
+    """Indices of the parameters known least, by R-hat and effective draws, then the first; no network's weights."""
     first = np.flatnonzero(listed(posterior.model)).tolist()
     if not is_ordered(posterior):
         return first[:SHOWN]
@@ -318,7 +316,7 @@ def interesting(posterior: Posterior) -> list[int]:
 
 
 def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Draws (chain, draw, k) as (n, k) of equal weight."""
+    """Weighted draws (chain, draw, k) as (n, k) draws of equal weight."""
     flat, mass = values.reshape(-1, values.shape[-1]), weights.ravel()
     if np.ptp(mass) == 0:
         return flat
@@ -327,7 +325,7 @@ def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def without_bias(posterior: Posterior, weights: np.ndarray) -> np.ndarray | None:
-    """Draws (n, k) drawn in about their unconstrained mean by the predicted inflation."""
+    """(n, k) draws, shrunk around their unconstrained mean by the predicted inflation."""
     predicted = posterior.predicted_bias
     if predicted is None or not np.all(np.isfinite(predicted.inflation)):
         return None

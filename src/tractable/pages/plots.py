@@ -1,4 +1,4 @@
-"""Figures, small so that a page can lay them side by side or, on a phone, under one another."""
+"""Figures, small enough for a page to lay them side by side or, on a phone, under one another."""
 
 import functools
 import re
@@ -19,8 +19,8 @@ from tractable.pages.exhibit import Figure
 from tractable.pages.style import BAD, COLOURS, INK, LINE, MUTED, PAPER
 
 PANEL, WIDE = (3.7, 1.85), 7.2  # inches
-POINTS = 400  # of a trace, at most
-DOTS = 700  # of a scatter plot, at most
+POINTS = 400  # most points in a trace
+DOTS = 700  # most dots in a scatter plot
 Size = tuple[float, float]
 Draw = Callable[..., None]
 
@@ -28,7 +28,7 @@ Draw = Callable[..., None]
 def drawing(
     title: str, size: Size | Callable[..., Size] = PANEL, margin: int = 0
 ) -> Callable[[Draw], Callable[..., Figure]]:
-    """Make a function that draws on an empty canvas into one that, without it, gives a Figure."""
+    """Turn a function that draws on an empty canvas into one that takes the other arguments and gives a Figure."""
 
     def decorate(draw: Draw) -> Callable[..., Figure]:
         @functools.wraps(draw)
@@ -49,7 +49,7 @@ def lines_tall(labels: list[str], *_: Any) -> Size:
 def marginal(
     canvas: Canvas, values: np.ndarray, mean: float, bounds: tuple[float, float], corrected: np.ndarray | None = None
 ) -> None:
-    """The density of draws (n,), their mean and interval; dashed, the density with a predicted bias taken off."""
+    """The density of draws (n,), their mean and interval; dashed, the density with a predicted bias removed."""
     axes = canvas.subplots()
     top = filled(axes, values)
     if corrected is not None:
@@ -65,7 +65,7 @@ def marginal(
 
 @drawing("Trace of the draws of every chain", margin=34)
 def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None) -> None:
-    """Draws (chain, draw) in the order they came, with ticks below where a trajectory diverged."""
+    """Draws (chain, draw) in order, with ticks below where a trajectory diverged."""
     axes, count = canvas.subplots(), chains.shape[1]
     at = np.arange(0, count, -(-count // POINTS))
     for chain, colour in reversed(list(zip(chains, COLOURS * len(chains), strict=False))):
@@ -80,9 +80,9 @@ def trace(canvas: Canvas, chains: np.ndarray, diverged: np.ndarray | None = None
 
 @drawing("Ranks of every chain among all draws", margin=34)
 def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
-    """How far each chain's share of the pooled ranks runs ahead of an even one.
+    """For each chain, the ECDF of its ranks among all draws, minus the uniform one.
 
-    Chains that agree stay in the band with probability 0.95: Kolmogorov's, at the effective draws of a chain.
+    Chains that agree stay in the band with probability 0.95: Kolmogorov's, at a chain's number of effective draws.
     """
     axes, (count, draws) = canvas.subplots(), chains.shape
     ranked = stats.rankdata(chains, axis=None).reshape(chains.shape) / chains.size
@@ -132,7 +132,7 @@ def squares(side: float, height: float, count: int) -> Size:
 def triangle(
     canvas: Canvas, labels: list[str], alone: Callable[[Axes, int], None], together: Callable[[Axes, int, int], None]
 ) -> None:
-    """Panels of every two of some columns, ``together`` (x, y), below the diagonal of each column ``alone``."""
+    """A triangle of panels: each column ``alone`` on the diagonal, every two ``together`` (x, y) below it."""
     count = len(labels)
     grid = canvas.subplots(count, count, sharex="col", squeeze=False)
     for row, column in np.ndindex(count, count):
@@ -155,7 +155,7 @@ def triangle(
 
 
 def folded(label: str, width: int) -> str:
-    """A label in up to three lines of so many letters; of a parameter with a column, that one's."""
+    """A label in at most three lines of ``width`` letters; for "parameter · column" the column alone."""
     name = label.split(" · ")[-1]
     lines = textwrap.fill(re.sub("([_=])", r"\1 ", name), width, max_lines=3, placeholder="…")
     return re.sub("([_=]) ", r"\1", lines)
@@ -163,7 +163,7 @@ def folded(label: str, width: int) -> str:
 
 @drawing("The bound over the climb", (WIDE, 2.4))
 def climb(canvas: Canvas, bound: np.ndarray, steps: float | int) -> None:
-    """A noisy bound (n,) that was looked at evenly over ``steps`` steps, and its running mean."""
+    """A noisy bound (n,), recorded evenly over ``steps`` steps, and its running mean."""
     axes = canvas.subplots()
     finite = np.where(np.isfinite(bound), bound, np.nan)
     at = np.linspace(0, steps, len(bound) + 1)[1:]
@@ -180,7 +180,7 @@ def climb(canvas: Canvas, bound: np.ndarray, steps: float | int) -> None:
 
 
 def climbing(axes: Axes, low: float, high: float, what: str) -> None:
-    """The frame of a climb over steps; its first steps may be a thousand times lower, and are cut off."""
+    """The axes of a climb over steps; its first steps may be a thousand times lower and are cut off."""
     reach = max(high - low, 1e-6 * max(abs(high), 1.0))
     axes.set_ylim(low - 0.2 * reach, high + 0.08 * reach)
     tidy(axes, 6, 4, whole=True)
@@ -213,7 +213,7 @@ def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: 
 
 
 def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A kernel estimate over the middle 99.6 % of finite draws, not smeared beyond their range."""
+    """A kernel density estimate over the middle 99.6 % of the finite draws, with no mass beyond their range."""
     from arviz_stats.base.array import array_stats  # a second of imports
 
     finite = np.asarray(values, np.float64)[np.isfinite(values)]
@@ -229,7 +229,7 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filled(axes: Axes, values: np.ndarray) -> float:
-    """The density of draws, and how high it is."""
+    """Draw the density of ``values``; returns its height."""
     x, height = density(values)
     axes.fill_between(x, height, color=COLOURS[0], alpha=0.16, linewidth=0)
     axes.plot(x, height, color=COLOURS[0])
@@ -237,7 +237,7 @@ def filled(axes: Axes, values: np.ndarray) -> float:
 
 
 def dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, size: float, alpha: float) -> None:
-    """Round dots as one path of strokes without length: a tenth of the bytes of markers."""
+    """Round dots, as one path of strokes with no length: a tenth of the bytes of markers."""
     ends = np.stack([x, y], -1)[np.isfinite(x) & np.isfinite(y)].repeat(2, 0)
     ends[1::2, 0] += 1e-4 * (np.ptp(ends[:, 0]) if len(ends) else 1)
     path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2))
@@ -247,7 +247,7 @@ def dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, size: float, alp
 
 
 def tidy(axes: Axes, x: int = 5, y: int = 3, *, whole: bool = False) -> None:
-    """About so many ticks, at whole x where that is asked for, and no line on the left."""
+    """About ``x`` and ``y`` ticks, at whole x if ``whole``, and no line on the left."""
     axes.xaxis.set_major_locator(MaxNLocator(x, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(y))
     axes.spines["left"].set_visible(False)
@@ -259,7 +259,7 @@ def bare(axes: Axes) -> None:
 
 
 def rows(axes: Axes, labels: list[str]) -> None:
-    """A labelled line for each name, the first on top."""
+    """A labelled row for each name, the first on top."""
     axes.set_yticks(np.arange(len(labels)), labels, color=INK)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)

@@ -1,4 +1,4 @@
-"""Whether data replicated from the posterior look like those it learnt from, and how rows left out are predicted."""
+"""Predictive checks: do replicated data look like the training rows, and how well are left-out rows predicted?"""
 
 import math
 from typing import Any, NamedTuple
@@ -24,14 +24,14 @@ from tractable.tools.errors import TractableError
 from tractable.tools.words import counted
 
 PyTree = Any
-ROWS, DRAWN = 500, 500  # that are looked at
-CLASSES = 12  # of a figure
-NAMED = 6  # numbers that the prior moves
-BAND = (0.05, 0.95)
+ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
+CLASSES = 12  # most classes in a figure
+NAMED = 6  # most parameters named that the prior moves
+BAND = (0.05, 0.95)  # quantiles of the replicated data sets
 
 
 class Seen(NamedTuple):
-    """Rows of one number each beside data replicated for them."""
+    """Rows of one number each, and data replicated for them."""
 
     y: np.ndarray  # (n,), or (n, 2) bounds
     drawn: np.ndarray  # (s, n)
@@ -39,13 +39,13 @@ class Seen(NamedTuple):
 
 
 def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhibit]:
-    """Facts of leave-one-out, and for rows of one number a figure of them; nothing where there are no rows."""
+    """Facts of leave-one-out, and for rows of one number a figure; nothing without rows."""
     if posterior.data is None or posterior.phi is not None or not (posterior.is_point or posterior.count):
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
     loo = looked_at(posterior)
-    # A density in other units is another number: p(y) = p(standardised y) / sd.
+    # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units(posterior, unit_of(encoder)))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
@@ -54,13 +54,13 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
 
 
 def log_units(posterior: Posterior, unit: float) -> float:
-    """By how many nats the log density of all rows in units of the model is above that in the table's."""
+    """Nats by which the rows' log density in the model's units exceeds that in the table's units."""
     y: Any = None if posterior.data is None else posterior.data.y
     return posterior.rows * math.log(unit) * float(np.mean(with_density(y)))
 
 
 def looked_at(posterior: Posterior) -> Loo | None:
-    """Leave-one-out at the price of a page; None where it does not apply."""
+    """Leave-one-out at a cost that suits a page; None where it does not apply."""
     try:
         return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
     except TractableError:
@@ -68,7 +68,7 @@ def looked_at(posterior: Posterior) -> Loo | None:
 
 
 def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
-    """Facts, with so many nats taken off."""
+    """Facts of leave-one-out, with ``units`` nats subtracted."""
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
         told = (
@@ -83,7 +83,7 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
 
 
 def moved_by_prior(posterior: Posterior) -> Cell | None:
-    """Numbers whose marginal moves as the prior is raised to a power; None where that cannot be told."""
+    """Parameters whose marginal moves when the prior is raised to a power; None where that is not known."""
     kept = listed(posterior.model)
     if posterior.is_point or posterior.chains * posterior.count < FEWEST or not kept.any():
         return None
@@ -96,7 +96,7 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
 
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
-    """What was seen against what is replicated; and of numbers the integral transforms."""
+    """Observed against replicated data; for numbers also the probability integral transforms."""
     try:
         seen = seen_beside(posterior)
     except TractableError:
@@ -113,7 +113,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
         within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
         below = np.mean(seen.drawn < low, 0) + np.random.default_rng(0).random(len(seen.y)) * within
-        note += "Right: where in its prediction each row fell, which it took part in, so the ends are a little empty; "
+        note += "Right: the share of its prediction below each row, which took part in it, so the ends are emptier; "
     else:
         placed = below[np.isfinite(below)]
         lost = (
@@ -121,7 +121,7 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
             if len(placed) < len(below)
             else ""
         )
-        below, note = placed, note + f"Right: where in its prediction from all other rows each fell{lost}; "
+        below, note = placed, note + f"Right: the share of its prediction from all other rows below each row{lost}; "
     mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
@@ -138,7 +138,7 @@ def seen_beside(posterior: Posterior) -> Seen | None:
     if len(parts) > 1 or (parts[0].ndim > 1 and not censors(posterior.model, data.given)):
         return None
     if data.size > ROWS or data.weights is not None:
-        data = data.alike(ROWS)  # rows that count unlike are replicated by how they count
+        data = data.alike(ROWS)  # weighted rows are resampled by their weights
     if data.size > ROWS:
         data = data.take(np.linspace(0, data.size - 1, ROWS).astype(int))
     equal = not posterior.is_point and posterior.weights is None
@@ -149,7 +149,7 @@ def seen_beside(posterior: Posterior) -> Seen | None:
 
 
 def datum_of(posterior: Posterior, given: PyTree) -> Any:
-    """The distribution of one row, by shapes alone."""
+    """The distribution of one row, with shapes in place of numbers."""
     theta = jax.eval_shape(posterior.model.example, jax.random.key(0))
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
     return jax.eval_shape(posterior.model.datum, theta, row)
@@ -165,10 +165,10 @@ def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
 
 @drawing("Distribution of the rows beside that of replicated ones", (3.7, 2.6))
 def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> None:
-    """The share of rows (n,) up to each value, and a band of the same of data sets (s, n)."""
+    """The ECDF of the rows (n,), and a band of the ECDFs of replicated data sets (s, n)."""
     axes = canvas.subplots()
     told = y if y.ndim == 1 else y[known(y)]
-    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (told, drawn)])  # a lone row shrinks all others
+    ends = np.stack([np.quantile(each, [0.003, 0.997]) for each in (told, drawn)])  # an outlier would shrink the rest
     if y.ndim == 2:
         ends[1] = np.clip(ends[1], None, told.max())  # nothing is known beyond
     grid = np.linspace(ends[:, 0].min(), ends[:, 1].max(), 161)

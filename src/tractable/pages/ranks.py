@@ -1,4 +1,4 @@
-"""A calibration: the verdict, and ranks of the truth among draws, quantity by quantity."""
+"""Page of a calibration: the verdict, and the truth's ranks among draws, quantity by quantity."""
 
 import functools
 
@@ -11,7 +11,7 @@ from tractable.pages.verdict import MEANING, checks
 from tractable.sbc.calibration import Calibration
 from tractable.sbc.panels import panel
 
-ROWS = 200  # of the table, at most
+ROWS = 200  # most rows of the table
 TABLE_NOTE = (
     "The p-value is that of the ECDF's distance from an even one, adjusted for the number of quantities. The sd ratio "
     "and the bias, in right sds, are those of the normal error that explains the ranks best, with 95 % intervals."
@@ -42,7 +42,7 @@ def exhibits(calibration: Calibration) -> list[Exhibit]:
 
 
 def quantities(calibration: Calibration) -> Exhibit:
-    """A row a quantity; of very many those furthest from uniform."""
+    """A row for each quantity; if there are very many, for those furthest from uniform."""
     frame, kept = calibration.summary(), np.sort(calibration.order[:ROWS])
     lines = []
     for name, line in frame.iloc[kept].iterrows():

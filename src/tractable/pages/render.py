@@ -1,4 +1,4 @@
-"""Exhibits as one HTML file that needs nothing else: no network, no script."""
+"""Renders exhibits as one HTML file that needs nothing else: no network, no script."""
 
 import base64
 import datetime
@@ -28,14 +28,14 @@ TALL = 30  # rows of a table before it scrolls
 
 
 def write(folder: str | pathlib.Path, title: str, exhibits: Sequence[Exhibit], by: str) -> pathlib.Path:
-    """Write ``report.html`` of the exhibits into a folder, which is made where there is none; the file's path."""
+    """Write ``report.html`` of the exhibits into a folder, made if there is none; returns the file's path."""
     path = pathlib.Path(folder) / "report.html"
     write_atomically(path, html(title, exhibits, by).encode())
     return path
 
 
 def html(title: str, exhibits: Sequence[Exhibit], by: str, whole: bool = True) -> str:
-    """A page, or, where it is not the ``whole``, the exhibits alone with a style that holds within."""
+    """A page; or, if not ``whole``, the exhibits alone with a style that applies to them alone."""
     style = (HERE / "page.css").read_text(encoding="utf-8")
     if not whole:
         style = "@scope (.tractable) {\n" + re.sub(r"(?m)^( *)(:root|body) \{", r"\1:scope {", style) + "}\n"
@@ -55,7 +55,7 @@ def _template() -> jinja2.Template:
 
 
 def shown(value: Value, form: str | None = None) -> str:
-    """A value in words, with a true minus sign."""
+    """A value as text, with a true minus sign."""
     return text(value, form, "−")
 
 
@@ -64,7 +64,7 @@ def svg(figure: Figure) -> Markup:
     out = io.StringIO()
     width, height = figure.size
     with matplotlib.rc_context(MATPLOTLIB), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # glyphs that matplotlib's font lacks, the page's may have
+        warnings.simplefilter("ignore")  # about glyphs that matplotlib's font lacks; the page's may have them
         canvas = Canvas(figsize=figure.size, layout=None if figure.margin else "constrained")
         if figure.margin:
             canvas.subplots_adjust(left=figure.margin / 72 / width, right=0.995, bottom=20 / 72 / height, top=0.98)

@@ -1,4 +1,4 @@
-"""Colours and lines of figures. Colours are stand-ins, which the page replaces: one figure serves light and dark."""
+"""Colours and lines of figures. The page replaces these stand-in colours, so one figure serves light and dark."""
 
 NAMES = ["ink", "muted", "line", "paper", "trust", "caution", "reject", *(f"c{i}" for i in range(8))]
 STAND_IN = {name: f"#0a0b{i + 16:02x}" for i, name in enumerate(NAMES)}  # colours that nobody draws with

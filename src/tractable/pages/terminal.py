@@ -1,4 +1,4 @@
-"""Tables and facts of exhibits on a terminal; notes, sentences and figures are for the page."""
+"""Shows exhibits' tables and facts on a terminal; notes, sentences and figures are for the page only."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ COLOUR = {"trust": "green", "caution": "yellow", "reject": "red", "failed": "red
 
 
 def to_terminal(exhibit: Exhibit, rows: int | None = None, columns: int | None = None) -> Group:
-    """What rich prints of an exhibit: its title and verdict, and at most so many rows and columns of its tables."""
+    """An exhibit for rich to print: its title, verdict and tables, cut to at most ``rows`` rows and ``columns``."""
     return Group(*_printed(exhibit, rows, columns))
 
 

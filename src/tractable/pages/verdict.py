@@ -1,4 +1,4 @@
-"""How far a result can be trusted and how it came about: the verdict, its checks, the settings of the run."""
+"""How far a result can be trusted and how it was made: the verdict, its checks, the settings of the run."""
 
 import importlib.metadata
 import math
@@ -38,7 +38,7 @@ def why(report: Report) -> Exhibit:
 
 
 def khat(found: Sequence[Check]) -> str:
-    """What k-hat says of a fitted q; empty where it was not computed."""
+    """What k-hat says about a fitted q; empty where it was not computed."""
     check = next((each for each in found if each.name == "k-hat"), None)
     if check is None or math.isnan(check.value):
         return ""
@@ -57,7 +57,7 @@ def khat(found: Sequence[Check]) -> str:
 
 
 def settings(posterior: Posterior) -> Exhibit:
-    """What would be needed to do it again."""
+    """Everything needed to repeat the run."""
     given: dict[str, Any] = {}
     for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
         given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}

@@ -1,4 +1,4 @@
-"""``calibrate``: does a method recover what the model has drawn?"""
+"""``calibrate``: does a method recover parameters that the model itself has drawn?"""
 
 import pathlib
 import warnings
@@ -25,7 +25,7 @@ from tractable.tools.stopping import ending
 from tractable.tools.words import counted, tell
 
 PyTree = Any
-LEAST = 20  # runs: of fewer even ranks that are all 0 say little
+LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
 
 
 @ending()
@@ -42,41 +42,41 @@ def calibrate(
     progress: bool | Callable | None = None,
     checkpoint: str | pathlib.Path | None = None,
 ) -> Calibration:
-    """Simulation-based calibration: infer from data that the model has drawn, and rank the truth among the draws.
+    """Simulation-based calibration: infer from data that the model has drawn, and rank the true θ* among the draws.
 
         θ* ~ p(θ),   y ~ p(y | θ*, x),   θ_l ~ method(y),   r = #{l ≤ L: f(θ_l, y) < f(θ*, y)}
 
-    Where the method gives the posterior, r is uniform on 0 … L for every f: each parameter, the log likelihood, and
-    what else is asked for. Ranks of parameters alone cannot tell a posterior from the prior; those of f that look at y
-    can. Cook, Gelman & Rubin 2006; Talts et al. 2018; Modrák et al. 2023. What is tested is the method on this model
-    averaged over its prior, not the model on the data at hand: where the prior is much wider than the posterior, most
-    runs are far from it.
+    If the method gives the posterior, r is uniform on 0 … L for every f: each parameter, the log likelihood, and the
+    user's ``quantities``. Ranks of parameters alone cannot tell a posterior from the prior; ranks of an f that depends
+    on y can. Cook, Gelman & Rubin 2006; Talts et al. 2018; Modrák et al. 2023. This tests the method on this model,
+    averaged over the prior. It does not test the model on the data at hand: where the prior is much wider than the
+    posterior, most runs are far from that posterior.
 
     Args:
         model: with a prior of proper distributions and a likelihood.
         method: whose posteriors have draws.
-        data_like: what data look like: as many rows are drawn, at the same ``given``, with NaN where y has it.
-        runs: n ≥ 20. A mean 0.4 sd off is seen in 85 of 100 calibrations of 100 runs and in all of 200 runs; one
-            0.2 off in 28, in 54, and in 88 of 100 with 400 runs.
-        draws: L, that the truth is ranked among, evenly from all; so many nearly independent ones should a run have,
-            or its truth is ranked among as many as there are.
-        quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have a given.
-        seed: of all randomness. Run i is a pure function of it and i, in whatever process it runs.
-        n_jobs: processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by default,
-            threading, dask. Each compiles once. None is 1 but for such a configuration.
+        data_like: an example of the data: as many rows are drawn, at the same ``given``, with NaN where its y has NaN.
+        runs: n ≥ 20. A mean that is 0.4 sd off is detected in 85 of 100 calibrations with 100 runs, and in all with
+            200. One that is 0.2 sd off is detected in 28 of 100 with 100 runs, 54 with 200, and 88 with 400.
+        draws: L draws among which θ* is ranked, evenly chosen from a run's draws. A run should have as many nearly
+            independent draws; if it has fewer, θ* is ranked among those.
+        quantities: further f by name: ``(params, y) -> number``, or ``(params, y, x)`` where the data have ``given``.
+        seed: of all randomness. Run i is a pure function of the seed and i, in whatever process it runs.
+        n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
+            default, threading, dask. Each compiles once. None means 1 unless such a configuration is set.
         progress: as for ``infer``.
-        checkpoint: a folder. Runs are saved there as they end, and a calibration that was killed goes on, to the
-            same ranks; one that has ended goes on where more ``runs`` are asked for.
+        checkpoint: a folder. Runs are saved there as they end. A calibration that was killed continues, to the same
+            ranks; a finished one continues if ``runs`` is larger.
 
     Returns:
-        A Calibration: ``report()``, ``summary()``, ``plot(path)``. Runs that cannot go on are counted, and named in
-        its report. Ctrl-C and SIGTERM stop it; what there is comes back, marked ``interrupted``.
+        A Calibration: ``report()``, ``summary()``, ``plot(path)``. Runs that failed are counted and named in its
+        report. After Ctrl-C or SIGTERM the finished runs are returned, marked ``interrupted``.
 
     Raises:
-        ModelError: an improper prior or one that is a callable; a likelihood that cannot be drawn from.
-        DataError: no rows, rows with weights, or not in memory.
+        ModelError: an improper prior, or a callable one without sample(); a likelihood that cannot be drawn from.
+        DataError: no rows, rows with weights, or rows not in memory.
         SettingsError: a setting out of range; a method that finds one θ.
-        RunError: every run failed, or it was stopped before one had ended.
+        RunError: every run failed, or the calibration was stopped before one had ended.
         CheckpointError: a checkpoint that is damaged or belongs to another calibration.
 
     >>> import numpyro.distributions as dist
@@ -122,7 +122,7 @@ def calibrate(
 def _check(
     model: object, method: object, data_like: PyTree, runs: int, draws: int, quantities: object, seed: int
 ) -> Data:
-    """The data, after the sentences about what cannot be."""
+    """The data; raises where the settings cannot work."""
     if not isinstance(model, Model):
         raise SettingsError(f"calibrate expects a Model; got {type(model).__name__}.")
     if not isinstance(method, Method):
@@ -153,14 +153,14 @@ def _check_quantity(model: Model, data: Data, name: str, function: Callable) -> 
 
 
 def _looked_at(model: Model, data: Data) -> tuple:
-    """Examples of what a quantity is called with."""
+    """Example arguments for a quantity."""
     y, x = jax.tree.map(jnp.asarray, data.rows)
     params = model.example(jax.random.key(0))
     return (params, y) if x is None else (params, y, x)
 
 
 def _identity(problem: Problem) -> dict[str, Any]:
-    """What tells this calibration from others; how many runs it has does not."""
+    """What distinguishes this calibration from others; the number of runs does not count."""
     example = _looked_at(problem.model, problem.data)
     programs = {name: fingerprint(function, *example) for name, function in problem.quantities}
     about = {"draws": problem.draws, "quantities": programs}
@@ -180,7 +180,7 @@ def _standing(done: dict[int, Record]) -> PyTree:
 
 
 def _resumed(leaves: dict[str, np.ndarray] | None) -> dict[int, Record]:
-    """The records that a checkpoint holds."""
+    """The records in a checkpoint."""
     if leaves is None:
         return {}
     saved = nested(leaves)

@@ -1,4 +1,4 @@
-"""What a calibration found: ranks of the truth, and what they say of the method's posteriors."""
+"""The result of a calibration: ranks of the true parameters, and what they say about the method's posteriors."""
 
 import functools
 import itertools
@@ -23,31 +23,31 @@ from tractable.tools.writing import write_figure, write_table
 if TYPE_CHECKING:
     import pandas as pd
 
-DOUBTED, REJECTED = 0.05, 0.01  # false-alarm levels of all quantities together
-BIAS, RATIO, GAP = 0.2, 1.25, 0.08  # sds, ratio of sds, and distance of ECDFs (a mean 0.2 sd off) that are right still
-NORMAL = 1.96  # sds of a 95 % interval
-CLEAR = 2.576  # standard errors from which a shape is named
-FAILED = 0.05  # share of runs that may fail or be ranked among few draws
-DISAGREE = 1.05  # R-hat
-NAMED, PANELS = 8, 4  # quantities in a report and in a plot
+DOUBTED, REJECTED = 0.05, 0.01  # levels of false alarm over all quantities, for caution and for reject
+BIAS, RATIO, GAP = 0.2, 1.25, 0.08  # tolerated bias in sds, ratio of sds, and distance of ECDFs (a mean 0.2 sd off)
+NORMAL = 1.96  # sds, half a 95 % interval
+CLEAR = 2.576  # standard errors beyond which a bias or width is named
+FAILED = 0.05  # share of runs that may fail, or be ranked among too few draws
+DISAGREE = 1.05  # R-hat above which chains disagree
+NAMED, PANELS = 8, 4  # most quantities in a report, and in a plot
 FOLDER = "calibration"
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What ``calibrate`` found; n runs came to an end and are ranked.
+    """The result of ``calibrate``; n runs ended and are ranked.
 
     Attributes:
-        names: of the q quantities: the k parameters, "log likelihood", those of the user.
-        ranks: (n, q) of the truth among L draws, 0 … L.
+        names: of the q quantities: the k parameters, "log likelihood", the user's quantities.
+        ranks: (n, q) ranks of the truth among L draws, 0 … L.
         draws: L.
-        index: (n,) which runs these are.
-        effective: (n,) nearly independent draws of each; where fewer than L the truth was ranked among as many.
-        rhat: (n,) largest R-hat of each; NaN where draws have no order.
-        failures: sentences of the runs that failed, by their index.
+        index: (n,) indices of the runs.
+        effective: (n,) nearly independent draws of each run; if fewer than L, the truth was ranked among as many.
+        rhat: (n,) largest R-hat of each run; NaN where draws have no order.
+        failures: error sentences of the runs that failed, by index.
         method: its name.
-        asked: how many runs were asked for.
-        interrupted: stopped before their end.
+        asked: the requested number of runs.
+        interrupted: whether the calibration was stopped before its end.
     """
 
     names: list[str]
@@ -63,17 +63,17 @@ class Calibration:
 
     @property
     def runs(self) -> int:
-        """n, of those ranked."""
+        """n, the number of ranked runs."""
         return len(self.ranks)
 
     @functools.cached_property
     def p_values(self) -> np.ndarray:
-        """(q,) how often the ECDF of uniform ranks is as far out, quantity by quantity (``checks.ranks.p_value``)."""
+        """(q,) probability that the ECDF of uniform ranks is as far out, by quantity (``checks.ranks.p_value``)."""
         return np.array([p_value(column, self.draws) for column in self.ranks.T])
 
     @functools.cached_property
     def adjusted(self) -> np.ndarray:
-        """(q,) p-values for all quantities together (Holm 1979): the least is below α with probability ≤ α."""
+        """(q,) p-values adjusted for all quantities (Holm 1979): under uniform ranks P(the least < α) ≤ α."""
         order = np.argsort(self.p_values, kind="stable")
         steps = self.p_values[order] * np.arange(len(order), 0, -1)
         out = np.empty(len(order))
@@ -82,14 +82,14 @@ class Calibration:
 
     @functools.cached_property
     def shapes(self) -> list[Shape]:
-        """Of each quantity the sd ratio and the bias that explain its ranks best."""
+        """For each quantity the sd ratio and the bias that explain its ranks best."""
         return [shape(column, self.draws) for column in self.ranks.T]
 
     @functools.cached_property
     def verdicts(self) -> list[str]:
-        """Of each quantity: "reject" where ranks are not uniform, "caution" where that is doubtful or makes little.
+        """For each quantity "reject" where ranks are not uniform, "caution" where that is doubtful or the error small.
 
-        Little is a mean within 0.2 right sds and an sd within 0.8 … 1.25 right ones: many runs see that too.
+        Small is a mean within 0.2 of the right sd and an sd within 0.8 … 1.25 of it: many runs detect even that.
         """
         return [self._verdict(i) for i in range(len(self.names))]
 
@@ -103,14 +103,14 @@ class Calibration:
 
     @property
     def order(self) -> list[int]:
-        """Quantities, the furthest from uniform first."""
+        """Indices of the quantities, the furthest from uniform first."""
         return np.argsort(self.p_values, kind="stable").tolist()
 
     def report(self) -> Report:
-        """Whether the method is calibrated on this model and such data.
+        """Whether the method is calibrated on this model and data like these.
 
-        "trust": ranks look uniform, and the runs are enough to see a bias of 0.2 sd at its standard error. Of methods
-        that are right at most 5 % get less for their ranks, and at most 1 % "reject".
+        "trust": ranks look uniform, and there are runs enough to know a bias to ± 0.2 sd. A right method's ranks get
+        less than "trust" with a probability of at most 5 %, and "reject" of at most 1 %.
         """
         checks = list(self._checks())
         return Report(worst(checks), tuple(checks), f"{self.method} calibrated by {counted(self.runs, 'run')}")
@@ -153,7 +153,7 @@ class Calibration:
             yield Check("interrupted", n, "caution", f"runs there were, of {self.asked}, when it was stopped")
 
     def sentence(self, i: int) -> str:
-        """What the ranks of a quantity say of its posteriors: too narrow ∪, too wide ∩, too high or low a slope."""
+        """What a quantity's ranks say about its posteriors: ∪ too narrow, ∩ too wide, a slope too high or too low."""
         found, told = self.shapes[i], []
         spread, sloped = found.off(CLEAR)
         if spread:
@@ -176,7 +176,7 @@ class Calibration:
         return "; ".join(told)
 
     def summary(self) -> "pd.DataFrame":
-        """A row a quantity: p-value, the same adjusted for all, sd ratio and bias with 95 % intervals, verdict."""
+        """A row for each quantity: p-value, adjusted p-value, sd ratio and bias with 95 % intervals, verdict."""
         import pandas as pd
 
         ratio, log_error, bias, error, _ = (np.array(column) for column in zip(*self.shapes, strict=True))
@@ -199,7 +199,7 @@ class Calibration:
         """Histogram and ECDF of up to four quantities, the furthest from uniform first.
 
         Args:
-            path: of the image; its suffix says of which kind.
+            path: of the image; its suffix gives the format.
         """
         from matplotlib.figure import Figure
 
@@ -222,7 +222,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
-        """What ``save`` wrote, or ``calibrate(..., checkpoint=path)``."""
+        """Read what ``save`` or ``calibrate(..., checkpoint=path)`` wrote."""
         saved = files.load(Path(path) / FOLDER)
         if saved is None:
             raise CheckpointError(f"{path} holds no calibration: expected one that was saved, or has come to its end.")

@@ -1,4 +1,4 @@
-"""Ranks as pictures: their histogram, and how far their distribution runs ahead of an even one."""
+"""Plots of ranks: their histogram, and the difference between their ECDF and a uniform one."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,18 +11,18 @@ from tractable.checks.ranks import band, ecdf
 if TYPE_CHECKING:
     from matplotlib.figure import FigureBase
 
-BINS, FULL = 20, 5  # bars at most, and ranks a bar at least
-LEVEL = 0.95  # of the ECDF's band, everywhere at once; and of each bar
+BINS, FULL = 20, 5  # most bars, and fewest ranks a bar
+LEVEL = 0.95  # of the ECDF's simultaneous band, and of each bar's limits
 
 
 def bins_of(runs: int, draws: int) -> int:
-    """How many equal bars hold ranks 0 … L of so many runs: a divisor of L + 1."""
+    """The number of equal bars for ranks 0 … L of ``runs`` runs: a divisor of L + 1."""
     most = max(2, min(BINS, runs // FULL))
     return max((b for b in range(1, most + 1) if (draws + 1) % b == 0), default=1)
 
 
 def panel(canvas: "FigureBase", ranks: np.ndarray, draws: int, colour: str = "#0072B2", grey: str = "0.5") -> None:
-    """Above the histogram and each bar's 95 % limits; below the ECDF less an even one, and the band of all of it."""
+    """Above: the histogram with each bar's 95 % limits. Below: the ECDF minus a uniform one, with a joint band."""
     runs, bins = len(ranks), bins_of(len(ranks), draws)
     top, bottom = canvas.subplots(2, 1, sharex=True)
     bars(top, np.bincount(ranks * bins // (draws + 1), minlength=bins), runs, colour, grey)

@@ -1,4 +1,4 @@
-"""One run of a calibration, and many of them, in this process or in others."""
+"""Runs of a calibration, in this process or in others."""
 
 import functools
 import warnings
@@ -26,10 +26,10 @@ from tractable.tools.stopping import ending, interruptible
 
 PyTree = Any
 LIKELIHOOD = "log likelihood"
-APART = 2  # effective draws for each that is ranked: neighbours in a chain are then correlated by e⁻⁴, about
-TOGETHER = 1024  # draws whose quantities are found at once, at most
-HELD = 1 << 24  # numbers, rows times draws, that are held at once
-# What a process's results depend on.
+APART = 2  # effective draws for each ranked one: neighbours in a chain are then correlated by about e⁻⁴
+TOGETHER = 1024  # most draws whose quantities are computed at once
+HELD = 1 << 24  # most numbers (rows × draws) in memory at once
+# JAX settings that a process's results depend on.
 CONFIG = (
     "jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision",
     "jax_disable_most_optimizations",
@@ -38,28 +38,28 @@ CONFIG = (
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is calibrated. Run i is a pure function of this and i."""
+    """A calibration's inputs. Run i is a pure function of these and i."""
 
     model: Model
     method: Method
     data: Data
     seed: int
-    draws: int  # L, that the truth is ranked among
-    quantities: tuple[tuple[str, Callable], ...]  # of the user's, ``(params, y)`` or ``(params, y, x) -> number``
+    draws: int  # L, among which the truth is ranked
+    quantities: tuple[tuple[str, Callable], ...]  # the user's, ``(params, y)`` or ``(params, y, x) -> number``
 
     @property
     def names(self) -> list[str]:
-        """Of all q that is ranked: the k parameters, the log likelihood, the user's quantities."""
+        """Names of all q quantities: the k parameters, the log likelihood, the user's quantities."""
         return [*self.model.names, LIKELIHOOD, *(name for name, _ in self.quantities)]
 
 
 class Record(NamedTuple):
-    """What a run came to."""
+    """The result of a run."""
 
-    ranks: np.ndarray | None  # (q,) on 0 … L; None of a run that failed
-    effective: float  # draws, the least of the q quantities'
-    rhat: float  # the largest; NaN where draws have no order
-    failure: str  # its sentence; empty where there is none
+    ranks: np.ndarray | None  # (q,) on 0 … L; None if the run failed
+    effective: float  # effective draws, the least over the q quantities
+    rhat: float  # the largest R-hat; NaN where draws have no order
+    failure: str  # the error's sentence; empty if the run did not fail
 
 
 def run(problem: Problem, index: int) -> Record | None:
@@ -82,7 +82,7 @@ def run(problem: Problem, index: int) -> Record | None:
 
 
 def looked_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """The q quantities of θ*, (q,), and of every draw, (chain, draw, q)."""
+    """The q quantities at θ*, (q,), and at every draw, (chain, draw, q)."""
     positions = posterior.unconstrained
     if positions is None or posterior.is_point or not posterior.count:
         raise SettingsError(no_draws(problem.method))
@@ -120,21 +120,21 @@ def _looked_at(
 
 
 def independent(posterior: Posterior, values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """How many nearly independent draws there are, by the worst quantity, and the largest R-hat.
+    """The number of nearly independent draws, by the worst quantity, and the largest R-hat.
 
-    Half of the bulk or tail ESS of chains, all of draws that have no order; where weights differ, as many as their
-    square counts. A quantity that no draw changes says nothing.
+    For chains half the bulk or tail ESS; for draws without an order all of them; for unequal weights times
+    (Σw)²/(S Σw²). A quantity that is the same for all draws does not count.
     """
     moved = np.ptp(values.reshape(-1, values.shape[-1]), axis=0) > 0
     share = float(np.sum(weights) ** 2 / np.sum(weights**2) / weights.size)
     if posterior.method.independent or posterior.method.exact or posterior.fitted is not None or not moved.any():
         return share * weights.size, float("nan")
-    kept = weights.min(0) > 0  # a cycle's exploring part is not a draw
+    kept = weights.min(0) > 0  # weight 0: the exploring part of a cycle, which gives no draws
     if share < 1 and kept.any() and np.ptp(weights[:, kept]) == 0:
         values, share = values[:, kept], 1.0
     seen = diagnose(values[..., moved])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # where all values are NaN
         effective = float(np.nanmin([seen.bulk, seen.tail]))
         return share * np.nan_to_num(effective) / APART, float(np.nanmax(seen.rhat))
 
@@ -142,7 +142,7 @@ def independent(posterior: Posterior, values: np.ndarray, weights: np.ndarray) -
 def records(
     problem: Problem, todo: Sequence[int], n_jobs: int | None, stop: Callable[[], bool]
 ) -> Iterator[tuple[int, Record | None]]:
-    """Every run's record with its index, as they come; over processes by joblib where ``n_jobs`` says so."""
+    """Every run's index and record, in the order they finish; in several processes if ``n_jobs`` says so."""
     workers: Any = n_jobs
     if joblib.effective_n_jobs(workers) == 1:
         yield from ((index, run(problem, index)) for index in todo if not stop())
@@ -162,14 +162,14 @@ def records(
             if stop():
                 return
     except PicklingError as error:
-        *_, why = (line for line in str(error.__cause__ or error).splitlines() if line.strip('" '))  # of a traceback
+        *_, why = (line for line in str(error.__cause__ or error).splitlines() if line.strip('" '))  # its last line
         raise SettingsError(f"This model or method cannot be sent to other processes ({why}); use n_jobs=1.") from error
     finally:
-        found.close()  # ends what still runs
+        found.close()  # ends runs in progress
 
 
 class Sent:
-    """A problem on its way to other processes, whose runs all find it as one object: a process compiles once."""
+    """A problem sent to other processes. All runs of a process get the same object, so that it compiles once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -183,7 +183,7 @@ class Sent:
 
 
 def _received(config: dict[str, Any], packed: bytes) -> Sent:
-    for name, value in config.items():  # before arrays are read: their precision depends on it
+    for name, value in config.items():  # before arrays are unpacked: their precision depends on it
         if jax.config.values[name] != value:
             jax.config.update(name, value)
     return _unpacked(packed)
@@ -196,6 +196,6 @@ def _unpacked(packed: bytes) -> Sent:
 
 
 def _away(sent: Sent, index: int) -> tuple[int, Record | None]:
-    """A run in another process; Ctrl-C, which all processes of a terminal hear, ends it."""
+    """A run in another process; Ctrl-C, which all processes of a terminal receive, ends it."""
     with ending(leave=False), interruptible() as stop:
         return index, None if stop() else run(sent.problem, index)

@@ -1,4 +1,4 @@
-"""Parameters and rows from the model: θ* from the prior, y from the likelihood at the inputs of given data."""
+"""Simulates from the model: θ* from the prior, y from the likelihood at the inputs of given data."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ PyTree = Any
 
 
 def check(model: Model, data: Data) -> None:
-    """Raise the first reason for which rows like these cannot be drawn, a ModelError or a DataError."""
+    """Raise a ModelError or DataError if rows like these cannot be drawn."""
     if model.prior_is_callable and not model.drawable:
         raise ModelError(
             "calibrate draws parameters from the prior, and a callable log density cannot be drawn from: give Model a "
@@ -53,7 +53,7 @@ def check(model: Model, data: Data) -> None:
 
 
 def pair(model: Model, data: Data, key: jax.Array) -> tuple[PyTree, Data]:
-    """θ* ~ p(θ) and rows y_n ~ p(y | θ*, x_n) at the rows' own inputs; missing where ``data`` are missing.
+    """θ* ~ p(θ) and rows y_n ~ p(y | θ*, x_n) at the inputs of ``data``; values missing there are missing here.
 
     Raises:
         DataError: rows that are not finite: the prior reaches where the likelihood overflows.
@@ -79,7 +79,7 @@ def _drawn(model: Model, key: jax.Array, given: PyTree, index: jax.Array | np.nd
 
 
 def _like(drawn: jax.Array, seen: np.ndarray) -> np.ndarray:
-    """Drawn numbers in the precision of those that were seen, but never cut off to whole ones."""
+    """Drawn numbers in the precision of the data, NaN where the data are NaN; never truncated to integers."""
     out = np.asarray(drawn)
     if seen.dtype.kind != "f":
         return out
