@@ -436,6 +436,20 @@ def test_a_point_draws_as_many_data_as_a_sample():
     np.testing.assert_allclose(crps, crps_normal([-1.0, 0.0, 2.0], 0.0, 1.0), atol=2 * error)
 
 
+def test_a_family_that_does_not_describe_the_target_is_told():
+    """Transforms of rows from the model are even, of counts too; those of another spread are not, either way."""
+    even = (np.arange(2000) + 0.5) / 2000
+    assert held_out.misfit(even) == held_out.misfit(even[::400]) == ""
+    z = stats.norm.ppf(even)
+    assert "too wide" in held_out.misfit(stats.norm.cdf(0.75 * z))
+    assert "too narrow" in held_out.misfit(stats.norm.cdf(1.3 * z))
+    model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Poisson(0.7 + 0.0 * p["theta"]))
+    counts = Data(np.random.default_rng(5).poisson(0.7, held_out.SEEN))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
+    below = held_out.transforms(posterior, counts)[0]
+    assert stats.kstest(below, "uniform").pvalue > 1e-7 and held_out.misfit(below) == ""
+
+
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))

@@ -191,8 +191,10 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
         what = "effects of groups" if posterior.model.labels else "weights of the network"
         yield f"{others:,} {what}: see the report.\n"
     if task.held_out is not None:
-        scores = held_out_scores(posterior, task.held_out, task.encoder, task.shifted).scores
-        yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))
+        found = held_out_scores(posterior, task.held_out, task.encoder, task.shifted)
+        yield to_terminal(Exhibit("Held-out rows", [score_table(found.scores)]))
+        if found.misfit:
+            yield f"[yellow]Note: {found.misfit}[/yellow]\n"
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
