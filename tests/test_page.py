@@ -31,6 +31,7 @@ from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
 from tractable.pages.render import shown
 from tractable.pages.terminal import to_terminal
+from tractable.results.effects import effects
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
@@ -465,6 +466,24 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
     np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["normal", "negative-binomial", "bernoulli", "categorical", "ordered"])
+def test_effects_of_every_form_of_weights(family):
+    """A softmax of three classes holds two numbers an input, unconstrained, and tells three effects."""
+    import pandas as pd
+
+    y = np.arange(30) % (2 if family == "bernoulli" else 3)
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2 % 7, "y": y})
+    encoder = tables.fit_encoder(frame, "y", family=family)
+    classes = len(encoder.target.classes) if family in ("categorical", "ordered") else None
+    model = generalised_linear(2, family, classes)
+    position = np.linspace(-1.0, 1.0, model.space.size)
+    told = effects(Posterior(model, None, MAP(), 0, Point(position=position)), encoder)
+    weights = np.asarray(model.params(jnp.asarray(position))["weights"])
+    expected = (encoder.effects[1] @ weights).ravel()
+    np.testing.assert_allclose(told["mean"], expected, rtol=1e-6)
+    assert len(told) == (6 if family == "categorical" else 2)
 
 
 # One exhibit, shown in three places.

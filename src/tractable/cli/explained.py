@@ -186,7 +186,10 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
             yield f"{fewer.strip()}\n"
     # What the weights say is told by the effects.
     names = None if told is None else list(told.index)
-    yield to_terminal(parameters.numbers(posterior, task.encoder, told=names), ROWS)
+    numbers = parameters.numbers(posterior, task.encoder, told=names)
+    yield to_terminal(numbers, ROWS)
+    if numbers.note:
+        yield f"{numbers.note}\n"
     if others := int((~parameters.listed(posterior.model)).sum()):
         what = "effects of groups" if posterior.model.labels else "weights of the network"
         yield f"{others:,} {what}: see the report.\n"
