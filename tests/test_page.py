@@ -25,7 +25,7 @@ from tractable.inference import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
-from tractable.pages import held_out, networks, parameters, predictive, verdict
+from tractable.pages import held_out, networks, parameters, plots, predictive, verdict
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
@@ -466,6 +466,12 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
     np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
+
+
+def test_densities_of_heavy_tails_are_drawn():
+    """Of draws one of which is 10⁹ times as far out as the others, the others' density is shown."""
+    x, height = plots.density(np.append(stats.expon.ppf((np.arange(3999) + 0.5) / 3999), 1e9))
+    assert 0.95 < np.trapezoid(height, x) < 1.01 and x[-1] < 10
 
 
 @pytest.mark.parametrize("family", ["normal", "negative-binomial", "bernoulli", "categorical", "ordered"])
