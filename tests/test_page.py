@@ -25,12 +25,13 @@ from tractable.inference import infer
 from tractable.methods import MALA, MAP, NUTS, SGLD, BayesByBackprop, DeepEnsemble, MeanField, RandomWalk
 from tractable.models.linear import generalised_linear
 from tractable.models.network import mlp, neural_network, scale_mixture
-from tractable.pages import held_out, networks, parameters, predictive, verdict
+from tractable.pages import held_out, networks, parameters, plots, predictive, verdict
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, duration
 from tractable.pages.page import write_comparison_page, write_page
 from tractable.pages.render import html as rendered
 from tractable.pages.render import shown
 from tractable.pages.terminal import to_terminal
+from tractable.results.effects import effects
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
@@ -436,6 +437,20 @@ def test_a_point_draws_as_many_data_as_a_sample():
     np.testing.assert_allclose(crps, crps_normal([-1.0, 0.0, 2.0], 0.0, 1.0), atol=2 * error)
 
 
+def test_a_family_that_does_not_describe_the_target_is_told():
+    """Transforms of rows from the model are even, of counts too; those of another spread are not, either way."""
+    even = (np.arange(2000) + 0.5) / 2000
+    assert held_out.misfit(even) == held_out.misfit(even[::400]) == ""
+    z = stats.norm.ppf(even)
+    assert "too wide" in held_out.misfit(stats.norm.cdf(0.75 * z))
+    assert "too narrow" in held_out.misfit(stats.norm.cdf(1.3 * z))
+    model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Poisson(0.7 + 0.0 * p["theta"]))
+    counts = Data(np.random.default_rng(5).poisson(0.7, held_out.SEEN))
+    posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
+    below = held_out.transforms(posterior, counts)[0]
+    assert stats.kstest(below, "uniform").pvalue > 1e-7 and held_out.misfit(below) == ""
+
+
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
@@ -451,6 +466,30 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["log predictive"], np.mean(np.log(np.where(y == 1, p, 1 - p))), rtol=1e-6)
     np.testing.assert_allclose(value["ECE"], abs(np.mean(right - top)), rtol=1e-6)  # one bin of fifteen holds all
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
+
+
+def test_densities_of_heavy_tails_are_drawn():
+    """Of draws one of which is 10⁹ times as far out as the others, the others' density is shown."""
+    x, height = plots.density(np.append(stats.expon.ppf((np.arange(3999) + 0.5) / 3999), 1e9))
+    assert 0.95 < np.trapezoid(height, x) < 1.01 and x[-1] < 10
+
+
+@pytest.mark.parametrize("family", ["normal", "negative-binomial", "bernoulli", "categorical", "ordered"])
+def test_effects_of_every_form_of_weights(family):
+    """A softmax of three classes holds two numbers an input, unconstrained, and tells three effects."""
+    import pandas as pd
+
+    y = np.arange(30) % (2 if family == "bernoulli" else 3)
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2 % 7, "y": y})
+    encoder = tables.fit_encoder(frame, "y", family=family)
+    classes = len(encoder.target.classes) if family in ("categorical", "ordered") else None
+    model = generalised_linear(2, family, classes)
+    position = np.linspace(-1.0, 1.0, model.space.size)
+    told = effects(Posterior(model, None, MAP(), 0, Point(position=position)), encoder)
+    weights = np.asarray(model.params(jnp.asarray(position))["weights"])
+    expected = (encoder.effects[1] @ weights).ravel()
+    np.testing.assert_allclose(told["mean"], expected, rtol=1e-6)
+    assert len(told) == (6 if family == "categorical" else 2)
 
 
 # One exhibit, shown in three places.

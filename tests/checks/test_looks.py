@@ -177,6 +177,17 @@ def test_tails() -> None:
     assert _slope(Target(LOGISTIC), SEPARABLE, 1) < -1
 
 
+def test_tails_that_rise_again_far_below_are_told_by_their_whole_fall() -> None:
+    """On a ray 10⁴ sds out digits may say anything; the number shown is below −1 where the verdict is trust."""
+
+    def returns(z: jax.Array) -> jax.Array:
+        r = jnp.abs(z[0])
+        return jnp.where(r < 3e4, -jnp.minimum(r**2, 1e6), -5e5)
+
+    found = tails.check(Target(Model.from_log_density(returns, jnp.zeros(1))), None, np.zeros(1), np.eye(1), False, 0)
+    assert found.verdict == "trust" and found.value < -1
+
+
 SOUND = {"tails": "trust", "modes": "trust", "means and sds": "trust"}
 
 

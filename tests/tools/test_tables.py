@@ -145,6 +145,9 @@ def test_encoder_survives_json(target):
         (np.arange(30) % 11, "negative-binomial", ()),
         (np.arange(30) % 3 * 1.0, "poisson", ()),
         (np.arange(30) % 7 + 3, "ordered", (3, 4, 5, 6, 7, 8, 9)),
+        (np.arange(70) % 7, "ordered", (0, 1, 2, 3, 4, 5, 6)),  # no count is as common at its end
+        (np.array([1] * 9 + [2, 2, 2, 3, 4, 6, 9, 37]), "negative-binomial", ()),
+        (np.repeat(np.arange(7), [20, 16, 12, 8, 6, 5, 4]), "negative-binomial", ()),
         (np.arange(30) % 3 * 10 + 10, "categorical", (10, 20, 30)),
         (np.arange(30) % 3 + 0.5, "normal", ()),
         (np.arange(1, 31) / 31, "beta", ()),
@@ -160,7 +163,7 @@ def test_encoder_survives_json(target):
     ],
 )
 def test_target(values, family, classes):
-    frame = pd.DataFrame({"x": np.arange(30.0), "y": values})
+    frame = pd.DataFrame({"x": np.arange(float(len(values))), "y": values})
     encoder = tables.fit_encoder(frame, "y")
     assert (encoder.target.family, encoder.target.classes) == (family, classes)
     json.dumps(encoder.to_dict())

@@ -65,7 +65,9 @@ def slowest(
     looked = seen if seen.any() else finite
     if not looked.any():
         return -np.inf, False
-    return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), bool(seen.any())
+    if not seen.any():  # the whole way: far below, digits say nothing of the last stretch
+        return float(np.max((last - home)[looked]) / np.log(RADII[2])), False
+    return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), True
 
 
 def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, point: bool) -> float:

@@ -186,13 +186,18 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
             yield f"{fewer.strip()}\n"
     # What the weights say is told by the effects.
     names = None if told is None else list(told.index)
-    yield to_terminal(parameters.numbers(posterior, task.encoder, told=names), ROWS)
+    numbers = parameters.numbers(posterior, task.encoder, told=names)
+    yield to_terminal(numbers, ROWS)
+    if numbers.note:
+        yield f"{numbers.note}\n"
     if others := int((~parameters.listed(posterior.model)).sum()):
         what = "effects of groups" if posterior.model.labels else "weights of the network"
         yield f"{others:,} {what}: see the report.\n"
     if task.held_out is not None:
-        scores = held_out_scores(posterior, task.held_out, task.encoder, task.shifted).scores
-        yield to_terminal(Exhibit("Held-out rows", [score_table(scores)]))
+        found = held_out_scores(posterior, task.held_out, task.encoder, task.shifted)
+        yield to_terminal(Exhibit("Held-out rows", [score_table(found.scores)]))
+        if found.misfit:
+            yield f"[yellow]Note: {found.misfit}[/yellow]\n"
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from tractable.tools.tree import Numbers
 from tractable.tools.words import listing
 
 MOST_CLASSES = 100
+SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
 FEW = 10  # whole numbers with at most so many values may be grades or classes
 SKEWED = 1.0  # of positive numbers, above which their logarithms are explained
 SPREAD = 1.2  # of counts: variance over mean, above which they are more spread than Poisson's
@@ -81,7 +82,8 @@ def fit_target(values: Values, family: str | None = None) -> Target:
 
     two values, True/False, text              bernoulli, categorical; an ordered categorical: ordered
     whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
-    few whole numbers otherwise               ordered, where each is the one before plus 1; else categorical
+    few whole numbers otherwise, or from 0    ordered, where each is the one before plus 1; else categorical
+    with the largest among the commonest
     numbers between 0 and 1                   beta
     positive, skewed numbers                  lognormal
     other numbers                             normal
@@ -179,7 +181,9 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     low, high, whole = found[0], found[-1], bool(np.all(numbers == np.floor(numbers)))
     if whole and count <= FEW and re.fullmatch(CLASS_NAMES, str(values.name), re.IGNORECASE):
         return "categorical", f"{count} whole numbers under a name of classes"
-    if whole and low >= 0 and (low == 0 or (low == 1 and count > FEW)):
+    if whole and low == 0 and SCALE <= count <= FEW and _ends_high(numbers) and found == list(range(count)):
+        return "ordered", f"{count} grades, 0 to {high}, the last as common as others, where counts thin out"
+    if whole and (low == 0 or (low == 1 and (count > FEW or _thin_out(numbers, found)))):
         if numbers.var() > SPREAD * numbers.mean():
             return "negative-binomial", f"counts from {low} to {high}, more spread than Poisson's"
         return "poisson", f"counts from {low} to {high}, spread like Poisson's"
@@ -192,6 +196,18 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
     if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
         return "lognormal", "positive numbers with a long tail to the right"
     return "normal", ""  # nothing to tell
+
+
+def _thin_out(numbers: np.ndarray, found: list[Any]) -> bool:
+    """Whether the numbers leave gaps and the least is the commonest by far, as of counts and hardly of codes."""
+    rows = np.unique(numbers, return_counts=True)[1]
+    return bool(rows[0] == rows.max() > 2 * rows[-1]) and found != list(range(1, len(found) + 1))
+
+
+def _ends_high(numbers: np.ndarray) -> bool:
+    """Whether the largest value is at least half as common as the commonest, in ten rows or more."""
+    rows = np.unique(numbers, return_counts=True)[1]
+    return bool(rows[-1] >= max(10, rows.max() / 2))
 
 
 def _check(name: str, family: str, numbers: np.ndarray) -> None:

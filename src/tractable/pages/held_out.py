@@ -37,6 +37,7 @@ FACTS = (
     "coverage",
 )  # scores shown elsewhere on the page, not in the table
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
+UNLIKELY = 1e-4  # chance, were the family right, of rows that lie as unevenly in their predictions
 
 
 class Score(NamedTuple):
@@ -52,6 +53,7 @@ class HeldOut(NamedTuple):
     y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
+    misfit: str = ""  # a sentence where the family does not describe how these rows vary
 
 
 def held_out_scores(
@@ -110,7 +112,23 @@ def held_out_scores(
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
-    return HeldOut(scores, y, p, below)
+    return HeldOut(scores, y, p, below, "" if below is None else misfit(below))
+
+
+def misfit(below: np.ndarray) -> str:
+    """A sentence where intervals hold more or fewer rows than they should, by more than chance; else nothing."""
+    count = below.size
+    held = np.array([round(count * covered(below, level)) for level in LEVELS])
+    chances = 2 * np.minimum(stats.binom.cdf(held, count, LEVELS), stats.binom.sf(held - 1, count, LEVELS))
+    worst = int(np.argmin(chances))
+    if chances[worst] > UNLIKELY / len(LEVELS):
+        return ""
+    share, level = held[worst] / count, LEVELS[worst]
+    return (
+        f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
+        f"{'wide' if share > level else 'narrow'} there, because the model's family does not describe how the target "
+        "varies. The verdict is about the posterior of this model, not about the model."
+    )
 
 
 def with_density(y: PyTree) -> np.ndarray:
@@ -154,7 +172,7 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
         parts = calibrated(found.below)
     if parts:
         parts.append(Exhibit("Scores", [score_table([s for s in others if not s.name.startswith(FACTS)])]))
-    return [Exhibit("Held-out data", [facts, *parts])]
+    return [Exhibit("Held-out data", [facts, *parts], found.misfit)]
 
 
 def classes(
@@ -193,9 +211,10 @@ def sampled(data: Data) -> Data:
 
 
 def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """For at most ``SEEN`` rows the share of predictive draws below y, with ties counted half, and the CRPS.
+    """The probability integral transform and the CRPS of at most ``SEEN`` rows, by predictive draws.
 
-    For rows of which bounds are known, a random share between the bounds' shares, and the CRPS of the bounds.
+    The transform is the share of draws below the observed number; ties, and bounds of a censored number, are placed
+    at random between their two shares, which makes it uniform for counts too (Czado, Gneiting & Held 2009).
     """
     first = sampled(data)
     params, weights = posterior.spread(DRAWN)
@@ -207,12 +226,11 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
         drawn = _drawn(posterior.predictive, each, params, rows)
     drawn = np.asarray(drawn, np.float64)
     weights, y = np.repeat(weights, each) / each, np.asarray(first.y)
-    if y.ndim > drawn.ndim - 1:  # bounds
-        shares = [np.tensordot(weights, a, 1) for a in (drawn < y[:, 0], drawn <= y[:, 1])]
-        placed = shares[0] + (shares[1] - shares[0]) * np.random.default_rng(0).random(len(y))
-        return placed, bounded(y, drawn, weights)
-    below = np.tensordot(weights, (drawn < y) + 0.5 * (drawn == y), 1)
-    return below, calibration.crps_draws(y, drawn, weights)
+    bounds = y.ndim > drawn.ndim - 1
+    low, high = (y[:, 0], y[:, 1]) if bounds else (y, y)
+    least, most = (np.tensordot(weights, a, 1) for a in (drawn < low, drawn <= high))
+    placed = least + (most - least) * np.random.default_rng(0).random(low.shape)
+    return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
 
 
 @compiled("model", "each", if_few=ROUGHLY)

@@ -221,9 +221,11 @@ def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = finite.mean() if len(finite) else 0.0
         return np.array([at, at, at]), np.array([0.0, 1.0, 0.0])
     low, high = np.quantile(finite, [0.002, 0.998])
+    # One draw far out in a heavy tail would leave no place of the grid in the middle.
+    near = finite[np.abs(finite - (low + high) / 2) <= high - low]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        x, height, _ = array_stats.kde(finite, bound_correction=True, grid_len=256)
+        x, height, _ = array_stats.kde(near, bound_correction=True, grid_len=256)
     kept = (x >= low) & (x <= high)
     return x[kept], height[kept]
 

@@ -1,5 +1,6 @@
 """A linear model's weights in the units and names of the table that it was fitted to."""
 
+import jax
 import numpy as np
 import pandas as pd
 
@@ -65,7 +66,7 @@ def _unbiased(count: int, weights: np.ndarray | None) -> float:
 
 
 def _shape(posterior: Posterior) -> tuple[int, ...] | None:
-    """Of the parameter ``weights``, where it is one array; None elsewhere."""
-    shapes = posterior.model.space.shapes
+    """Of the parameter ``weights``, where it is one array; None elsewhere. Unconstrained it may hold fewer numbers."""
+    shapes = jax.eval_shape(posterior.model.example, jax.random.key(0))
     found = shapes.get("weights") if isinstance(shapes, dict) else None
     return getattr(found, "shape", None)
