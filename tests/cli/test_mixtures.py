@@ -254,6 +254,11 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
         (["people.csv", *MIXED, "--method", "nuts"], "is learnt by --method em; got nuts"),
         (["people.csv", *MIXED, "--set", "draws=5"], "EM has no 'draws'"),
         (["words.csv", *MIXED], "words.csv has no column of numbers, which a mixture of normals is of; got 'name'"),
+        (
+            ["people.csv", *MIXED, "--exclude", "age"],
+            "--exclude age is not a column of the table",
+        ),
+        (["people.csv", *MIXED, "--exclude", "height", "--exclude", "weight"], "differs between rows"),
         (["same.csv", *MIXED], "differs between rows, so there is nothing to learn from"),
         (["empty.csv", *MIXED], "holds no rows under its header"),
         (["none.csv", *MIXED], "none.csv does not exist"),

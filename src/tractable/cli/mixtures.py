@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +72,7 @@ OPTIONS = {
     "choose": Option(one_of(CRITERIA, "--choose is"), "bic"),
     "held_out": Option(share, 0.2),
     "missing": Option(one_of(("raise", "drop", "exact"), "--missing of a mixture is"), "raise"),
+    "exclude": Option(list, ()),
 }
 NOT_OF_MIXTURES = {
     "target": "it explains no column, it describes all columns of numbers; leave --target out.",
@@ -92,7 +93,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
         raise SettingsError("--choose held-out looks at held-out rows: give --held-out a share above 0.")
     if choices["choose"] == "evidence" and choices["missing"] == "exact":
         raise SettingsError("--choose evidence knows no gaps: use --missing drop, or --choose bic.")
-    source = without_gaps(numbers_of(path), choices["missing"])
+    source = without_gaps(numbers_of(path, choices["exclude"]), choices["missing"])
     back = held_back(len(source.values), choices["held_out"])
     encoder, differs = fit_numbers(source.values[~back], source.names or (), missing=choices["missing"])
     for name, values in zip(source.of(~differs).names or (), source.values[~back][:, ~differs].T, strict=True):
@@ -113,13 +114,20 @@ def read(kind: Kind, arguments: Arguments) -> Task:
     return Task.of_file(kind, path, words, choices, {"chosen": None}, encoder, **parted(data, back))
 
 
-def numbers_of(path: Path) -> Source:
-    source = of_table(read_table(path), path, purpose=", which a mixture of normals is of")
+def numbers_of(path: Path, exclude: Sequence[str] = ()) -> Source:
+    source = of_table(without(read_table(path), exclude), path, purpose=", which a mixture of normals is of")
     some = np.any(np.isfinite(source.values), axis=0)
     if some.all():
         return source
     tell(f"Left out, as they hold no value at all: {listing(source.of(~some).names or ())}.")
     return source.of(some)
+
+
+def without(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
+    """The table but for the columns named by --exclude."""
+    if absent := [name for name in exclude if name not in frame]:
+        raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
+    return frame.drop(columns=[*exclude])
 
 
 def without_gaps(source: Source, missing: str) -> Source:
@@ -298,10 +306,7 @@ def read_sequences(kind: Kind, arguments: Arguments) -> Task:
 
 def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tuple[Source, str, list[str]]:
     """Columns that states show, their family, and the names of classes."""
-    apart = [choices["by"], choices["time"], *choices["exclude"]]
-    if absent := [name for name in choices["exclude"] if name not in frame]:
-        raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
-    shown = frame.drop(columns=[name for name in frame.columns if name in apart])
+    shown = without(frame, choices["exclude"]).drop(columns=[choices["by"], choices["time"]], errors="ignore")
     shown = shown.astype({name: float for name in shown if shown[name].dtype.kind == "b"})
     family = choices["family"]
     if len(shown.columns) == 1 and (
