@@ -211,7 +211,7 @@ def ways(
 
 
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
-    """The starting θ, with a leading axis of starts: as for EM, or θ of finite joint density if z cannot be summed out."""
+    """The starting θ, with a leading axis of starts: as for EM, or of finite joint density where z cannot be summed."""
     if model.steps.begin is not None or model.sums is not None:
         return beginnings(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
