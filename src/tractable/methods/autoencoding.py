@@ -122,16 +122,16 @@ class AutoEncoding(Amortised):
         if "ELBO for itself" in posterior.found:
             gain, error, cost = (posterior.found[name] for name in FOR_ITSELF)
             good = gain - SIGMAS * error <= LOST
-            sentence = f"nats a row that the ELBO gains climbed for itself, and h costs {abs(cost):.2g} "
+            sentence = f"nats a row that the ELBO gains when it alone is climbed; h then costs {abs(cost):.2g} "
             sentence += "less" if cost < 0 else "more"
             if not good:
-                sentence += ": free_bits= or beta= bought a loss. Bring them nearer to 0 and 1"
+                sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
             found.append(Check("ELBO for itself", gain, fine(good), sentence))
         if self.relaxation is None:
             return found
         sentence = (
-            "temperature of the relaxed layers, whose ELBO was climbed: its gradient is biased for the discrete ones, "
-            "which the bounds here are of. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
+            "temperature of the relaxed layers, whose ELBO was climbed: biased for the discrete model, whose bounds "
+            "these are. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
         )
         return [*found, Check("relaxation", float(self.relaxation), "caution", sentence)]
 

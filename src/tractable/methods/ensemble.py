@@ -90,7 +90,7 @@ class DeepEnsemble(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
-        sentence = "solutions, not draws of a posterior: judge by predictions held out"
+        sentence = "solutions, not draws of a posterior: judge by held-out predictions"
         out = [Check("members", float(posterior.chains), "caution", sentence)]
         if len(values) and np.all(np.isfinite(values)):
             spread = float(np.ptp(values))

@@ -164,10 +164,10 @@ class INLA(Method):
         found = posterior.found
         left, end = found["left"], found["end"]
         verdict = "trust" if left <= 1e-2 else "reject"
-        out = [Check("left to climb", left, verdict, "nats, of β given the other number, at the place where most is")]
+        out = [Check("left to climb", left, verdict, "nats that the climb to β had left, at the worst grid point")]
         if found["places"] > 1:
             verdict = "trust" if end > FALL / 2 else "reject"
-            sentence = f"nats that the other number's density falls to the ends of {found['places']} places"
+            sentence = f"nats that the other parameter's log density falls at the ends of {found['places']} grid points"
             out.append(Check("ends", end, verdict, sentence))
         shape = found["khat"]
         if not np.isnan(shape):

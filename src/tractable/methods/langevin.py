@@ -144,7 +144,7 @@ class SGLD(Drawing):
             climbed = modes(session, positions)
             if not np.all(np.isfinite(climbed)):
                 raise RunError(
-                    "The climb to a mode left the finite numbers: is the posterior proper? Or start='random'."
+                    "The climb to a mode did not stay finite: is the posterior proper? If it is, use start='random'."
                 )
             positions = jnp.asarray(climbed, dtype)
         tuned: dict[str, Any] = {}
@@ -203,8 +203,8 @@ class SGLD(Drawing):
             except RunError:
                 tuned["step_size"] = tuned["step_size"] / 10
                 warnings.warn(
-                    "The automatic step left the finite numbers: the posterior is stiffer away from its mode than at "
-                    f"it. Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
+                    "Chains did not stay finite at the automatic step: the posterior is stiffer away from its mode. "
+                    f"Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
                     TractableWarning,
                     stacklevel=6,
                 )
@@ -279,8 +279,8 @@ class SGLD(Drawing):
         reduced = bias.reduced_noise(measured, step, scale)
         if reduced is None:
             raise SettingsError(
-                f"{type(self).__name__}(correct=True) cannot take the gradient's noise off at step_size={step:g}: it "
-                "exceeds the noise injected. Use a smaller step, larger batches or control variates."
+                f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: it "
+                "exceeds the injected noise. Use a smaller step, larger batches or control variates."
             )
         return reduced
 
@@ -330,7 +330,7 @@ class SGLD(Drawing):
             f"{posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
         )
         if self._preconditioner == "rmsprop":
-            sentence += "; the moving preconditioner's own bias is not in it"
+            sentence += "; it leaves out the bias of the moving preconditioner"
         out.append(Check("predicted bias", worst, verdict, sentence))
         return out
 

@@ -117,7 +117,7 @@ class EM(Method):
             return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
         if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
-                f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
+                f"{type(self).__name__} sums over z, but this model's z takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
             )
         q = functools.partial(expected_log_joint, model.log_joint)
@@ -177,7 +177,7 @@ class EM(Method):
             verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
             stood = found["M-steps without gain"]
             refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
-            sentence = f"nats a datum that one M-step by L-BFGS adds to where the optimiser's ended{refused}"
+            sentence = f"nats a datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
             out.append(Check("L-BFGS adds", left, verdict, sentence))
         to_come = found["to come"] / size
         limit = self.tolerance * abs(found["objective"]) / size
@@ -187,7 +187,7 @@ class EM(Method):
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
         sentence = (
-            "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)"
+            "nats lost in one step; EM loses none unless a floor binds or the M-step fails to maximise Q + log p(θ)"
         )
         out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
         own, least = examined(posterior), found.get("eigenvalue", math.nan)
@@ -208,7 +208,7 @@ def latent(model: Model, method: Method) -> LatentModel:
     if found is not None:
         return found
     raise ModelError(
-        f"{type(method).__name__} learns a LatentModel, which says what is not seen of each datum; this model has no "
+        f"{type(method).__name__} learns a LatentModel, in which every datum has a latent z; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
     )
 
@@ -282,7 +282,7 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
     if not np.any(np.isfinite(values)):
         _explain(data)
         raise RunError(
-            f"None of {len(values)} climbs stayed within the finite numbers. Is the likelihood bounded? A floor, a "
+            f"None of {len(values)} climbs stayed finite. Is the likelihood bounded? A floor, a "
             "prior, or fewer components keep it so."
         )
     best = int(np.argmax(values))

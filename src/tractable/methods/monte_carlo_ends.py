@@ -32,8 +32,8 @@ def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]
     # A step gains a share 1 − r of what is left in the slowest direction.
     left = found["gain bound"] / (1 - found.get("hidden", 0.0))
     verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
-    said = f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
-    sentence = f"a datum at the end, of {method.draws} to begin with and {method.most} at most"
+    said = f"nats at most, by the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
+    sentence = f"a datum at the end; {method.draws} at the start, {method.most} at most"
     near = f"{max(SAME * size, HALF):.3g} nats"
     ridge = 1e-2 if "condition" in found else math.inf  # draws are noisier than rounding
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"

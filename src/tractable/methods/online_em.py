@@ -112,7 +112,7 @@ class OnlineEM(Method):
         gain = found["gain to come"] / size
         verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
         steady = found["settled"]
-        trend = "0 where the noisy objective of the last half shows no trend upward; more epochs= where it does"
+        trend = "0 if the noisy objective of the last half shows no upward trend; if it does, raise epochs="
         return [
             Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
@@ -133,7 +133,7 @@ class Following:
     structure: Any  # of a batch's rows
     shapes: tuple  # (shape, dtype) of a row of each leaf
     size: int
-    remedy: str = "Does a component die, or its variance? A floor, a prior, larger batches or more patience keep it."
+    remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
     def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan) -> "Following":

@@ -87,7 +87,7 @@ class MAP(Method):
 
     def learn(self, session: Session) -> Outcome:
         if not self.prior and session.model.likelihood is None:
-            raise ModelError("MLE needs a likelihood; a log density alone has a MAP.")
+            raise ModelError("MLE needs a likelihood; for a log density alone use MAP.")
         began = time.perf_counter()
         climbed = self.climbed(session)
         best, found = chosen(climbed.maxima)
@@ -137,7 +137,7 @@ class MAP(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         if HELD in found:
-            return [held_out_best(found, "caution", ": no maximum, a point to predict with")]
+            return [held_out_best(found, "caution", ": not a maximum, but a point to predict with")]
         slope = found["slope"] / size
         # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
@@ -172,7 +172,7 @@ def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
     """
     best = max(maxima, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
     if not np.all(np.isfinite(best.position)):
-        raise ModelError(f"The climb from {len(maxima)} starts left the finite numbers; is the density bounded?")
+        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; is the density bounded?")
     return best, {
         "objective": best.value,
         "slope": best.slope,

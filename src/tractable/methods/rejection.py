@@ -103,7 +103,7 @@ class Rejection(Drawing):
         known = evidence(posterior.info, posterior.found["log_bound"])
         return [
             Check("bound", float(posterior.info["excess"].max()), "trust",
-                  "largest log p(y|θ) − log M met; above 0 the draws would be wrong and the run an error"),
+                  "largest log p(y|θ) − log M of a proposal; above 0 the run ends with an error"),
             Check("acceptance", rate, "trust",
                   f"share accepted; log evidence {known.estimate:.4f} ± {known.standard_error:.4f}"),
             *[c for c in chain_checks(posterior) if c.name in ("R-hat", "bulk ESS")],

@@ -130,7 +130,7 @@ def stretched(
 
 def held_out_best(found: dict[str, Any], verdict: str = "trust", means: str = "") -> Check:
     """The check that says where held-out rows ended a climb."""
-    said = f"steps after which rows held out were predicted best, {found['held-out score']:.4g} nats a row{means}"
+    said = f"steps after which held-out rows were predicted best, {found['held-out score']:.4g} nats a row{means}"
     return Check(HELD, found[HELD], verdict, said)
 
 

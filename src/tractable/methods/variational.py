@@ -215,7 +215,7 @@ class Variational(Method):
         elif weights is not None:
             out.append(khat_check(weigh(weights)))
         else:
-            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
+            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
         if self.starts > 1:
             verdict = "trust" if found["agreement"] <= 1.0 else "caution"
             out.append(Check("starts", found["agreement"], verdict, "nats between best and worst start"))

@@ -37,7 +37,7 @@ class WakeSleep(Amortised):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         down = posterior.found["fell"]
-        sentence = "1 where the noisy bound of the last half falls: θ and φ climb no one objective, so it may; lower "
+        sentence = "1 if the noisy bound of the last half falls, as it may: θ and φ climb no common objective. Lower "
         sentence += "learning_rate="
         return [*super().checks(posterior), Check("fall", float(down), "caution" if down else "trust", sentence)]
 

@@ -61,7 +61,7 @@ def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTre
         found = latent(example(jax.random.key(0)))
     except TypeError as error:
         raise ModelError(
-            f"latent(params) could not be called: {error}. Where it looks at inputs, give causes=, those of z."
+            f"latent(params) could not be called: {error}. If it takes inputs, give causes=, the values of z."
         ) from error
     leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
     for leaf in leaves:

@@ -204,7 +204,7 @@ class Setting(NamedTuple):
         least, floor = float(np.min(theta.noise)), self.floor
         if least > 4 * floor:
             return []
-        sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
+        sentence = f"noise variance, at its floor {floor:g}: a column is fully explained (Heywood case)"
         return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
 
 

@@ -154,7 +154,7 @@ FAILURES = {
     for each in (
         Failure(
             "two-modes", "Two normals, 0.7 and 0.3 of the mass, eight sds apart along each number",
-            "Everything that begins in one place answers for one mode, and chains that are all there agree.",
+            "Methods that start in one place find one mode, and chains that are all there agree.",
             _density(_two_modes), ((-5, 13), (-5, 13)),
         ),
         Failure(
@@ -164,12 +164,12 @@ FAILURES = {
         ),
         Failure(
             "banana", "A bent ridge",
-            "A normal at the mode looks right from where it stands, and most of the mass is elsewhere.",
+            "A normal fits well near the mode, but most of the mass is elsewhere.",
             _density(_banana), ((-9, 9), (-3, 40)),
         ),
         Failure(
             "spike-in-slab", "Half the mass in a spike of width 0.1, half in a slab of width 5",
-            "The spike is where climbs end and what a normal fits; the slab is never seen.",
+            "Climbs end in the spike, and a normal fits it; the slab is never seen.",
             _density(_spike), ((-20, 20), (-20, 20)),
         ),
         Failure(
@@ -199,18 +199,18 @@ FAILURES = {
         ),
         Failure(
             "stuck-chain", "A plain normal, and a proposal a thousand times too wide",
-            "Hardly any proposal is accepted, and a chain's few places are taken for draws.",
+            "Hardly any proposal is accepted, so a chain repeats a few positions as its draws.",
             _density(_normal), ((-5, 5), (-5, 5)),
         ),
         Failure(
             "unconverged", "A plain normal, thirty sds from where the climb begins",
-            "A bound that still rises belongs to a q that is not there yet.",
+            "While the bound still rises, q has not arrived at the posterior.",
             _density(_far), ((25, 35), (25, 35)),
         ),
         Failure(
             "misspecified", "Readings with outliers, taken for normal",
-            "The posterior is right and the model is wrong, which no verdict on a posterior sees: hold predictions "
-            "against rows kept out.",
+            "The posterior is right but the model is wrong, which no verdict on a posterior sees: compare predictions "
+            "with held-out rows.",
             _outliers, ((-3, 3), (0.5, 2.5)),
         ),
     )

@@ -147,7 +147,7 @@ EXAMPLES = {
             "beta-bernoulli",
             "One hundred flips of a coin with a Beta(5, 5) prior",
             lambda: (coin(ALPHA, BETA), Data(flips()), None),
-            "The posterior is a Beta; every method can be held against it.",
+            "The posterior is a Beta; every method can be compared with it.",
             **_known("theta", lambda: conjugate.beta_bernoulli(flips(), ALPHA, BETA)),
         ),
         Example(
@@ -188,7 +188,7 @@ EXAMPLES = {
             "diabetes",
             "Linear regression with learnt noise, diabetes data (442 × 10, a fifth held out)",
             lambda: (linear.generalised_linear(10, "normal"), *_held_out(_diabetes(), outputs=True)),
-            "The noise is positive: it is moved on the log scale and comes back as it is.",
+            "The noise is positive: methods move it on the log scale and return it on its own scale.",
         ),
     )
 }

@@ -267,9 +267,9 @@ class Setting(NamedTuple):
         if not at.any():
             return []
         if np.any(count[at] < 2 * (self.features + 1)):
-            verdict, what = "reject", "collapsed onto few rows, where the likelihood knows no bound"
+            verdict, what = "reject", "collapsed onto few rows, where the likelihood is unbounded"
         elif floor == 0:
-            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood knows no bound"
+            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood is unbounded"
         else:
             verdict, what = "caution", "the floor holds them up"
         return [Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]

@@ -143,8 +143,8 @@ def linear_gaussian(
     if emission is None:
         if p < d:
             raise ModelError(
-                f"emission= must say how {p} numbers show {d} states, NaN for what is learnt: such as "
-                f"{[[1.0] + [0.0] * (d - 1)]} of a first state that is seen."
+                f"emission= must say how {p} numbers show {d} states: C of shape ({p}, {d}), NaN where learnt, such as "
+                f"{[[1.0] + [0.0] * (d - 1)]} if the first state is observed."
             )
         c = np.where(np.tri(p, d, -1) > 0, np.nan, np.eye(p, d))
     else:
@@ -198,8 +198,8 @@ def built(
     for name, each in {"state_noise": moves, "noise": shown}.items():
         if each.full and np.any(each.free != each.free[:1]):
             raise ModelError(
-                f"{name} that is correlated expects that the same entries of every row are learnt, of "
-                f"{'transition' if each is moves else 'emission, such as one that is known'}; or use 'diagonal'."
+                f"{name} that is correlated needs the same entries of every row to be learnt in "
+                f"{'transition' if each is moves else 'emission (none, if it is known)'}; or use 'diagonal'."
             )
     return Layout(d, features, k, start, moves, shown, np.array([centre]), steps).model()
 
@@ -456,9 +456,7 @@ class Layout(NamedTuple):
             learnt = value if value.ndim == 1 else jnp.linalg.eigvalsh(value) if side.full else jnp.diagonal(value)
             least = float(jnp.min(learnt[np.isnan(side.noise)] if not side.full else learnt))
             if least <= 4 * side.floor:
-                sentence = (
-                    f"variance, at its floor {side.floor:g}: the likelihood grows without bound, or there is none"
-                )
+                sentence = f"variance, at its floor {side.floor:g}: the likelihood is unbounded, or there is no noise"
                 out.append(Check(f"{name} at its floor", least, "reject", sentence))
         return out
 
