@@ -304,7 +304,7 @@ def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
         for way in ("rows", "number", "all"):
             try:
                 return _Split(known, axis, way).made(rest, weights), "" if way != "all" else (
-                    f"split_numpyro cuts a row out of a run on all {axis.size:,}: a minibatch costs as much as that, "
+                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch costs as much as all rows, "
                     f"and no new row is predicted. The program would not run on one row ({said[0]}). Pass the data as "
                     "arguments, arrays whose leading axis is the rows', and counts over all rows as other arguments."
                 )

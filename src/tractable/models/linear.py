@@ -76,7 +76,7 @@ def generalised_linear(
         raise ModelError(f"family is one of {', '.join(map(repr, FAMILIES))}; got {family!r}.")
     if (classes is None) == (family in CLASSES) or (classes is not None and classes < 2):
         raise ModelError(
-            f"classes= is for {' and '.join(CLASSES)} alone, a number, 2 or more; got {classes} for {family!r}."
+            f"classes= is a number, 2 or more, for {' and '.join(CLASSES)} alone; got {classes} for {family!r}."
         )
     kind = FAMILIES[family]
     if family == "categorical":
@@ -126,8 +126,8 @@ def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution
     """Raise if a prior leaves the parameter's support: a noise is positive, weights sum to zero over classes."""
     if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
         raise ModelError(
-            "A ZeroSumNormal is the prior of parameters that sum to zero over classes, and of no others; got "
-            f"{type(prior).__name__} for {name!r}."
+            f"The prior of {name!r} is a ZeroSumNormal where the parameter sums to zero over classes, and only there; "
+            f"got {type(prior).__name__}."
         )
     if usual.shape() != ():
         return
