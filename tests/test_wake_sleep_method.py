@@ -48,7 +48,7 @@ def test_they_learn(learnt):
 def test_the_report_says_that_no_one_objective_is_climbed(learnt):
     for posterior in learnt.values():
         [said] = [c for c in posterior.report().checks if c.name == "fall"]
-        assert "no one objective" in said.sentence
+        assert "no common objective" in said.sentence
         assert (said.value, said.verdict) in ((0.0, "trust"), (1.0, "caution"))
         assert "trend" in [c.name for c in posterior.report().checks]
 

@@ -1,1 +1,1 @@
-"""Doors from other libraries' models to ours."""
+"""Adapters from other libraries' models to this library's."""

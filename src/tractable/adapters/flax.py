@@ -1,4 +1,4 @@
-"""Flax networks as they are."""
+"""Flax modules as networks, without changes to them."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ PyTree = Any
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:
     """A Flax NNX module as a Network, for ``tractable.models.neural_network``.
 
-    Its ``nnx.Param`` are the weights, nested dicts of arrays by the module's own names; all else (statistics,
-    counters) stays as it is. They start as widely as the module's. The module is copied: training it later changes
-    nothing here. A Linen module needs no adapter: it is the pair
+    Its ``nnx.Param`` are the weights, nested dicts of arrays under the module's own names; all else (statistics,
+    counters) stays fixed. Starting weights have the spread of the module's weights. The module is copied: training it
+    later changes nothing here. A Linen module needs no adapter: pass the pair
     ``(variables["params"], lambda p, x: module.apply({"params": p}, x))``.
 
     Args:
         module: an ``nnx.Module``, called with one x.
-        example: one x; with it, faults of shape are found at once.
+        example: one x; with it, wrong shapes raise at once.
 
     Raises:
         SettingsError: Flax is not installed.
-        ModelError: not an NNX module; layers that use statistics of a batch, or drop units at random.
+        ModelError: the module is not an NNX module, or has layers that use batch statistics or drop units at random.
     """
     try:
         from flax import nnx  # pyright: ignore[reportMissingImports]

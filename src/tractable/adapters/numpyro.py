@@ -1,4 +1,4 @@
-"""NumPyro models as they are: as one density, or split into what is believed before and about each row."""
+"""NumPyro models, unchanged: as one density, or split into a prior and a likelihood of each row."""
 
 import functools
 import math
@@ -23,10 +23,10 @@ from tractable.tools.priors import is_improper
 from tractable.tools.words import listing, tell
 
 PyTree = Any
-MOST = 512  # values of discrete sites that are summed over together
-NEAR = 1e-6  # of the unconstrained origin: where chains begin around
-CHECKED = 3  # random places at which a split is held against NumPyro's own densities
-# What one number is linear in, by distribution: its field, and the ways to that number and back.
+MOST = 512  # most joint values of discrete sites to sum over
+NEAR = 1e-6  # radius around the unconstrained origin of the example position, the centre of starting points
+CHECKED = 3  # random positions at which a split is compared with NumPyro's own densities
+# By distribution: the field that holds the mean parameter, its link to η, and the inverse link.
 LINKS: dict[type, tuple[str, Callable, Callable]] = {
     dist.Normal: ("loc", jnp.asarray, jnp.asarray),
     dist.StudentT: ("loc", jnp.asarray, jnp.asarray),
@@ -38,14 +38,13 @@ LINKS: dict[type, tuple[str, Callable, Callable]] = {
 def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> Model:
     """The posterior of a NumPyro model, its data bound in ``args`` and ``kwargs``, as one density without data.
 
-    Any program will do, and points and exact samplers apply: ``tr.infer(from_numpyro(model, x, y), None, tr.NUTS())``.
-    Methods on minibatches, predictions and what is said row by row take the model split: ``split_numpyro``.
-    Deterministic sites are ``model.derived``. Plates that subsample are taken whole. Discrete latent sites are summed
-    over exactly: row by row where they lie in the plate of the observed rows, else over all their values together.
+    It works for any program, with point estimates and full-data samplers:
+    ``tr.infer(from_numpyro(model, x, y), None, tr.NUTS())``. Minibatch methods, predictions and figures per row need
+    the split model: ``split_numpyro``. Deterministic sites become ``model.derived``. Plates that subsample are run at
+    full size. Discrete latent sites are summed over exactly: row by row in the observed rows' plate, else jointly.
 
     Raises:
-        ModelError: no latent site; one whose support moves with another; discrete ones of infinitely, or too, many
-            values.
+        ModelError: no latent site; a site whose support depends on another; discrete sites with too many values.
 
     >>> import numpyro, numpyro.distributions as dist, tractable as tr
     >>> def coin(flips):
@@ -59,26 +58,26 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
-    """A NumPyro model and its data, apart: what is believed before and about each row, and the rows.
+    """A NumPyro model and its data, separated: a prior and a likelihood of each row, and the rows.
 
         model, data = split_numpyro(program, x, y)
         tr.infer(model, data, tr.SGLD(batch_size=100)).predict(x_new)
 
-    Rows are those of the plate, or of the batch, in which the observed sites lie. One row's distribution is the program
-    run with one row of every argument that has as many, and with all latent sites; those within the plate are taken at
-    that row. The prior is a dict of the sites' distributions where these are independent, else a log density that can
-    be drawn from. ``handlers.scale`` becomes the weights of the rows. Discrete sites within the plate are z of a
-    ``LatentModel``, as one index of all their values. The split is held against NumPyro's own log densities, row by row
-    at random places, and is only given if they are equal.
+    The rows are those of the plate, or of the batch axis, that holds the observed sites. To get one row's distribution,
+    the program runs on one row of every argument with that many rows, and on all latent sites; latent sites within the
+    plate are indexed at that row. The prior is a dict of the sites' distributions if these are independent, else a log
+    density that can be sampled. ``handlers.scale`` becomes the rows' weights. Discrete sites within the plate become z
+    of a ``LatentModel``, as one index of their joint values. The split is compared with NumPyro's log densities, row by
+    row at random positions, and is returned only if they are equal.
 
     Returns:
-        ``model, data``. ``data.given`` is the argument that has rows, or a dict of several by name; where a latent site
-        has a value for each row, with the row's number under the plate's name. Where the program does not run on one
-        row, rows are taken out of the whole, which a warning tells; where there are no rows to be told apart, the model
-        is the whole density and the data None, and methods on minibatches say why.
+        ``model, data``. ``data.given`` is the argument that has rows, or a dict of several by name; if a latent site
+        has a value per row, it also holds the row numbers under the plate's name. If the program does not run on one
+        row, rows are cut from a run on all rows, with a warning. If the rows cannot be separated, the model is the
+        whole density and the data are None; minibatch methods then raise an error that says why.
 
     Raises:
-        ModelError: as ``from_numpyro``.
+        ModelError: as for ``from_numpyro``.
 
     >>> import numpyro, numpyro.distributions as dist
     >>> def line(x, y=None):
@@ -100,8 +99,8 @@ class Density:
     """log p of the latent sites.
 
     Attributes:
-        why: why the rows are not seen one by one; None of a prior.
-        sample: ``key -> params``, of a prior that can be drawn from.
+        why: why the rows cannot be separated; None for a prior.
+        sample: ``key -> params``, only for a prior that can be sampled.
     """
 
     def __init__(self, value: Callable, why: str | None = None, sample: Callable | None = None) -> None:
@@ -114,7 +113,7 @@ class Density:
 
 
 class _Known:
-    """What a program's sites are."""
+    """A program's sites, sorted by kind, and what they depend on."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -139,7 +138,7 @@ class _Known:
                 )
 
     def _parts(self, **values: jax.Array) -> dict[str, dict[str, list]]:
-        """All that may depend on latent sites."""
+        """Everything that may depend on latent sites."""
         trace = self.program.trace(values)
         sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
         return {
@@ -160,7 +159,7 @@ class _Known:
 
     @functools.cached_property
     def place(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
-        """``key -> `` values of the latent sites, random and not far out."""
+        """``key -> `` random values of the latent sites, not far out."""
 
         def place(key: jax.Array) -> dict[str, jax.Array]:
             trace = self.program.values(key)
@@ -174,7 +173,7 @@ class _Known:
 
     @property
     def derived(self) -> Callable[[PyTree], dict[str, Any]] | None:
-        """Deterministic sites; None where there are none that the continuous sites say all about."""
+        """The deterministic sites that depend on no discrete site, as a function; None if there are none."""
         names = [name for name in self.upstream["value"] if not self._above("value", name) & set(self.discrete)]
         if not names:
             return None
@@ -187,7 +186,7 @@ class _Known:
         return derived
 
     def prior(self, rest: Mapping[str, Any]) -> Any:
-        """A dict of distributions, where one says all; else a density, with the observed sites ``rest``."""
+        """A dict of distributions if the sites are independent; else a density that includes the sites ``rest``."""
         alike = all(site["scale"] is None and not _odd(site["fn"]) for site in self.latent.values())
         if alike and not rest and not any(self._above("fn", name) for name in self.latent):
             return {name: site["fn"] for name, site in self.latent.items()}
@@ -204,18 +203,18 @@ class _Known:
         return Density(value, None, sample if alike and not rest else None)
 
     def believed(self, rest: Mapping[str, Any]) -> dict[str, Any]:
-        """What a Model takes beside a likelihood."""
+        """The arguments of a Model other than its likelihood."""
         prior = self.prior(rest)
         told = {} if isinstance(prior, dict) else {"position": self.position, "support": self.support}
         return {"prior": prior, "derived": self.derived} | told
 
 
 def _odd(fn: dist.Distribution) -> bool:
-    """Whether its density is more, or less, than that of its draws."""
+    """Whether its density is not that of its draws: improper or masked."""
     return is_improper(fn) or isinstance(fn, dist.MaskedDistribution)
 
 
-# The whole.
+# The program as one density.
 
 
 def _whole(known: _Known, why: str | None, discrete: Mapping[str, Any] | None = None) -> Model:
@@ -227,7 +226,7 @@ def _whole(known: _Known, why: str | None, discrete: Mapping[str, Any] | None = 
 
 
 def _together(known: _Known, split: tuple[Model, Data] | None, why: str) -> Model:
-    """One density, the discrete sites summed out: row by row as the split does, or all their values together."""
+    """One density with the discrete sites summed out: row by row, using the split, or jointly over all their values."""
     if split is not None:
         model, data = split
 
@@ -251,7 +250,7 @@ def _together(known: _Known, split: tuple[Model, Data] | None, why: str) -> Mode
 
 
 def _values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str, jax.Array], int]:
-    """Every value that discrete sites take together, (m, numbers) of each, and m; ``size`` numbers of each, or all."""
+    """The m joint values of discrete sites, {site: (m, entries)}, and m; ``size`` entries of each site, or all."""
     each, count = [], 1.0
     for name, site in sites.items():
         kind = type(base_of(site["fn"])).__name__
@@ -272,24 +271,24 @@ def _values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str
     return {name: jnp.stack(part, -1) for name, part in zip(sites, parts, strict=True)}, int(count)
 
 
-# The split.
+# The program split into rows.
 
 
 class _Axis(NamedTuple):
-    """The rows: of a plate by its name, or of the leading batch axis where there is none."""
+    """The axis of the rows: a named plate, or the leading batch axis without one."""
 
     plate: str | None
     size: int
-    sites: dict[str, int]  # the observed sites, and the (negative) dimension that their rows lie along
-    local: dict[str, int]  # likewise of latent sites
+    sites: dict[str, int]  # observed sites, and the (negative) dimension of their rows
+    local: dict[str, int]  # the same for latent sites
 
 
 class _NotRows(Exception):
-    """A sentence about rows that are not to be had."""
+    """Why the rows cannot be separated."""
 
 
 def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
-    """The model and its data, and what is to be told of them; or None, and why."""
+    """The model and its data, and a warning (or ""); or None, and the reason."""
     try:
         axis = _axis(known)
         rest = {name: site for name, site in known.observed.items() if name not in axis.sites}
@@ -298,20 +297,20 @@ def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
                 raise _NotRows(f"what {name!r} is said to observe moves with {listing(above)}")
         for name in set(known.discrete) - set(axis.local):
             raise _NotRows(f"the discrete site {name!r} is shared by all rows")
-        for name in (*known.latent, *rest):  # what is no part of a row's sum
+        for name in (*known.latent, *rest):  # sites outside the sum over a row's z
             if above := known._above("fn", name) & set(known.discrete):
                 raise _NotRows(f"{name!r} looks at the discrete site {listing(above)}")
         weights, said = _weights(known, axis), []
         for way in ("rows", "number", "all"):
             try:
                 return _Split(known, axis, way).made(rest, weights), "" if way != "all" else (
-                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch costs as much as they do, and no "
-                    f"other row is predicted. The program would not run on one row ({said[0]}). Give data as its "
-                    "arguments, arrays whose leading axis is the rows', and as another what it counts over all."
+                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch costs as much as all rows, "
+                    f"and no new row is predicted. The program would not run on one row ({said[0]}). Pass the data as "
+                    "arguments, arrays whose leading axis is the rows', and counts over all rows as other arguments."
                 )
             except _NotRows:
                 raise
-            except Exception as error:  # the user's program, run in a way that it was not written for
+            except Exception as error:  # the user's program may fail on a single row
                 said.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         raise _NotRows(f"one row cannot be told from all ({'; '.join(dict.fromkeys(said))})")
     except _NotRows as error:
@@ -319,7 +318,7 @@ def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
 
 
 def _axis(known: _Known) -> _Axis:
-    """The rows that hold most of what was observed; of those that hold as much, the most."""
+    """The axis that holds the most observed numbers; among ties, the longest."""
     found: dict[tuple[str | None, int], dict[str, int]] = {}
     for name, site in known.observed.items():
         frames = [(frame.name, frame.size, frame.dim) for frame in site["cond_indep_stack"]]
@@ -343,7 +342,7 @@ def _axis(known: _Known) -> _Axis:
 
 
 def _weights(known: _Known, axis: _Axis) -> np.ndarray | None:
-    """How often each row counts, by the sites' scale."""
+    """The rows' weights, from the sites' scales; None if all are 1."""
     each = []
     for name, dim in (axis.sites | {z: axis.local[z] for z in known.discrete}).items():
         site = known.trace[name]
@@ -358,11 +357,11 @@ def _weights(known: _Known, axis: _Axis) -> np.ndarray | None:
 
 
 class _Split:
-    """One way to tell a row from all.
+    """One way to separate a row from the rest.
 
     Args:
-        way: "rows" runs the program with one row of its arguments; "number" with all of them and a plate of one row
-            that is told its number, for programs that index by it; "all" runs it whole and takes the row out.
+        way: "rows" runs the program with one row of its arguments; "number" with all arguments and a plate of one row
+            with that row's number, for programs that index by it; "all" runs the whole program and cuts the row out.
     """
 
     def __init__(self, known: _Known, axis: _Axis, way: str) -> None:
@@ -371,7 +370,7 @@ class _Split:
         self.table, self.count = _values(known.discrete, 1) if known.discrete else ({}, 1)
         arrays = known.program.arrays if way == "rows" else {}
         self.sliced = {name: a for name, a in arrays.items() if jnp.shape(a)[0] == axis.size}
-        # What the distribution of a row looks at; the others, such as y, are there because the program asks for them.
+        # The arguments that a row's distribution depends on; others, such as y, the program only asks for.
         rows = {name: jnp.asarray(a[:1]) for name, a in self.sliced.items()}
         self.looks = eval_provenance(self._parts, **rows) if rows else {}
         seen = frozenset().union(*(names for parts in self.looks.values() for names in parts.values()))
@@ -382,7 +381,7 @@ class _Split:
             self._no_neighbours()
 
     def _parts(self, **rows: jax.Array) -> dict[str, dict[str, Any]]:
-        """Fields of the distributions of one row, which may depend on the arguments' rows."""
+        """The fields of one row's distributions, which may depend on the arguments' rows."""
         found = self.sites(self.known.position, self._first(), rows, 0)
         return {
             name: {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(fn))} if isinstance(fn, Row) else _fields(fn)
@@ -393,7 +392,7 @@ class _Split:
         return {name: values[0] for name, values in self.table.items()}
 
     def _no_neighbours(self) -> None:
-        """A sentence where a row's distribution looks at what others observed, as in a series."""
+        """Raises _NotRows if a row's distribution depends on other rows' observations, as in a time series."""
         trace, program = self.known.trace, self.known.program
         latent = {name: trace[name]["value"] for name in (*self.known.latent, *self.known.discrete)}
 
@@ -403,7 +402,7 @@ class _Split:
 
         try:
             looks = eval_provenance(parts, **program.arrays)
-        except Exception:  # a program that needs its arguments as numbers
+        except Exception:  # the program needs concrete arguments
             return
         for name, (fn, value) in looks.items():
             if both := frozenset().union(*fn) & value:
@@ -412,12 +411,12 @@ class _Split:
     def sites(
         self, params: Mapping[str, Any], z: Mapping[str, Any], rows: Mapping[str, Any], number: Any
     ) -> dict[str, dist.Distribution]:
-        """The distribution of one row of each observed site and of each discrete one."""
+        """The distribution of one row of each observed site and each discrete site."""
         trace = self.known.trace
         values = dict(params)
         for name, dim in () if self.way == "all" else self.local.items():
             at = axis_of(trace[name]["fn"], dim)
-            # A row that was not learnt from has no value: NaN, and not another row's.
+            # A row outside the data has no value: NaN, not another row's value.
             row = jnp.take(values[name], jnp.asarray(number)[None], axis=at, mode="fill", fill_value=jnp.nan)
             values[name] = row
         for name, value in z.items():
@@ -442,7 +441,7 @@ class _Split:
         return found
 
     def given(self, x: PyTree) -> tuple[dict[str, Any], Any]:
-        """The rows of the arguments and the row's number, from one row of the data's given."""
+        """The arguments' rows and the row's number, from one row of the data's ``given``."""
         if x is None:
             return {}, 0
         if not isinstance(x, dict):
@@ -456,7 +455,7 @@ class _Split:
         return of if len(of) > 1 else next(iter(of.values()))
 
     def latent(self, params: PyTree, x: PyTree = None) -> dist.Distribution:
-        """p(z) of one row, z the index of all its discrete sites' values."""
+        """p(z) of one row, z the index of its discrete sites' joint values."""
 
         def one(i: jax.Array) -> jax.Array:
             z = {name: values[i, 0] for name, values in self.table.items()}
@@ -479,7 +478,7 @@ class _Split:
         return Data(y if len(y) > 1 else next(iter(y.values())), given if len(given) else None, weights=weights)
 
     def made(self, rest: Mapping[str, Any], weights: np.ndarray | None) -> tuple[Model, Data]:
-        """The model and its data, once they say what NumPyro says."""
+        """The model and its data, once they agree with NumPyro's densities."""
         believed, data = self.known.believed(rest), self.data(weights)
         if self.table:
 
@@ -496,7 +495,7 @@ class _Split:
         return linear or model, data
 
     def through(self, model: Model, data: Data) -> Model | None:
-        """The same through one linear predictor, where it has one: what INLA and quadrature look for."""
+        """The same model ``Through`` one linear predictor, if it has one; INLA and quadrature need that."""
         (name, *more), x = self.axis.sites, data.given
         if more or self.table or self.way != "rows" or model.prior_is_callable or x is None:
             return None
@@ -506,7 +505,7 @@ class _Split:
             return None
         field, link, back = LINKS[kind]
         if any(seen for other, seen in self.looks[name].items() if other != field) or self.numbered:
-            return None  # a noise of each row's own
+            return None  # each row has its own noise
 
         def predictor(params: PyTree, x: PyTree) -> jax.Array:
             return link(getattr(self.likelihood(params, {}, x), field))
@@ -518,7 +517,7 @@ class _Split:
         return found if structure(found, data) is not None else None
 
     def check(self, model: Model, data: Data, rest: Mapping[str, Any]) -> None:
-        """Raise unless every row's log density, and the rest's, are NumPyro's."""
+        """Raises ValueError unless the log densities of every row, and of the rest, equal NumPyro's."""
         program, discrete = self.known.program, tuple(self.table)
 
         def theirs(params: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -554,6 +553,6 @@ class _Split:
 
 
 def _fields(fn: dist.Distribution) -> dict[str, Any]:
-    """The parameters of a distribution by name, as it can be made of them."""
+    """The parameters of a distribution by name, from which it can be rebuilt."""
     base = base_of(fn)
     return {name: getattr(base, name) for name in type(base).arg_constraints}

@@ -1,4 +1,4 @@
-"""A NumPyro program run at full size, or for one row of a plate; and the distribution of one row of a site."""
+"""Runs a NumPyro program at full size or for one row of a plate, and gives the distribution of one row of a site."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ from tractable.tools import tree
 from tractable.tools.settings import seeded
 
 PyTree = Any
-Sites = dict[str, Any]  # of a trace, by name
-# Distributions that are made anew of their parameters: what looks at their kind finds it. Others are wrapped.
+Sites = dict[str, Any]  # the sites of a trace, by name
+# Distributions rebuilt from their parameters, so that a row keeps its distribution's type. Others are wrapped in Row.
 KINDS = (
     dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.LogNormal, dist.Gamma, dist.Beta, dist.Exponential,
     dist.Poisson, dist.NegativeBinomial2, dist.BernoulliLogits, dist.BernoulliProbs, dist.BinomialLogits,
@@ -27,7 +27,7 @@ KINDS = (
 
 
 class Plates(Messenger):
-    """Every plate at its full size, whatever it subsamples; one of them, where it is named, at a single row."""
+    """Runs every plate at its full size, even if it subsamples; the named plate, if any, at a single row."""
 
     def __init__(self, fn: Callable, plate: str | None = None, at: ArrayLike = 0) -> None:
         super().__init__(fn)
@@ -38,7 +38,7 @@ class Plates(Messenger):
             size = msg["args"][0]
             alone = msg["name"] == self.plate
             msg["args"] = (size, 1 if alone else size)
-            with jax.ensure_compile_time_eval():  # NumPy arrays are indexed by numbers, not by what jit traces
+            with jax.ensure_compile_time_eval():  # NumPy arrays need concrete indices, not tracers
                 msg["value"] = jnp.reshape(self.at, (1,)) if alone else jnp.arange(size)
 
 
@@ -63,16 +63,16 @@ class Program:
         plate: str | None = None,
         at: ArrayLike = 0,
     ) -> Sites:
-        """Every site, latent ones at ``values``, with other ``arrays`` for arguments of their names."""
+        """Every site, with latent sites at ``values`` and ``arrays`` in place of the arguments of the same names."""
         return self._run(handlers.substitute(self._seeded(self.key, plate, at), dict(values)), arrays)
 
     def values(self, key: jax.Array, radius: float = 2.0) -> Sites:
-        """Every site; latent ones uniform within ``radius`` of the unconstrained origin, discrete ones drawn."""
+        """Every site; latent sites uniform within ``radius`` of the unconstrained origin, discrete sites drawn."""
         anywhere = init_to_uniform(radius=radius)  # pyright: ignore[reportArgumentType]
         return self._run(handlers.substitute(self._seeded(key), substitute_fn=anywhere), None)
 
     def drawn(self, key: jax.Array) -> Sites:
-        """Every site, latent ones drawn from their priors."""
+        """Every site, with latent sites drawn from their priors."""
         return self._run(self._seeded(key), None)
 
     def _seeded(self, key: jax.Array, plate: str | None = None, at: ArrayLike = 0) -> Callable:
@@ -81,12 +81,12 @@ class Program:
     def _run(self, model: Callable, arrays: Mapping[str, Any] | None) -> Sites:
         leaves = [(arrays or {}).get(name, leaf) for name, leaf in self.leaves.items()]
         arguments = jax.tree.unflatten(self.structure, leaves)
-        # Its arguments in the order of the signature, which a pytree of them does not keep.
+        # The arguments in the order of the signature, which a pytree does not keep.
         ordered = {name: arguments[name] for name in self.bound.arguments}
         bound = inspect.BoundArguments(self.bound.signature, ordered)  # pyright: ignore[reportArgumentType]
         trace = handlers.trace(model).get_trace(*bound.args, **bound.kwargs)
         for site in trace.values():
-            if site["type"] == "sample" and site["is_observed"]:  # a distribution of one may be of many observations
+            if site["type"] == "sample" and site["is_observed"]:  # one distribution may serve many observations
                 fn, shape = site["fn"], jnp.shape(site["value"])
                 batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
                 site["fn"] = fn if batch == fn.batch_shape else fn.expand(batch)
@@ -94,12 +94,12 @@ class Program:
 
 
 def log_prob(site: Mapping[str, Any]) -> jax.Array:
-    """log p of a site's value, of its batch shape, in nats; not scaled."""
+    """log p of a site's value, nats, with the site's batch shape; not scaled."""
     return jnp.broadcast_to(site["fn"].log_prob(site["value"]), site["fn"].batch_shape)
 
 
 def scaled(site: Mapping[str, Any]) -> jax.Array:
-    """The whole of it, as NumPyro counts it: ()."""
+    """The site's total log p, (), scaled as in NumPyro."""
     return jnp.sum(log_prob(site) * (1.0 if site["scale"] is None else site["scale"]))
 
 
@@ -109,17 +109,17 @@ def axis_of(fn: dist.Distribution, dim: int) -> int:
 
 
 def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribution:
-    """The distribution of one row of a site, of batch shape ().
+    """The distribution of one row of a site, with batch shape ().
 
     Args:
-        dim: negative, where its rows lie in the batch shape.
-        row: which, of a site of several; of one with a single row that one.
+        dim: the (negative) batch dimension of the rows.
+        row: the row's index; ignored if the site has a single row.
     """
     base: Any = fn if isinstance(fn, dist.Independent) else base_of(fn)
     rest = fn.batch_shape[: axis_of(fn, dim)] + fn.batch_shape[axis_of(fn, dim) + 1 :]
     if type(base) not in KINDS or any(size > 1 for size in rest):
         return Row(fn, jnp.asarray(row), dim)
-    # Batch axes other than the rows' are of length 1 each, so that only the rows' one is looked along.
+    # All batch axes but the rows' have length 1, so only the rows' axis needs indexing.
     fields = {}
     for name, constraint in type(base).arg_constraints.items():
         value = jnp.asarray(getattr(base, name))
@@ -131,7 +131,7 @@ def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribu
 
 
 class Row(dist.Distribution):
-    """One row of a distribution of several; what lies beside it in the batch is part of the datum."""
+    """One row of a batched distribution; the other batch axes become part of the datum."""
 
     pytree_data_fields = ("fn", "row")
     pytree_aux_fields = ("dim",)

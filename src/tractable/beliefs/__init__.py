@@ -1,1 +1,1 @@
-"""What was learnt, and the families of q it may be kept as."""
+"""Results of methods (beliefs), and the normal families of q."""

@@ -1,10 +1,10 @@
-"""Normal families q_φ(z) over a flat unconstrained position z of d numbers.
+"""Normal families q_φ(z) over a flat unconstrained position z (d,).
 
     mean field   z = μ + σ ε                         φ = (μ, ρ)          2d numbers
     low rank     z = μ + σ ε₁ + F ε₂                 φ = (μ, ρ, F)       (2 + r) d
     full rank    z = μ + L ε                         φ = (μ, ρ, lower)   d + d(d + 1)/2
 
-ε ~ N(0, I), σ = softplus(ρ) > 0, L lower triangular with diagonal σ: pure functions of φ, through which gradients go.
+ε ~ N(0, I), σ = softplus(ρ) > 0, L lower triangular with diagonal σ. All are differentiable functions of φ.
 """
 
 import functools
@@ -24,17 +24,17 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Approximation(NamedTuple):
-    """A family q_φ(z), z of d numbers.
+    """A family q_φ(z) over z (d,).
 
     Attributes:
-        init: ``(mean (d,), sd (d,)) -> φ``, independent to begin with.
-        noise: standard normal numbers that a draw takes.
+        init: ``(mean (d,), sd (d,)) -> φ``; it starts with independent entries.
+        noise: standard normal numbers needed per draw.
         sample: ``(φ, ε (noise,)) -> z (d,)``.
         log_prob: ``(φ, z (d,)) -> ()``.
         entropy: ``φ -> ()``, −E_q[log q].
         mean, sd: ``φ -> (d,)``.
-        scale: ``(φ, sd (d,)) -> φ-shaped``: how far each number of φ moves when z moves by sd.
-        whole: whether the density is of all d numbers.
+        scale: ``(φ, sd (d,)) -> φ-shaped``: how far each entry of φ moves when z moves by sd.
+        whole: whether the density covers all d entries of z.
     """
 
     init: Callable[[jax.Array, jax.Array], Phi]
@@ -48,9 +48,9 @@ class Approximation(NamedTuple):
     whole: bool = True
 
 
-@functools.cache  # so that one family is one static argument of jit
+@functools.cache  # so that equal families are one static argument of jit
 def mean_field(size: int) -> Approximation:
-    """Independent normals. At the optimum of the reverse KL to a normal of precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
+    """Independent normals. At the reverse KL's optimum for a normal with precision Λ, σᵢ² = 1/Λᵢᵢ ≤ Σᵢᵢ."""
     return Approximation(
         init=lambda mean, sd: {"mean": mean, "rho": inverse_softplus(sd)},
         noise=size,
@@ -65,7 +65,7 @@ def mean_field(size: int) -> Approximation:
 
 @functools.cache
 def full_rank(size: int) -> Approximation:
-    """Any normal."""
+    """A normal with any covariance."""
     rows = _strict(size)[0]
 
     def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
@@ -99,13 +99,13 @@ def of_root(mean: jax.Array, root: jax.Array) -> Phi:
 
 @functools.cache
 def low_rank(size: int, rank: int) -> Approximation:
-    """A normal of covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018), F of ``rank`` columns.
+    """A normal with covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018), F with ``rank`` columns.
 
     Densities by the matrix-inversion and determinant lemmas: O(d r²).
     """
 
     def init(mean: jax.Array, sd: jax.Array) -> Phi:
-        # Zero columns are a saddle that no gradient leaves: they begin small, spread and unequal.
+        # Zero columns are a saddle that no gradient leaves: start with small, unequal ones.
         spread = jnp.cos(jnp.outer(jnp.arange(size) + 0.5, jnp.arange(rank) + 1.0) * math.pi / size).astype(mean.dtype)
         return {"mean": mean, "rho": inverse_softplus(sd), "factor": 0.1 * sd[:, None] * spread}
 
@@ -138,9 +138,9 @@ def low_rank(size: int, rank: int) -> Approximation:
 
 @functools.cache
 def part(size: int, free: int) -> Approximation:
-    """A normal of any covariance over ``free`` of the numbers, φ["index"], the others held at φ["mean"].
+    """A normal with any covariance over ``free`` of the entries, φ["index"], the others fixed at φ["mean"].
 
-    Its density is of the free numbers alone. Laplace alone makes one.
+    Its density covers the free entries only. Only Laplace makes one.
     """
     inner = full_rank(free)
 
@@ -164,7 +164,7 @@ def part(size: int, free: int) -> Approximation:
 
 
 def of(family: str, phi: Phi) -> Approximation:
-    """The family called so, of the size that φ has."""
+    """The family of this name, with the size of φ."""
     size = len(phi["mean"])
     if family == "low rank":
         return low_rank(size, phi["factor"].shape[1])
@@ -175,10 +175,10 @@ def of(family: str, phi: Phi) -> Approximation:
 
 @jax.custom_jvp
 def softplus(rho: ArrayLike) -> jax.Array:
-    """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), to the last digits for every ρ.
+    """σ = log(1 + e^ρ) = max(ρ, 0) + 2 artanh(e^−|ρ| / (2 + e^−|ρ|)), accurate to the last digits for every ρ.
 
-    In single precision artanh is eight terms of its series, at arguments up to 1/3: no logarithm, which is what most of
-    a step of Bayes by Backprop's own arithmetic would otherwise go into.
+    In single precision artanh is eight terms of its series, at arguments up to 1/3. This avoids the logarithm, which
+    would take most of the time of a Bayes by Backprop step outside the network.
     """
     rho = jnp.asarray(rho)
     if rho.dtype != jnp.float32:
@@ -196,7 +196,7 @@ softplus.defjvps(lambda tangent, _, rho: tangent * softplus_rate(rho))
 
 
 def softplus_rate(rho: jax.Array) -> jax.Array:
-    """dσ/dρ = 1 / (1 + e^−ρ), by the exponential that ``softplus`` takes too, so that one serves both."""
+    """dσ/dρ = 1 / (1 + e^−ρ), from the same exponential as ``softplus``, so that one evaluation serves both."""
     tail = jnp.exp(-jnp.abs(rho))
     return jnp.where(rho < 0, tail, 1.0) / (1 + tail)
 
@@ -204,7 +204,7 @@ def softplus_rate(rho: jax.Array) -> jax.Array:
 def log_softplus(rho: jax.Array) -> jax.Array:
     """log σ, finite and differentiable for every ρ.
 
-    Below −15, where e^ρ leaves the digits of one, by its series ρ − e^ρ/2.
+    Below −15, where 1 + e^ρ loses digits, it uses the series ρ − e^ρ/2.
     """
     small = rho < -15
     return jnp.where(small, rho - jnp.exp(jnp.minimum(rho, 0.0)) / 2, jnp.log(softplus(jnp.where(small, 0.0, rho))))
@@ -223,22 +223,22 @@ def _strict(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entropy(phi: Phi) -> jax.Array:
-    """−E_q[log q] where ½ log |Σ| is Σ log σ."""
+    """−E_q[log q] for families with ½ log |Σ| = Σ log σ."""
     return jnp.sum(log_softplus(phi["rho"])) + len(phi["rho"]) * (1 + LOG_2PI) / 2
 
 
 def _mean(phi: Phi) -> Any:
-    """μ, NumPy's where φ is."""
+    """μ, as a NumPy array if φ is one."""
     return phi["mean"]
 
 
 def _scale(phi: Phi, sd: jax.Array) -> Phi:
-    # dρ = dσ / sigmoid(ρ): a tenth of σ is a tenth of ρ's unit while σ is small, and of σ's own once it is large.
+    # dρ = dσ / sigmoid(ρ): changing σ by a tenth changes ρ by 0.1 where σ is small, and by σ/10 where it is large.
     return {"mean": sd, "rho": jnp.maximum(1.0, sd)}
 
 
 def log_normal(away: jax.Array, rho: jax.Array) -> jax.Array:
-    """log N(away; 0, softplus(ρ)²), number by number."""
+    """log N(away; 0, softplus(ρ)²), elementwise."""
     log_sd = log_softplus(rho)
     return -jnp.square(away * jnp.exp(-log_sd)) / 2 - log_sd - LOG_2PI / 2
 

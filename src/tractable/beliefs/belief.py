@@ -1,6 +1,6 @@
-"""What was learnt of the unknown: draws, their moments, a point, a q, or a point with the network that infers codes.
+"""Beliefs, the results of methods: draws, their moments, a point, a fitted q, or a point with an inference network.
 
-Positions are unconstrained and flat, (d,); values are the k numbers of the user's parameters.
+Positions are unconstrained and flat, (d,); values are the user's parameters, flat, (k,).
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Cost(NamedTuple):
-    """What a run evaluated, over all rows and by all chains; a minibatch counts by its share of the rows."""
+    """Evaluations of a run, over all rows and chains; a minibatch counts by its share of the rows."""
 
     gradients: float  # of the log density
     densities: float  # without a gradient
@@ -29,18 +29,18 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Belief:
-    """Common face of what was learnt; each kind says what it has.
+    """The common interface of beliefs; each kind fills in the fields that it has.
 
     Attributes:
         positions: (chain, draw, d) draws, or None.
-        position: (d,) the one θ, or None.
+        position: (d,) a single θ, or None.
         info: traces of the run, each (chain, draw) or (start, step).
-        weights: (chain, draw), where draws do not count alike; None where they do.
+        weights: (chain, draw) of the draws; None if all weigh the same.
         network: weights φ of an inference network, or None.
-        thin: steps a kept draw.
+        thin: steps per kept draw.
     """
 
-    kind: ClassVar[str] = ""  # as a folder calls it
+    kind: ClassVar[str] = ""  # its name in a saved folder
     positions: np.ndarray | None = field(default=None, repr=False)
     position: np.ndarray | None = field(default=None, repr=False)
     info: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
@@ -54,41 +54,41 @@ class Belief:
 
     @property
     def count(self) -> int:
-        """Draws a chain."""
+        """Draws per chain."""
         return 0 if self.positions is None else self.positions.shape[1]
 
     def describe(self) -> str:
-        """In a few words."""
+        """The belief in a few words."""
         return self.kind
 
     def values(self, model: Model) -> np.ndarray:
-        """(chain, draw, k) the user's parameters; a point is one draw of one chain."""
+        """(chain, draw, k) the user's parameters; a point counts as one draw of one chain."""
         flat = self.positions if self.position is None else self.position[None, None]
         if flat is None:
             raise RunError("This run kept moments, not draws: .mean() and .sd() are what it knows.")
         return values_of(model, np.asarray(flat))
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """Mean and sd of the k numbers, given their values."""
+        """Mean and sd (k,) of the user's parameters, from their values (chain, draw, k)."""
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return np.full(flat.shape[-1], np.nan), np.full(flat.shape[-1], np.nan)
         return self._averaged(flat)
 
     def _averaged(self, flat: np.ndarray) -> Pair:
-        """Mean and sd over draws (n, …), by weight."""
+        """Weighted mean and sd over draws (n, …)."""
         weights = None if self.weights is None else self.weights.ravel()
         mean = np.average(flat, axis=0, weights=weights)
         return mean, np.sqrt(np.average(np.square(flat - mean), axis=0, weights=weights))
 
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
-        """(n, k) draws with replacement and by weight; a point is repeated."""
+        """(n, k) draws, resampled by weight with replacement; a point is repeated."""
         flat = values.reshape(-1, values.shape[-1])
         weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
         return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
 
     def unconstrained_moments(self) -> Pair | None:
-        """Mean and sd of the d unconstrained numbers, (d,) each; None where there is no width."""
+        """Mean and sd of the unconstrained position, (d,) each; None without an sd."""
         if self.positions is None:
             return None
         return self._averaged(np.asarray(self.positions, np.float64).reshape(-1, self.positions.shape[-1]))
@@ -109,10 +109,10 @@ class Moments(Belief):
     """Mean and sd of draws that were not kept.
 
     Attributes:
-        counts: (chain,) draws.
+        counts: (chain,) number of draws.
         means: (chain, k) of the user's parameters.
         squares: (chain, k) Σ w (x − mean)².
-        totals: (chain,) Σ w; None where draws count alike.
+        totals: (chain,) Σ w; None if all draws weigh the same.
     """
 
     kind: ClassVar[str] = "moments"
@@ -129,7 +129,7 @@ class Moments(Belief):
         return f"moments of {self.chains} chains of {int(self.counts[0])} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """Mean and sd over chains, which weigh alike, from each chain's running moments."""
+        """Mean and sd from the chains' running moments; all chains weigh the same."""
         means = self.means.astype(np.float64)
         mean, mass = means.mean(0), self.counts if self.totals is None else self.totals
         within = self.squares.sum(0, dtype=np.float64) / mass.sum(dtype=np.float64)
@@ -142,7 +142,7 @@ class Point(Belief):
 
     Attributes:
         covariance: (k, k) of the user's parameters, or None.
-        information: (d, d) observed information of the unconstrained numbers, or None.
+        information: (d, d) observed information in unconstrained coordinates, or None.
     """
 
     kind: ClassVar[str] = "point"
@@ -153,7 +153,7 @@ class Point(Belief):
         return "a point"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        with np.errstate(invalid="ignore"):  # a variance that rounding made negative is not known
+        with np.errstate(invalid="ignore"):  # a variance that rounding made negative becomes NaN
             unknown = np.full(values.shape[-1], np.nan)
             return values[0, 0], unknown if self.covariance is None else np.sqrt(np.diag(self.covariance))
 
@@ -172,13 +172,13 @@ class Coded(Point):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fitted(Belief):
-    """A q that was fitted; ``positions`` are independent draws of it, (1, draw, d).
+    """A fitted q; ``positions`` are independent draws of it, (1, draw, d).
 
     Attributes:
         family: a name of ``approximations.of``.
         phi: φ of the family.
-        log_weights: (S,) log p(y, z) − log q(z) of its own draws, or None.
-        trace: of the climb.
+        log_weights: (S,) log p(y, z) − log q(z) at draws of q, or None.
+        trace: the climb's traces.
     """
 
     kind: ClassVar[str] = "fitted"
@@ -195,7 +195,7 @@ class Fitted(Belief):
         return f"q with {self.count} draws"
 
     def moments(self, model: Model, values: np.ndarray) -> Pair:
-        """q's own moments where a parameter lives on the reals, and those of its draws elsewhere."""
+        """q's exact moments for parameters on the reals, and moments of its draws for the others."""
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if not len(flat):
             return super().moments(model, values)
@@ -217,7 +217,7 @@ KINDS: dict[str, type[Belief]] = {kind.kind: kind for kind in (Draws, Moments, P
 
 
 def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
-    """(..., k) the user's parameters of unconstrained positions (..., d), as many at a time as memory likes."""
+    """(..., k) the user's parameters at unconstrained positions (..., d), computed in chunks to save memory."""
     shape, rows = flat.shape, flat.reshape(-1, flat.shape[-1])
     if not len(rows):
         return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
@@ -231,13 +231,13 @@ def _constrained(model: Model, flat: jax.Array) -> jax.Array:
 
 
 def draws_key(seed: jax.Array | int | None) -> jax.Array:
-    """Of the draws of q that a posterior holds: they are made again when it is loaded."""
+    """The key for a posterior's draws of q, which are redrawn when the posterior is loaded."""
     key = seed if isinstance(seed, jax.Array) else jax.random.key(seed or 0)
     return jax.random.fold_in(key, 2)
 
 
 def weighted_quantiles(values: np.ndarray, levels: list[float], weights: np.ndarray | None) -> np.ndarray:
-    """(level, k) quantiles of (n, k) values; with weights those of the empirical distribution."""
+    """(level, k) quantiles of values (n, k); with weights, of the weighted empirical distribution."""
     if weights is None:
         return np.quantile(values, levels, axis=0)
     return np.quantile(values, levels, axis=0, weights=weights, method="inverted_cdf")

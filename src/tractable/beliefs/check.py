@@ -1,13 +1,13 @@
-"""One thing that was looked at before a result is trusted."""
+"""A check: one reason to trust or to doubt a result."""
 
 from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """One thing that was looked at, and what it means for trust.
+    """One check of a result, with its verdict.
 
     Attributes:
-        place: an unconstrained position from which a climb ends better than what was learnt, where a look found one.
+        place: an unconstrained position from which a climb ends better than the result, if the check found one.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Kernels: one paper a file, each a pair of pure functions and a first state."""
+"""Kernels: one paper per file; each kernel is two pure functions, to draw noise and to step, and a first state."""
 
 from tractable.kernels.annealed import annealed
 from tractable.kernels.ascend import ascend

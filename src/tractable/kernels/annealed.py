@@ -1,4 +1,4 @@
-"""Annealed importance sampling: from a base that can be drawn from to a target, by small steps with known weights.
+"""Annealed importance sampling: small weighted steps from a base distribution, which can be sampled, to a target.
 
     log f_β(x) = log p₀(x) + β r(x),    0 = β₀ < β₁ < … < β_T = 1,    r = log(unnormalised target) − log p₀
 
@@ -6,7 +6,7 @@
     backwards   x_T ~ f₁;   t = T..1:  x_{t−1} ~ T_t(· | x_t),  log w += (β_t − β_{t−1}) r(x_{t−1})
 
 T_t leaves f_{β_t} invariant and is reversible, as Metropolis kernels are. Then E[w] = Z forwards and E[1/w] = 1/Z
-backwards, exactly and for any schedule; by Jensen E[log w] ≤ log Z forwards and ≥ log Z backwards, which is a sandwich.
+backwards, exactly and for any schedule; by Jensen E[log w] ≤ log Z forwards and ≥ log Z backwards, so Z is bracketed.
 Neal 2001; Grosse, Ghahramani & Adams 2015 (bidirectional Monte Carlo). The weight of a step is taken *before* its
 transition: after it, E[w] would not be Z.
 """
@@ -21,16 +21,16 @@ import numpy as np
 from jax.typing import ArrayLike
 
 PyTree = Any
-HALVINGS = 60  # of the interval in which the next β lies
-BLOCKS = 16  # of weights, whose means give a bound its error
+HALVINGS = 60  # of the interval that holds the next β
+BLOCKS = 16  # blocks of weights, whose means give a bound's standard error
 
 
 class Annealed(NamedTuple):
-    """What one run of one chain tells."""
+    """The result of one run of one chain."""
 
     log_weight: jax.Array  # () log w
-    position: PyTree  # where it ended: at f₁ forwards, at p₀ backwards
-    info: PyTree  # the kernels' own, mean over the transitions at a temperature; every leaf (T,), by t
+    position: PyTree  # end point: at f₁ forwards, at p₀ backwards
+    info: PyTree  # the kernels' own, averaged over the transitions at each β; every leaf (T,), by t
 
 
 def annealed(
@@ -44,20 +44,20 @@ def annealed(
     transitions: int = 1,
     backwards: bool = False,
 ) -> Annealed:
-    """One chain of annealed importance sampling. ``jax.vmap`` it over keys and positions, and over data if need be.
+    """One chain of annealed importance sampling. ``jax.vmap`` it over keys, positions and, if needed, data.
 
     For a latent code: ``log_base`` is log p(z), ``log_ratio`` log p(x|z), and Z is p(x).
 
     Args:
-        key: of all randomness after the start.
+        key: for all randomness after the start.
         position: an exact draw of p₀ forwards, of the target backwards.
         log_base: ``position -> ()``, log p₀, normalised.
         log_ratio: ``position -> ()``, r; NaN counts as −∞.
         kernel_of: ``(log_density, t) -> Kernel`` reversible with respect to the bridge ``log_density`` at β_t; t is
             traced, in 1..T.
         betas: (T + 1,), increasing from 0 to 1.
-        transitions: of the kernel at a temperature, ≥ 1.
-        backwards: from the target to the base.
+        transitions: kernel transitions at each β, ≥ 1.
+        backwards: go from the target to the base.
     """
     betas = jnp.asarray(betas)
     times = jnp.arange(1, betas.shape[0])
@@ -90,11 +90,11 @@ def annealed(
 
 
 def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
-    """The largest β' ≤ 1 at which weights e^{(β' − β) r} of draws of f_β keep a share of their effective number.
+    """The largest β' ≤ 1 at which the weights e^{(β' − β) r} of draws of f_β keep a share of the effective sample size.
 
         (Σ w)² / (S Σ w²) ≥ share
 
-    Zhou, Johansen & Aston 2016, with equal weights before. Draws of r = −∞ are left out: any β' > β drops them.
+    Zhou, Johansen & Aston 2016, with equal weights before. Draws with r = −∞ are left out: any β' > β drops them.
 
     Args:
         log_ratios: (S,), r at draws of f_β; at least one finite.
@@ -123,7 +123,7 @@ def next_beta(log_ratios: ArrayLike, beta: float, share: float = 0.5) -> float:
 
 
 def sigmoidal(count: int, steepness: float = 4.0) -> jax.Array:
-    """(count + 1,) β from 0 to 1, dense at both ends, where a bridge changes most: a logistic curve, cut and stretched.
+    """(count + 1,) β from 0 to 1, dense at both ends, where a bridge changes most: a rescaled logistic curve.
 
     Grosse, Ghahramani & Adams 2015.
     """
@@ -131,7 +131,7 @@ def sigmoidal(count: int, steepness: float = 4.0) -> jax.Array:
     return ((curve - curve[0]) / (curve[-1] - curve[0])).at[-1].set(1.0)
 
 
-# What weights say.
+# Estimates from weights.
 
 
 def log_mean(log_weights: ArrayLike) -> float:
@@ -150,7 +150,7 @@ def relative_error(log_weights: ArrayLike) -> float:
 
 
 def effective(log_weights: ArrayLike) -> float:
-    """(Σ w)² / Σ w², the effective number of weights."""
+    """(Σ w)² / Σ w², the effective sample size of the weights."""
     share = shares(log_weights)
     return float(1 / np.sum(share**2)) if np.all(np.isfinite(share)) else 0.0
 
@@ -165,10 +165,10 @@ def shares(log_weights: ArrayLike) -> np.ndarray:
 
 
 def stochastic_bound(log_weights: ArrayLike, share: float = 0.995) -> float:
-    """A number below log E[w] with that probability, but for Student's approximation of the mean of blocks.
+    """A lower confidence bound for log E[w] at level ``share``, by Student's t over block means (approximate).
 
-    The mean over 16 blocks of each one's log mean weight is at most log E[w] in expectation, whatever w's law; less
-    t(15) standard errors of that mean.
+    The weights are cut into 16 blocks. The mean of the blocks' log mean weights is at most log E[w] in expectation,
+    whatever w's law; the bound is that mean minus the t(15) quantile times its standard error.
 
     Args:
         log_weights: (S,), S ≥ 32, independent.
@@ -182,30 +182,30 @@ def stochastic_bound(log_weights: ArrayLike, share: float = 0.995) -> float:
 
 
 class Summed(NamedTuple):
-    """What (N, S) log weights say of Σ_n log p(x_n|θ)."""
+    """The estimate of Σ_n log p(x_n|θ) from log weights (N, S)."""
 
     estimates: np.ndarray  # (N,) log mean over draws
-    errors: np.ndarray  # (N,) of each, by the delta method
-    effective: np.ndarray  # (N,) numbers of weights
+    errors: np.ndarray  # (N,) standard errors, by the delta method
+    effective: np.ndarray  # (N,) effective sample sizes
 
     @property
     def estimate(self) -> float:
-        """Σ_n."""
+        """The sum over n."""
         return float(self.estimates.sum())
 
     @property
     def error(self) -> float:
-        """Data are independent: squares add."""
+        """The sum's standard error; data are independent, so squares add."""
         return float(np.sqrt(np.sum(self.errors**2)))
 
     @property
     def bias(self) -> float:
-        """−Σ_n var(w)/(2 S w̄²), which the estimate is low by: biases are of one sign and add as they are."""
+        """−Σ_n var(w)/(2 S w̄²), the bias of the estimate: the terms have one sign and add up."""
         return float(-np.sum(self.errors**2) / 2)
 
 
 def summed(log_weights: np.ndarray) -> Summed:
-    """Of (N, S) log weights, one in every row finite."""
+    """The estimate from log weights (N, S); every row needs a finite one."""
     top = log_weights.max(1, keepdims=True)
     weights = np.exp(log_weights - top)
     mean, draws = weights.mean(1), weights.shape[1]

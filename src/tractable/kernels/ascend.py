@@ -2,7 +2,7 @@
 
     params' = params + optimiser(∇ objective(noise, params, batch))
 
-Target: a maximum of the objective's expectation. The one place with a minus sign: optax descends.
+Target: a maximum of the objective's expectation. Only here is the sign flipped, since optax descends.
 """
 
 from typing import Any, NamedTuple
@@ -17,21 +17,21 @@ PyTree = Any
 
 
 class State(NamedTuple):
-    """Where a climb is, and what its optimiser and its gradient's estimator remember."""
+    """The position of a climb, and the state of its optimiser and of its gradient estimator."""
 
     position: PyTree
-    memory: PyTree  # of the optimiser
-    seen: PyTree = ()  # of the gradient's estimator
+    memory: PyTree  # the optimiser's state
+    seen: PyTree = ()  # the gradient estimator's state
 
 
 class Info(NamedTuple):
-    """What one step of a climb tells."""
+    """The trace of one step of a climb."""
 
-    objective: jax.Array  # () noisy, at the position left behind
+    objective: jax.Array  # () noisy, at the position before the step
 
 
 def ascend(objective: Objective, optimizer: optax.GradientTransformation) -> Kernel:
-    """The kernel that climbs ``objective``, noise and batch drawn afresh at every step."""
+    """The kernel that climbs ``objective`` with fresh noise and a fresh batch at every step."""
 
     def init(key: jax.Array, position: PyTree) -> State:
         return State(position, optimizer.init(position), objective.remember(position))

@@ -2,12 +2,12 @@
 
     E:  S = Σ_n w_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S),  Q = Σ_n w_n E[log p(x_n, z | ·) | x_n, θ]
 
-Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound of it that touches it at θ, so
-that no step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows: sums over chunks, files and
-devices add up to the whole one, and their stochastic average is online EM (Cappé & Moulines 2009).
+Target: a stationary point of Σ_n w_n log p(x_n | θ). The M-step maximises a lower bound that touches this at θ, so no
+step goes down. Dempster, Laird & Rubin 1977. An E-step gives *sums* over rows: the sums of chunks, files and devices
+add up to those of all rows, and their stochastic average is online EM (Cappé & Moulines 2009).
 
 An E-step is ``(theta, batch) -> Expected``, its sums weighted by ``batch.mask`` (0 or 1, or any weight ≥ 0); an M-step
-is ``statistics -> theta``. Not for z that cannot be summed or integrated out given θ.
+is ``statistics -> theta``. EM does not apply where z cannot be summed or integrated out given θ.
 """
 
 from collections.abc import Callable
@@ -27,27 +27,27 @@ PyTree = Any
 
 
 class Expected(NamedTuple):
-    """What an E-step gives: sums over rows, so that those of parts add up to the whole's."""
+    """The result of an E-step: sums over rows, so that the sums of parts of the data add up."""
 
     statistics: PyTree  # Σ_n w_n E[T(x_n, z)]
     log_likelihood: Any  # () Σ_n w_n log p(x_n | θ), nats
 
 
-EStep = Callable[[PyTree, Batch], Expected]  # of θ
+EStep = Callable[[PyTree, Batch], Expected]  # (θ, batch) -> Expected
 MStep = Callable[[PyTree], PyTree]  # statistics -> θ
 OfRows = Callable[[PyTree, PyTree], jax.Array]  # (θ, rows) -> (n, ...)
 
 
 class Sums(NamedTuple):
-    """How z is summed or integrated out exactly; all but the first None where there is no such.
+    """How z is summed or integrated out exactly; all but ``log_prob`` may be None.
 
     Attributes:
         log_prob: ``(theta, rows) -> (n,)``, log p(x_n | θ), nats.
         e_step: ``(theta, batch) -> Expected``.
-        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ), of a z that takes m values; (n, T, m) of a
-            sequence's.
-        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of a normal z.
-        causes: (m, ...) the values of z, where they are listed.
+        responsibilities: ``(theta, rows) -> (n, m)``, p(z | x_n, θ) for a z that takes m values; (n, T, m) for
+            sequences.
+        encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of z given x, where z is normal.
+        causes: (m, ...) the values of z, where z takes few.
     """
 
     log_prob: OfRows
@@ -58,37 +58,37 @@ class Sums(NamedTuple):
 
 
 class State(NamedTuple):
-    """θ, and what was climbed to before it."""
+    """θ, and the objective before the last step."""
 
     position: PyTree  # θ
     time: jax.Array  # () steps taken
-    objective: jax.Array  # () at the position left behind; 0 before the first step
+    objective: jax.Array  # () at the position before the last step; 0 before the first
 
 
 class Info(NamedTuple):
-    """What one step of EM tells."""
+    """The trace of one step of EM."""
 
-    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position left behind
-    gain: jax.Array  # () over the position before that; 0 in the first step
+    objective: jax.Array  # () Σ w log p(x|θ) (+ log p(θ)), nats, at the position before the step
+    gain: jax.Array  # () since the position one step earlier; 0 in the first step
 
 
 class OnlineState(NamedTuple):
-    """θ, and the statistics that it follows."""
+    """θ, and the running statistics that give it."""
 
     position: PyTree  # θ
     time: jax.Array  # () batches seen
-    statistics: PyTree  # running average, in the scale of the whole data
+    statistics: PyTree  # running average, scaled to the whole data
 
 
 class OnlineInfo(NamedTuple):
-    """What one batch tells."""
+    """The trace of one batch."""
 
-    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position left behind
+    objective: jax.Array  # () N/n Σ log p(x|θ) (+ log p(θ)), noisy, at the position before the step
     step_size: jax.Array  # () γ_t
 
 
 def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) -> Kernel:
-    """Batch EM: every step looks at all rows.
+    """Batch EM: every step uses all rows.
 
         θ' = m_step(S(θ))
 
@@ -97,10 +97,10 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
     Args:
         e_step: ``(theta, batch) -> Expected``; ``chunked(e_step, size)`` bounds its memory.
         m_step: ``statistics -> theta``.
-        log_prior: ``theta -> ()``, where the M-step maximises Q + log p(θ): it belongs to what is climbed.
+        log_prior: ``theta -> ()``, added to the objective; give it where the M-step maximises Q + log p(θ).
 
     Returns:
-        A kernel that draws nothing; its batch is the whole data, ``whole(rows)``, or rows with weights for a mask.
+        A kernel without noise; its batch is the whole data, ``whole(rows)``, or rows with weights as mask.
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
@@ -125,21 +125,21 @@ def online_em(
     example: Batch,
     log_prior: Callable | None = None,
 ) -> Kernel:
-    """Online EM: statistics are averaged over minibatches, and θ follows them.
+    """Online EM: statistics are averaged over minibatches, and θ maximises given them.
 
-        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) once ``patience`` batches are seen
+        S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
 
-    s̄_t is the batch's sum. Statistics told in a frame that moves with θ have a method ``told_as(others)``: it brings S
-    to the newest's. The first batch is taken whole (γ_0 = 1): there is nothing to forget. With γ = 1 and all
-    rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
+    s̄_t is the batch's sum. Statistics whose coordinate frame moves with θ have a method ``told_as(others)``, which
+    expresses S in the newest frame. γ_0 = 1: before the first batch there is nothing to average with. With γ = 1 and
+    all rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
         m_step: ``statistics -> theta``.
-        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. Σ γ_t must diverge and
-            Σ γ_t² must not, for θ to settle: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
-        patience: ≥ 1, batches seen before the first M-step: statistics of few rows may have no maximum.
-        example: a batch, or its ``jax.ShapeDtypeStruct``s; only its shapes are looked at, for those of the statistics.
+        step_size: γ in (0, 1], or a schedule ``t -> γ_t``; (1 + t)^−0.6 by default. For θ to settle, Σ γ_t must
+            diverge and Σ γ_t² converge: ``schedules.polynomial(t0**κ, t0, κ)`` is (1 + t/t0)^−κ.
+        patience: ≥ 1, batches before the first M-step: the statistics of few rows may have no maximum.
+        example: a batch, or its ``jax.ShapeDtypeStruct``s; its shapes give the shapes of the statistics.
         log_prior: as for ``em``.
 
     Raises:
@@ -149,7 +149,7 @@ def online_em(
     if step_size is None:
         step_size = schedules.polynomial(1.0, 1.0, 0.6)
     gamma = step_size if callable(step_size) else lambda t: jnp.asarray(step_size, jnp.result_type(float))
-    second = gamma(jnp.array(1))  # of the first batch that is mixed
+    second = gamma(jnp.array(1))  # weight of the second batch, the first that is averaged
     if not isinstance(second, Tracer) and not 0 < second <= 1:
         raise SettingsError(f"online_em(step_size=...) is in (0, 1], the share of the newest batch; got {second:.3g}.")
 
@@ -177,14 +177,14 @@ def online_em(
 def accumulate(
     e_step: Callable, theta: PyTree, rows: PyTree, weights: jax.Array | np.ndarray | None = None, chunk: int = 4096
 ) -> Expected:
-    """One whole E-step, ``chunk`` rows at a time: equal to it to rounding, in memory O(chunk) beside the data.
+    """One E-step over all rows, ``chunk`` rows at a time: the same up to rounding, in memory O(chunk) beside the data.
 
     Sums are compensated (``tree.summed``).
 
     Args:
         e_step: ``(theta, batch) -> Expected``.
         theta: parameters.
-        rows: pytree of arrays of n rows.
+        rows: pytree of arrays with n rows.
         weights: (n,), each ≥ 0; all 1 by default.
         chunk: rows at a time, ≥ 1.
 
@@ -198,7 +198,7 @@ def accumulate(
         return e_step(theta, Batch(rows, weights, size))
 
     def part(start: jax.Array) -> tuple[Expected, None]:
-        # The last chunk begins early enough to be full, and rows that have been counted weigh nothing: no padded copy.
+        # The last chunk starts early enough to be full, with mask 0 on rows already counted: no padded copy.
         first = jnp.minimum(start, size - chunk)
         here = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, chunk), (rows, weights))
         mask = jnp.where(first + jnp.arange(chunk) >= start, here[1], 0)
@@ -217,20 +217,20 @@ def expected(
     e_step: Callable, theta: PyTree, data: Data | Any, chunk: int = 1 << 16,
     weights: jax.Array | np.ndarray | None = None, lay: Callable | None = None,
 ) -> Expected:  # fmt: skip
-    """One whole E-step over rows on file or in the host's memory; sums are kept there in float64.
+    """One E-step over rows on file or in the host's memory; the host adds the chunks' sums in float64.
 
-    One pass over the file, memory O(chunk) on both sides; the next chunk is read while the device works on this one.
+    One pass over the file, with memory O(chunk) on host and device; reading a chunk overlaps the device's work.
 
     Args:
-        e_step: ``(theta, batch) -> Expected``; compiled once as long as it is the same function.
-        theta: parameters. The M-step of float64 sums may be float64 too: cast it where single precision is wanted.
-        data: ``Data``, such as of a memory-mapped file, or arrays.
+        e_step: ``(theta, batch) -> Expected``; the same function is compiled only once.
+        theta: parameters. An M-step on float64 sums may give float64: cast it if you want single precision.
+        data: ``Data``, for example of a memory-mapped file, or arrays.
         chunk: rows at a time, ≥ 1.
-        weights: (N,), each ≥ 0; by default those of the data.
-        lay: ``(rows, mask) -> (rows, mask)``, which puts a chunk where the E-step looks for it: over devices.
+        weights: (N,), each ≥ 0; by default the data's weights.
+        lay: ``(rows, mask) -> (rows, mask)``, which spreads a chunk over devices for the E-step.
 
     Returns:
-        Expected of NumPy's float64.
+        Expected, as NumPy float64 arrays.
 
     Raises:
         SettingsError: a chunk below 1. DataError: no rows; weights that are not (N,).
@@ -247,7 +247,7 @@ def expected(
     total, working = None, None
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
-        # Rows before the last chunk fill it up and weigh nothing: one shape, one compilation.
+        # Earlier rows with mask 0 fill up the last chunk: one shape, one compilation.
         rows = jax.tree.map(lambda a, stop=stop: np.asarray(a[stop - chunk : stop]), data.rows)
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
@@ -258,17 +258,17 @@ def expected(
 
 
 def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None = None) -> Sums:
-    """The exact E-step of any model whose z takes few values: by summing over them. The M-step is yours.
+    """The exact E-step of any model whose z takes few values, by summation. You supply the M-step.
 
         log p(x | θ) = log Σ_z p(x, z | θ),    p(z | x, θ) = p(x, z | θ) / p(x | θ)
 
     Args:
-        log_joint: ``(theta, x, z) -> ()``, log p(x, z | θ) of one datum; x is (y, given) where there are inputs.
-        values: the m values of z: an array or a pytree of arrays with a leading axis of m.
-        statistics: ``(x, z) -> pytree`` T of one datum, what the M-step needs; by default which value z is, so that the
-            sums are the expected counts, (m,).
+        log_joint: ``(theta, x, z) -> ()``, log p(x, z | θ) of one datum; with inputs x is (y, given).
+        values: the m values of z: an array or a pytree of arrays with a leading axis of length m.
+        statistics: ``(x, z) -> pytree``, the statistics T of one datum that the M-step needs; by default the indicator
+            of z's value, so that the sums are the expected counts, (m,).
 
-    A datum impossible under every value has log evidence −∞ and responsibilities NaN.
+    A datum that is impossible under every value has log evidence −∞ and responsibilities NaN.
 
     >>> import jax.numpy as jnp
     >>> def log_joint(theta, x, z):  # one of two coins
@@ -313,13 +313,13 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
 
 
 def observed(batch: Batch) -> PyTree:
-    """What an E-step explains: y alone where ``Data`` has no inputs, else the rows as they came."""
+    """The data that an E-step explains: y alone where ``Data`` has no inputs, else (y, inputs)."""
     rows = batch.data
     return rows[0] if isinstance(rows, tuple) and len(rows) == 2 and rows[1] is None else rows
 
 
 def _nothing(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
-    """EM draws nothing; the block still has its leading axis."""
+    """An empty block of noise with the usual leading axis: EM draws nothing."""
     return jnp.zeros((count, 0))
 
 
@@ -339,14 +339,14 @@ def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyT
 
 
 def _alike(old: PyTree, new: PyTree) -> PyTree:
-    """Statistics, those of them that have a frame in the frame of the new ones."""
+    """The old statistics; those with a coordinate frame are expressed in the new ones' frame."""
     return jax.tree.map(
         lambda a, b: a.told_as(b) if hasattr(a, "told_as") else a, old, new, is_leaf=lambda a: hasattr(a, "told_as")
     )
 
 
 def _like(new: PyTree, old: PyTree) -> PyTree:
-    """The M-step's θ, in the types of the one before; a sentence where it is of another shape."""
+    """The M-step's θ in the dtypes of the old θ; raises ModelError if structure or shapes differ."""
     shapes = [(jax.tree.structure(t), [jnp.shape(leaf) for leaf in jax.tree.leaves(t)]) for t in (new, old)]
     if shapes[0] != shapes[1]:
         raise ModelError(
@@ -357,7 +357,7 @@ def _like(new: PyTree, old: PyTree) -> PyTree:
 
 
 def _summed(total: PyTree, term: PyTree) -> PyTree:
-    """In float64 on the host; None is nothing yet."""
+    """The sum in float64 on the host; None stands for no term yet."""
     if term is None:
         return total
     term = jax.tree.map(lambda a: np.asarray(a, np.float64), term)

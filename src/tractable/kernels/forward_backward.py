@@ -1,16 +1,16 @@
-"""Forward and backward: a chain of states that nobody sees, summed out, maximised over, or drawn.
+"""Forward–backward: a hidden Markov chain's states, summed out, maximised over, or drawn.
 
     z_1 ~ π,    z_t ~ A[z_{t−1}],    x_t has density b_t(k) where z_t = k
     α_t = p(z_t | x_1 … x_t) ∝ (α_{t−1} A) b_t,    c_t = p(x_t | x_1 … x_{t−1}),    log p(x) = Σ_t log c_t
     β_t = A (b_{t+1} β_{t+1}) / c_{t+1},    p(z_t = i | x) = α_t(i) β_t(i)
     p(z_t = i, z_{t+1} = j | x) = α_t(i) A_ij b_{t+1}(j) β_{t+1}(j) / c_{t+1}
 
-Every step is divided by its c_t and densities by the largest of their step, so that no sequence is too long. A step
-that is missing has b_t = 1: it is summed over. Arrays are (T, K) of one sequence, or (T, K, n) of several: sequences
-come last, since what is done to all of them is done side by side. Baum et al. 1970; Rabiner 1989, section III.
+Each step is divided by its c_t, and its densities by their largest, so that long sequences do not underflow. A missing
+step has b_t = 1: it is summed over. Arrays are (T, K) for one sequence, or (T, K, n) for several; sequences are the
+last axis because operations on them run side by side. Baum et al. 1970; Rabiner 1989, section III.
 
-Where there is no accelerator one step follows another: 20 ns each for five states, which products of matrices in
-parallel (Särkkä & García-Fernández 2021) do not reach on few cores. On an accelerator they take log T steps.
+On a CPU the steps run one after another, 20 ns each for five states; parallel matrix products (Särkkä &
+García-Fernández 2021) are slower on few cores. On an accelerator those products take log T steps.
 """
 
 import functools
@@ -19,13 +19,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-UNROLLED = 16  # states up to which a step's sums are written out, which is faster than a product of small matrices
-LONG = 256  # steps from which an accelerator goes through them in parallel
-ROOM = 1 << 28  # numbers that doing so may take
+UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
+LONG = 256  # steps from which an accelerator runs them in parallel
+ROOM = 1 << 28  # most numbers that running in parallel may hold
 
 
 class Passed(NamedTuple):
-    """What both passes leave behind, (T, K, …)."""
+    """The results of both passes, (T, K, …)."""
 
     filtered: jax.Array  # α
     smoothed: jax.Array  # α β, p(z_t | x)
@@ -33,8 +33,8 @@ class Passed(NamedTuple):
 
 
 def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """b over the largest of its step, (T, K, …), and the log of that, (T, …)."""
-    largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))  # by any other number the result is the same
+    """b divided by the largest of its step, (T, K, …), and the log of that largest, (T, …)."""
+    largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))  # any other scale gives the same result
     largest = jnp.where(jnp.isfinite(largest), largest, 0)
     return jnp.exp(log_b - largest[:, None]), largest
 
@@ -42,12 +42,12 @@ def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
 def forward(
     initial: jax.Array, transition: jax.Array, b: jax.Array, parallel: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """α (T, K, …) and c (T, …); from a step that cannot be both are 0.
+    """α (T, K, …) and c (T, …); both are 0 from an impossible step on.
 
     Args:
         initial: (K,) π; transition: (K, K) A, its rows sum to 1.
-        b: (T, K, …) densities, each step's times any number.
-        parallel: whether to multiply matrices in log T steps; by default as suits the device.
+        b: (T, K, …) densities, up to a factor per step.
+        parallel: whether to multiply matrices in log T steps; by default chosen by device and size.
     """
     if chosen(b, parallel):
         return _forward_in_parallel(initial, transition, b)
@@ -61,7 +61,7 @@ def forward(
 
 
 def backward(transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None) -> jax.Array:
-    """β (T, K, …), so that Σ_k α_t(k) β_t(k) = 1; b and c as of ``forward``."""
+    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``."""
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
     if chosen(b, parallel):
         return _backward_in_parallel(transition, ratio)
@@ -83,9 +83,9 @@ def passed(initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel
 
 @jax.custom_jvp
 def log_prob(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> jax.Array:
-    """log p(x), z summed out, of densities log b (T, K, …): (…), nats.
+    """log p(x) (…), nats, with z summed out, from log densities log b (T, K, …).
 
-    Its gradient is Fisher's identity, by one pass back.
+    Its gradient comes from Fisher's identity, by one backward pass.
     """
     b, largest = log_b_scaled(log_b)
     return jnp.sum(jnp.log(forward(initial, transition, b)[1]) + largest, axis=0)
@@ -105,7 +105,7 @@ def moves(transition: jax.Array, passed: Passed, counted: jax.Array) -> jax.Arra
     """Σ_t p(z_t = i, z_{t+1} = j | x) over all sequences, (K, K).
 
     Args:
-        counted: (T − 1, …) how often each move counts.
+        counted: (T − 1, …) weight of each transition.
     """
     weighed = passed.ratio[1:] * counted[:, None]
     if weighed.ndim == 2:
@@ -115,7 +115,7 @@ def moves(transition: jax.Array, passed: Passed, counted: jax.Array) -> jax.Arra
 
 
 def viterbi(initial: jax.Array, transition: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The likeliest path of states, (T, …) from 0, and log p(x, path), (…). Of equal paths the one of lower states."""
+    """The likeliest path of states, (T, …) from 0, and log p(x, path), (…). Ties go to the lower states."""
     log_a = _along(jnp.log(transition), log_b.ndim)
 
     def step(best: jax.Array, log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -138,8 +138,8 @@ def drawn_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -
         z_t ~ α_t(i) A[i, z_{t+1}] / Σ_i
 
     Args:
-        uniform: (T, …) numbers uniform on [0, 1): randomness is a value.
-        filtered: (T, K, …) α, as of ``forward``.
+        uniform: (T, …) uniform draws on [0, 1), the only randomness.
+        filtered: (T, K, …) α, from ``forward``.
     """
 
     def pick(shares: jax.Array, uniform: jax.Array) -> jax.Array:
@@ -157,7 +157,7 @@ def drawn_path(uniform: jax.Array, transition: jax.Array, filtered: jax.Array) -
 
 
 def chosen(b: jax.Array, parallel: bool | None) -> bool:
-    """Whether steps are gone through in parallel."""
+    """Whether the steps run in parallel."""
     if parallel is not None:
         return parallel
     return jax.default_backend() != "cpu" and b.shape[0] >= LONG and b.size * b.shape[1] <= ROOM
@@ -178,7 +178,7 @@ def _moved(vector: jax.Array, matrix: jax.Array) -> jax.Array:
 
 
 def _along(array: jax.Array, rank: int) -> jax.Array:
-    """The array with axes of length 1 at its end."""
+    """The array with axes of length 1 appended up to ``rank`` axes."""
     return array.reshape(array.shape + (1,) * (rank - array.ndim))
 
 
@@ -195,7 +195,7 @@ def _forward_in_parallel(initial: jax.Array, transition: jax.Array, b: jax.Array
 
 
 def _backward_in_parallel(transition: jax.Array, ratio: jax.Array) -> jax.Array:
-    """Products of A diag(b/c), from each step on to the end; their row sums are β, which b/c has scaled."""
+    """β as row sums of the products of A diag(b/c) from each step to the end; dividing by c scales β."""
     steps = _along(transition[None], ratio.ndim + 1) * ratio[1:][:, None]
     logs = jnp.zeros((len(steps), *ratio.shape[2:]), ratio.dtype)
     products, logs = jax.lax.associative_scan(
@@ -206,14 +206,14 @@ def _backward_in_parallel(transition: jax.Array, ratio: jax.Array) -> jax.Array:
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A B of every step, over its largest number."""
+    """A B of every step, divided by its largest entry."""
     both = jnp.einsum("tij...,tjk...->tik...", a, b, precision="highest")
     largest = jnp.max(both, axis=(1, 2))
     return both / jnp.where(largest > 0, largest, 1)[:, None, None]
 
 
 def _scaled(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """A B of every step over its largest number, and the log of that."""
+    """A B of every step divided by its largest entry, and the log scale."""
     both = jnp.einsum("tij...,tjk...->tik...", a[0], b[0], precision="highest")
     largest = jnp.max(both, axis=(1, 2))
     largest = jnp.where(largest > 0, largest, 1)

@@ -1,10 +1,10 @@
-"""An M-step by gradient, where none is known in closed form: generalised EM.
+"""Generalised EM: an M-step by gradient, for models without a closed-form one.
 
     Q(θ) = Σ_n w_n Σ_s r_ns log p(x_n, z_ns | θ) + log p(θ),    θ' with Q(θ') ≥ Q(θ_t)
 
-r are responsibilities of the values of z. A few steps of L-BFGS, or of an optax optimiser, from θ_t on unconstrained
-numbers; whatever lowers Q is not taken, so that the likelihood never falls. Dempster, Laird & Rubin 1977, section 2. Q
-looks at all rows at once: memory O(n m), m values of z.
+r are the responsibilities of the values of z. The M-step makes a few steps of L-BFGS, or of an optax optimiser, from
+θ_t in unconstrained coordinates; it rejects steps that lower Q, so the likelihood never falls. Dempster, Laird & Rubin
+1977, section 2. Q uses all rows at once: memory O(n m), for m values of z.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ PyTree = Any
 
 
 class CompleteData(NamedTuple):
-    """Rows with values of their z: what Q is made of."""
+    """Rows with the values of z and their responsibilities, from which Q is computed."""
 
     theta: PyTree  # θ_t
     rows: PyTree  # (n, ...)
@@ -40,13 +40,13 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
 
     def one(theta: PyTree, datum: PyTree, z: PyTree, shares: jax.Array) -> jax.Array:
         terms = jax.vmap(lambda z: log_joint(theta, datum, z))(z)
-        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # 0 · −∞ is an impossible z
+        return jnp.sum(jnp.where(shares > 0, shares * terms, 0))  # an impossible z gives 0 · −∞
 
     counted = data.weights > 0
     first = jnp.argmax(counted)
 
     def stand_in(leaf: jax.Array) -> jax.Array:
-        """A row that does not count may hold anything, and 0 times a NaN has no gradient: another takes its place."""
+        """Replaces rows of weight 0 by another row: they may hold NaN, and the gradient of 0 · NaN is NaN."""
         return jnp.where(counted.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first][None])
 
     rows = jax.tree.map(stand_in, data.rows)
@@ -59,7 +59,7 @@ def expected_log_joint(log_joint: Callable, data: CompleteData) -> Callable:
 
 
 def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
-    """Where ``steps`` of L-BFGS get from ``start`` (d,), never lower than it."""
+    """The point that ``steps`` of L-BFGS reach from ``start`` (d,), or ``start`` if that is higher."""
     optimizer = optax.lbfgs()
 
     def downhill(position: jax.Array) -> jax.Array:
@@ -74,15 +74,15 @@ def climbed(value: Callable, start: jax.Array, steps: int) -> jax.Array:
         return (optax.apply_updates(position, updates), state), None
 
     (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
-    better = value(end) >= value(start)  # false of NaN
+    better = value(end) >= value(start)  # False for NaN
     return tree.where(better, end, start)
 
 
 def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.GradientTransformation) -> jax.Array:
-    """Where ``steps`` of an optax optimiser get from ``start`` (d,), none of them downwards.
+    """The point that ``steps`` of an optax optimiser reach from ``start`` (d,), without a step downwards.
 
-    A step that would lower the value, or leave the numbers, is not taken, and those after it are half as long; each
-    that is taken doubles that again, up to the optimiser's own length. It remembers what it saw all the same.
+    A step that would lower the value, or make it NaN, is rejected and halves the following steps; each accepted step
+    doubles them again, up to the optimiser's own length. The optimiser's state is updated in either case.
     """
     transformation = optax.with_extra_args_support(optimizer)
 
@@ -97,7 +97,7 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
         updates, state = transformation.update(gradient, state, position, value=depth, grad=gradient, value_fn=downhill)
         further = position + (share * updates).astype(position.dtype)
         there = (further, *slope(further))
-        fine = there[1] <= depth  # false of NaN
+        fine = there[1] <= depth  # False for NaN
         return (tree.where(fine, there, here), state, jnp.where(fine, jnp.minimum(2 * share, 1), share / 2)), None
 
     begun = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
@@ -105,7 +105,7 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
 
 
 def fingerprint(optimizer: optax.GradientTransformation) -> str:
-    """SHA-256 of an optimiser's update as JAX sees it, constants included: a file cannot hold its functions."""
+    """SHA-256 of an optimiser's update as JAX traces it, constants included: a file cannot hold its functions."""
     transformation, position = optax.with_extra_args_support(optimizer), jnp.zeros(2)
 
     def update(gradient: jax.Array, state: PyTree) -> tuple:
@@ -117,7 +117,7 @@ def fingerprint(optimizer: optax.GradientTransformation) -> str:
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:
-    """``(theta, batch) -> Expected`` whose statistics are ``CompleteData``; for z of few values, (m, ...)."""
+    """An E-step ``(theta, batch) -> Expected`` with ``CompleteData`` as statistics, for a z of few values (m, ...)."""
 
     def e_step(theta: PyTree, batch: Batch) -> Expected:
         rows = observed(batch)
@@ -137,13 +137,13 @@ def gradient_m_step(
     steps: int = 10,
     optimizer: str | optax.GradientTransformation = "lbfgs",
 ) -> Callable:
-    """``statistics -> theta``, an M-step for ``em``, which begins anew every time.
+    """An M-step ``statistics -> theta`` for ``em``; it resets the optimiser at every call.
 
     Args:
-        q_of: ``statistics -> (theta -> Q)``, of statistics with the ``theta`` to begin from.
+        q_of: ``statistics -> (theta -> Q)``; the statistics hold the starting ``theta``.
         log_prior: ``theta -> ()`` or None.
-        constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
-        steps: of the optimiser.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
+        steps: the optimiser's, per M-step.
         optimizer: "lbfgs", or an optax optimiser.
     """
 

@@ -1,6 +1,6 @@
 """Estimators of ∇ log posterior from a minibatch: ``(position, batch) -> gradient``, all unbiased.
 
-A stochastic-gradient kernel takes one as an argument; a new estimator is never a new sampler.
+A stochastic-gradient kernel takes an estimator as an argument, so a new estimator needs no new sampler.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Estimator = Callable[[PyTree, Batch], PyTree]
 
 
 def needed(batch: Batch | None) -> Batch:
-    """The batch, or a sentence where there is none: of no rows a log posterior is the prior's."""
+    """The batch; raises DataError without one, since a log posterior without rows is the prior."""
     if batch is None:
         raise DataError(
             "A stochastic-gradient kernel expects a batch at every step, and got None: it would sample the prior. Give "
@@ -33,12 +33,12 @@ def minibatch(log_posterior: Callable) -> Estimator:
 def control_variates(log_posterior: Callable, anchor: PyTree, anchor_gradient: PyTree) -> Estimator:
     """g(θ) = ĝ(θ) − ĝ(θ̂) + ∇ log p(θ̂|D), with ĝ the minibatch gradient and θ̂ an anchor near the mode.
 
-    Its variance shrinks with |θ − θ̂|², to 0 for every θ where the log likelihoods share one quadratic term.
+    Its variance shrinks with |θ − θ̂|²; it is 0 for every θ if the log likelihoods share one quadratic term.
     Baker, Fearnhead, Fox & Nemeth 2019, eq. 7.
 
     Args:
         anchor: θ̂.
-        anchor_gradient: the gradient of the full log posterior there (not 0 unless θ̂ is the exact mode).
+        anchor_gradient: the gradient of the full log posterior at θ̂ (0 only if θ̂ is the exact mode).
     """
     gradient = jax.grad(log_posterior)
 

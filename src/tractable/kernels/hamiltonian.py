@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo and the No-U-Turn sampler, by BlackJAX, behind the kernel contract.
+"""Hamiltonian Monte Carlo and the No-U-Turn sampler: BlackJAX's, behind the kernel interface.
 
 Target: exactly π. Duane et al. 1987, Neal 2011; Hoffman & Gelman 2014. The first choice wherever full
 gradients are affordable. The only file that imports BlackJAX.
@@ -16,11 +16,11 @@ PyTree = Any
 
 
 class Info(NamedTuple):
-    """What one trajectory tells."""
+    """The trace of one trajectory."""
 
     acceptance: jax.Array  # () mean over the trajectory
     divergent: jax.Array  # () 1 where the energy error passed 1000
-    energy: jax.Array  # () of the state accepted
+    energy: jax.Array  # () of the new state
     gradients: jax.Array  # () leapfrog steps taken
     saturated: jax.Array  # () 1 where the tree reached its largest depth
 
@@ -37,7 +37,7 @@ def hmc(
         inverse_mass: (d,) or (d, d); ideally the posterior covariance.
         leapfrogs: steps in a trajectory, ≥ 1.
         jitter: in [0, 1); every trajectory's step size is uniform within this share of ``step_size``. A trajectory of
-            one length comes back to where it began on a target whose period it is (Neal 2011, section 3.2).
+            fixed length returns to its start on a target with that period (Neal 2011, section 3.2).
     """
     import blackjax
 
@@ -63,7 +63,7 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
         log_density: ``position -> ()``.
         step_size: of the leapfrog, > 0.
         inverse_mass: (d,) or (d, d).
-        max_depth: doublings of the trajectory at most: 2^max_depth − 1 gradients a draw.
+        max_depth: most doublings of the trajectory: at most 2^max_depth − 1 gradients per draw.
     """
     import blackjax
 

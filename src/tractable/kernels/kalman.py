@@ -1,17 +1,17 @@
-"""Kalman's filter and smoother: a normal state that nobody sees, integrated out, or drawn.
+"""Kalman filter and smoother: a hidden normal state, integrated out or drawn.
 
     z_1 ~ N(m, P),    z_t ~ N(A z_{t−1} + b_t, Q),    x_t ~ N(C z_t, diag r)
-    one number at a time:  v = x_i − c_i m,  s = c_i P c_iᵀ + r_i,  k = P c_iᵀ / s,  m ← m + k v,
+    entry by entry:        v = x_i − c_i m,  s = c_i P c_iᵀ + r_i,  k = P c_iᵀ / s,  m ← m + k v,
                            P ← (I − k c_i) P (I − k c_i)ᵀ + r_i k kᵀ,  log p(x) = Σ log N(v; 0, s)
     back:                  ρ ← c_iᵀ v / s + Lᵀ ρ,  N ← c_iᵀ c_i / s + Lᵀ N L,  L = I − k c_i;  over a step  Aᵀ ρ, Aᵀ N A
     E[z_t | x] = m_t + P_t ρ_t,    Cov[z_t | x] = P_t − P_t N_t P_t,    Cov[z_{t−1}, z_t | x] = F_{t−1} Aᵀ (I − N_t P_t)
 
-m_t, P_t are those before step t is seen and F_t the covariance after it. A number that is missing, NaN, is passed over:
-it is integrated out. Nothing is inverted, so Q may be singular (a trend without noise of its own). Noise that is
-correlated is whitened first. Koopman & Durbin 2000; Durbin & Koopman 2012, sections 4.4, 4.5 and 6.4.
+m_t and P_t are mean and covariance before x_t is seen, F_t the covariance after. A missing entry, NaN, is skipped, and
+so integrated out. No matrix is inverted, so Q may be singular (a trend without noise of its own). Correlated noise is
+whitened first. Koopman & Durbin 2000; Durbin & Koopman 2012, sections 4.4, 4.5 and 6.4.
 
-Where there is no accelerator one step follows another; on one, long sequences go in log T steps (Särkkä &
-García-Fernández 2021).
+On a CPU the steps run one after another; on an accelerator long sequences take log T steps (Särkkä & García-Fernández
+2021).
 """
 
 from typing import NamedTuple
@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from tractable.tools.small import inverse_root
 
 LOG_2PI = 1.8378770664093453
-LONG = 256  # steps from which an accelerator goes through them in parallel
-UNROLLED = 8  # numbers of a step up to which the loop over them is written out
+LONG = 256  # steps from which an accelerator runs them in parallel
+UNROLLED = 8  # entries per step up to which the loop over them is unrolled
 
 
 class System(NamedTuple):
@@ -38,11 +38,11 @@ class System(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """What the pass forward leaves behind, of one sequence."""
+    """The results of the forward pass over one sequence."""
 
     ahead: jax.Array  # (T, d) m_t, before step t is seen
     ahead_covariance: jax.Array  # (T, d, d) P_t
-    mean: jax.Array  # (T, d) after it
+    mean: jax.Array  # (T, d) after step t is seen
     covariance: jax.Array  # (T, d, d) F_t
     log_prob: jax.Array  # (T,) log p(x_t | x_1 … x_{t−1})
 
@@ -56,7 +56,7 @@ class Smoothed(NamedTuple):
 
 
 class _Gains(NamedTuple):
-    """Of every number of every step; 0 of one that is missing."""
+    """Gains of every entry of every step; 0 for missing entries."""
 
     gain: jax.Array  # (T, p, d) k
     surprise: jax.Array  # (T, p) v / s
@@ -64,10 +64,10 @@ class _Gains(NamedTuple):
 
 
 def filtered(system: System, x: jax.Array, drift: jax.Array, parallel: bool | None = None) -> Filtered:
-    """The pass forward over one sequence x (T, p), of drifts b (T, d), whose first is not looked at.
+    """The forward pass over one sequence x (T, p) with drifts b (T, d); the first drift is unused.
 
     Args:
-        parallel: whether to go through steps in log T time; by default as suits the device.
+        parallel: whether to run in log T steps; by default chosen by device and length.
     """
     if _chosen(x, parallel):
         return _filtered_in_parallel(system, x, drift)
@@ -86,17 +86,17 @@ def smoothed(
 
 
 def log_prob(system: System, x: jax.Array, drift: jax.Array) -> jax.Array:
-    """log p(x), states integrated out, (), nats; its gradient is autodiff's, by one pass back."""
+    """log p(x), (), nats, with the states integrated out; its gradient is autodiff's, by one backward pass."""
     return jnp.sum(filtered(system, x, drift).log_prob)
 
 
 def simulated(
     key: jax.Array, system: System, drift: jax.Array, roots: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """States (T, d) and numbers (T, p) of one sequence as long as its drifts.
+    """Simulated states (T, d) and observations (T, p) of one sequence, as long as its drifts.
 
     Args:
-        roots: of the covariances of z_1 and of the state's noise, (d, d), R Rᵀ = Q.
+        roots: roots (d, d) of the covariances of z_1 and of the state noise, R Rᵀ = Q.
     """
     key_z, key_x = jax.random.split(key)
     steps, d = drift.shape
@@ -117,9 +117,9 @@ def simulated(
 def drawn(
     key: jax.Array, system: System, x: jax.Array, drift: jax.Array, roots: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
-    """States from p(z | x), (T, d): a made system's, moved by what x says of the difference; Durbin & Koopman 2002.
+    """A draw of the states from p(z | x), (T, d): a simulated path plus a correction (Durbin & Koopman 2002).
 
-    z̃, x̃ ~ p(z, x),    z = z̃ + E[z | x − x̃], of a system that begins at 0 and does not drift
+    z̃, x̃ ~ p(z, x),    z = z̃ + E[z | x − x̃], the mean for a system of starting mean 0 and no drift
     """
     z, made = simulated(key, system, drift, roots)
     centred = system._replace(mean=jnp.zeros_like(system.mean))
@@ -150,7 +150,7 @@ def _forward(system: System, x: jax.Array, drift: jax.Array) -> tuple[Filtered, 
         found = Filtered(ahead, ahead_covariance, mean, covariance, jnp.sum(logs))
         return _moved(system, mean, covariance, drift), (found, _Gains(*gains))
 
-    later = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # what is added on the way to the next step
+    later = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])  # the drift added on the way to the next step
     return jax.lax.scan(step, (system.mean, system.covariance), (x, later))[1]
 
 
@@ -185,7 +185,7 @@ def _backward(system: System, found: Filtered, gains: _Gains) -> Smoothed:
 
 
 def _moved(system: System, mean: jax.Array, covariance: jax.Array, drift: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and covariance one step on."""
+    """Mean and covariance one step later."""
     a = system.transition
     spread = jnp.matmul(jnp.matmul(a, covariance, precision="highest"), a.T, precision="highest")
     return _times(a, mean) + drift, _symmetric(spread + system.state_noise)
@@ -207,7 +207,7 @@ def _symmetric(matrices: jax.Array) -> jax.Array:
     return 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
 
 
-# In parallel: what a stretch of steps says of the state at its end, given that at its beginning, and of that one.
+# In parallel: a stretch of steps gives its last state's law given the state before it, and that state's likelihood.
 
 
 class _Stretch(NamedTuple):
@@ -260,7 +260,7 @@ def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Fil
 
 
 def _joined(one: _Stretch, two: _Stretch) -> _Stretch:
-    """Two stretches, one after the other."""
+    """Two consecutive stretches as one."""
     unit = jnp.eye(one.a.shape[-1], dtype=one.a.dtype)
     across = jnp.linalg.solve((unit + jnp.matmul(one.c, two.j, precision="highest")).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
     back = jnp.linalg.solve((unit + jnp.matmul(two.j, one.c, precision="highest")).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
@@ -274,7 +274,7 @@ def _joined(one: _Stretch, two: _Stretch) -> _Stretch:
 
 
 def _smoothed_in_parallel(system: System, found: Filtered) -> Smoothed:
-    """Of z_t given z_{t+1}: N(G z_{t+1} + g, L), chained from the end."""
+    """Smoothing by the laws of z_t given z_{t+1}, N(G z_{t+1} + g, L), combined from the end."""
 
     def one(mean: jax.Array, covariance: jax.Array, ahead: jax.Array, spread: jax.Array) -> tuple:
         root = inverse_root(spread)

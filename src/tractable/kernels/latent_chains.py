@@ -1,7 +1,7 @@
-"""Markov chains of z given every x, which go on from E-step to E-step.
+"""Markov chains of z given each x, continued from E-step to E-step.
 
-Every datum has several of its own. Only where they are is kept, and whatever depends on θ (log densities, gradients) is
-computed anew.
+Every datum has several chains. Only their positions are kept; what depends on θ (log densities, gradients) is
+recomputed.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from tractable.kernels.mala import mala
 from tractable.kernels.random_walk import random_walk
 
 PyTree = Any
-# Acceptance, of z of one number and of more. MALA's 0.574 is a step of 3.4 variances in one dimension; from 4 on a
-# chain in a tail overshoots for ever, and a datum's own scale is known to some 25 %.
+# Target acceptance rates, for z in one dimension and in more. In one dimension MALA's 0.574 means ε of 3.4 variances;
+# from 4 on a chain in a tail overshoots for ever, and a datum's own scale is only known to some 25 %.
 AIMED = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
 LEAPFROGS = 5
-DEPTH = 6  # of NUTS's trees, at most
-TRIED = 32  # places of which a chain begins at one
-SHAPE, STEP = 1, 2  # what a warm-up tunes: the moves' proportions too, or ε alone
+DEPTH = 6  # largest depth of NUTS's trees
+TRIED = 32  # draws from which a chain's starting point is chosen
+SHAPE, STEP = 1, 2  # what a warm-up tunes: ε and the scales of the moves, or ε alone
 FORGETTING = 0.6  # κ of the Robbins–Monro steps t^−κ in log ε
 
 
 class Setting(NamedTuple):
-    """Which chains they are."""
+    """The settings of the chains."""
 
     kernel: str | Callable
     latent: Callable
@@ -42,18 +42,18 @@ class Setting(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Chains on their way through one E-step."""
+    """The state of the chains within one E-step."""
 
     states: Any  # the kernel's, (n, C, ...)
     log_step: jax.Array  # () log ε
     z: PyTree  # (room, n, C, ...) draws so far
     rates: jax.Array  # () Σ_t acceptance
-    first: jax.Array  # (n, C, k) Σ_t u, about where the chains' middle was
-    second: jax.Array  # (n, C, k) likewise of squares
+    first: jax.Array  # (n, C, k) Σ_t u, minus the chains' mean at the start
+    second: jax.Array  # (n, C, k) the same for squares
 
 
 def made(kernel: str | Callable, log_density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
-    """The kernel of a name for one datum's z, (k,), or the caller's own ``kernel(log_density)``."""
+    """The named kernel for one datum's z, (k,), or the caller's own ``kernel(log_density)``."""
     if callable(kernel):
         return kernel(log_density)
     if kernel == "mala":
@@ -66,19 +66,19 @@ def made(kernel: str | Callable, log_density: Callable, step: jax.Array, scale: 
 
 
 def by_chains(kernel: str | Callable, latent: Callable, log_joint: Callable, chains: int) -> Sampler:
-    """Draws by Markov chains that go on from E-step to E-step.
+    """A sampler by Markov chains that continue from E-step to E-step.
 
     Args:
         kernel: "mala", "random-walk", "hmc", "nuts", or ``log_density -> Kernel`` on flat unconstrained z.
         latent, log_joint: as for ``latent_space``.
-        chains: C ≥ 2 a datum.
+        chains: C ≥ 2 chains per datum.
     """
     setting = Setting(kernel, latent, log_joint, chains)
     return Sampler(partial(begin, setting), partial(room, setting), partial(draw, setting), exact=False)
 
 
 def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
-    """Chains at one of several draws of p(z | θ), by its likelihood: one begun in a tail may never leave it."""
+    """Chains started at one of several draws of p(z | θ), picked by likelihood: a chain may never leave a tail."""
     space, count = setting.space(theta, rows), count_of(rows)
 
     def one(datum: PyTree, key: jax.Array) -> jax.Array:
@@ -97,7 +97,7 @@ def begin(setting: Setting, key: jax.Array, theta: PyTree, rows: PyTree) -> Chai
 
 
 def room(setting: Setting, theta: PyTree, rows: PyTree, most: int) -> Draws:
-    """No draws yet, and room for ``most``."""
+    """An empty buffer with room for ``most`` draws."""
     space = setting.space(theta, rows)
     shape = jax.eval_shape(lambda: begin(setting, jax.random.key(0), theta, rows).position)
     z = jax.eval_shape(each(lambda datum, u: space.constrain(theta, datum, u)), rows, shape)
@@ -108,7 +108,7 @@ def draw(
     setting: Setting, key: jax.Array, theta: PyTree, now: Chains, rows: PyTree, draws: Draws, count: jax.Array | int,
     burn: jax.Array | int, tune: jax.Array | int,
 ) -> tuple[Chains, Draws, DrawInfo]:  # fmt: skip
-    """``count`` more draws of every chain, as ``Sampler`` says."""
+    """``count`` more draws of every chain, as in ``Sampler``."""
     space, places, dtype = setting.space(theta, rows), (rows, now.scale), now.position.dtype
     origin = jnp.mean(now.position, axis=1, keepdims=True)  # (n, 1, k)
 
@@ -117,7 +117,7 @@ def draw(
         return made(setting.kernel, lambda u: space.log_density(theta, datum, u), jnp.exp(log_step), scale)
 
     def begun(at: tuple, u: jax.Array) -> Any:
-        # Positions go on; the log density and its gradient are those of this θ.
+        # Positions continue; the log density and its gradient are computed at this θ.
         return of(at, now.log_step).init(key, u)
 
     def step(t: jax.Array, run: Run) -> Run:
@@ -130,7 +130,7 @@ def draw(
 
         states, acceptance = each(move)(places, (keys, run.states))
         rate = jnp.mean(acceptance)
-        # At a new θ a step that was right may be many times too long: chains would stand still, and θ with them.
+        # At a new θ the old ε may be many times too large: chains would stand still, and θ with them.
         free = (tune > 0) | (t < burn)
         log_step = jnp.where(free, adapted(setting, space, run.log_step, t + 1.0, rate), run.log_step)
         values = each(lambda datum, u: space.constrain(theta, datum, u))(rows, states.position)
@@ -151,16 +151,16 @@ def draw(
 
 
 def adapted(setting: Setting, space: LatentSpace, log_step: jax.Array, time: jax.Array, rate: jax.Array) -> jax.Array:
-    """log ε after a Robbins–Monro step towards the aim; a kernel of the caller's own has no ε."""
+    """log ε after a Robbins–Monro step towards the target acceptance; the caller's own kernel has no ε."""
     if callable(setting.kernel):
         return log_step
     return log_step + time**-FORGETTING * (rate - AIMED[setting.kernel][space.size > 1])
 
 
 def proportions(run: Run, count: jax.Array | int) -> jax.Array:
-    """sds of z over ``count`` steps, their geometric mean 1, for ε has the size: (n, k).
+    """sds of z over ``count`` steps, (n, k), scaled to a geometric mean of 1, since ε carries the size.
 
-    Over the chains of a datum: within one, a direction in which steps are yet too short would seem narrow.
+    They pool the chains of a datum: within one chain, a direction in which steps are too short would seem narrow.
     """
     first, second = (jnp.mean(total, axis=1) / jnp.maximum(count, 1) for total in (run.first, run.second))
     variance = second - jnp.square(first)

@@ -1,7 +1,7 @@
-"""Draws of z given every x: their buffer, sums over them, and samplers whose draws are independent.
+"""Draws of z given each x: their buffer, sums over them, and samplers of independent draws.
 
-Draws fill a buffer as far as they go, and sums over them are loops of that length: memory is O(n S) of the largest S,
-and no S compiles anything anew.
+The buffer has room for the largest S, memory O(n S). Sums loop over the draws made so far, so that a new S compiles
+nothing.
 """
 
 from collections.abc import Callable
@@ -17,38 +17,38 @@ PyTree = Any
 
 
 class Chains(NamedTuple):
-    """What an E-step hands on to the next."""
+    """The state that one E-step passes to the next."""
 
-    position: Any  # (n, C, k) z as reals; nothing where draws are exact
-    log_step: jax.Array  # () log ε, one for all data, frozen within an E-step
+    position: Any  # (n, C, k) unconstrained z; () where draws are exact
+    log_step: jax.Array  # () log ε, one for all data, fixed within an E-step
     scale: jax.Array  # (n, k) sds of the moves, whose geometric mean is 1
     time: jax.Array  # () E-steps since the warm-up
 
 
 class Draws(NamedTuple):
-    """z given every x, as far as drawn."""
+    """The draws of z given each x so far."""
 
     z: PyTree  # (room, n, C, ...)
     length: jax.Array  # () L ≤ room; S = C L
 
 
 class DrawInfo(NamedTuple):
-    """How drawing went."""
+    """Figures of the drawing."""
 
-    acceptance: jax.Array  # () mean; of rejection the share accepted, 1 where nothing is refused
+    acceptance: jax.Array  # () mean; for rejection the share accepted; 1 for draws that need no acceptance
     excess: jax.Array  # (n,) largest log p(x|z,θ) − log M seen; −∞ without a bound
-    gave_up: jax.Array  # (n,) 1 where draws were given up
+    gave_up: jax.Array  # (n,) 1 where a draw was given up
 
 
 class Sampler(NamedTuple):
-    """How z is drawn given every x.
+    """A sampler of z given each x.
 
     Attributes:
         begin: ``(key, theta, rows) -> Chains``.
         room: ``(theta, rows, most) -> Draws`` of length 0 with room for ``most``.
         draw: ``(key, theta, chains, rows, draws, count, burn, tune) -> (Chains, Draws, DrawInfo)``: ``count`` more
-            draws of every chain, after ``burn`` steps that are thrown away. Where ``tune`` is not 0 no draw is added,
-            and ε moves at every step. All three may be traced.
+            draws of every chain, after ``burn`` discarded steps. If ``tune`` is not 0, no draw is added and ε adapts
+            at every step. All three may be traced.
         exact: whether draws are independent.
     """
 
@@ -66,8 +66,8 @@ def by_rejection(
     Args:
         latent: as for ``latent_space``.
         log_likelihood: ``(theta, datum, z) -> ()``, log p(x | z, θ).
-        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); one that is exceeded shows in
-            ``DrawInfo.excess``.
+        bound: ``(theta, datum) -> ()``, log M ≥ sup_z log p(x | z, θ); ``DrawInfo.excess`` is
+            above 0 if a draw exceeds it.
         chains: C, draws made side by side.
         limit: proposals after which a draw is given up.
     """
@@ -94,11 +94,11 @@ def by_rejection(
 
 
 def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sampler:
-    """Independent draws of a z of few values.
+    """Independent draws of a z that takes few values.
 
     Args:
         responsibilities: ``(theta, rows) -> (n, m)``.
-        values: (m, ...) those of z.
+        values: (m, ...) the values of z.
         chains: C, draws made side by side.
     """
 
@@ -112,7 +112,7 @@ def by_values(responsibilities: Callable, values: PyTree, chains: int) -> Sample
 
 
 def _exact(fresh: Callable) -> Sampler:
-    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` makes one of every chain."""
+    """A sampler of independent draws; ``fresh(key, theta, rows) -> (z, DrawInfo)`` draws once per chain."""
 
     def begin(key: jax.Array, theta: PyTree, rows: PyTree) -> Chains:
         zero = jnp.zeros((), dtype_of(theta))
@@ -147,12 +147,12 @@ def _exact(fresh: Callable) -> Sampler:
 
 
 def each(function: Callable) -> Callable:
-    """``(rows, z) -> function(datum, z)`` of one draw of every chain of every datum, z leading with (n, C)."""
+    """``function(datum, z)`` mapped over data and chains: ``(rows, z) -> (n, C, ...)``, z leading with (n, C)."""
     return jax.vmap(lambda datum, z: jax.vmap(lambda z: function(datum, z))(z))
 
 
 def summed(function: Callable, draws: Draws) -> PyTree:
-    """Σ_l function(z_l) over the draws there are."""
+    """Σ_l function(z_l) over the draws so far."""
 
     def at(index: jax.Array | int) -> PyTree:
         return function(jax.tree.map(lambda a: a[index], draws.z))
@@ -162,13 +162,13 @@ def summed(function: Callable, draws: Draws) -> PyTree:
 
 
 def weighed(weights: jax.Array, terms: jax.Array) -> jax.Array:
-    """Σ_n w_n t_n; what has no weight does not count, whatever it is."""
+    """Σ_n w_n t_n; terms of weight 0 do not count, even if NaN."""
     spread = jnp.expand_dims(weights, tuple(range(1, terms.ndim)))
     return jnp.sum(jnp.where(spread > 0, spread * terms, 0), axis=0)
 
 
 def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: jax.Array | int) -> PyTree:
-    """The buffer with values at an index, where they are kept."""
+    """The buffer with ``values`` written at ``index`` if ``kept``."""
 
     def write(a: jax.Array, v: jax.Array) -> jax.Array:
         at = jnp.clip(index, 0, a.shape[0] - 1)

@@ -1,4 +1,4 @@
-"""The z of one datum as flat unconstrained reals, on which chains move."""
+"""The z of one datum as flat unconstrained reals, the space that chains move in."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,15 +25,15 @@ class LatentSpace(NamedTuple):
 
 
 def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: PyTree) -> LatentSpace:
-    """z as reals: bijections from its distributions' supports, with their log-determinants.
+    """z as reals: bijections to its distributions' supports, with their log-determinants.
 
     Args:
         latent: ``(theta, datum) -> `` z's distribution, or a pytree of them.
         log_joint: ``(theta, datum, z) -> ()``, log p(x, z | θ).
-        theta, datum: examples; only shapes are looked at.
+        theta, datum: examples; only their shapes matter.
 
     Raises:
-        ModelError: a z that is discrete; a log joint that is not one number.
+        ModelError: z is discrete, or the log joint is not a scalar.
     """
 
     def sampled(key: jax.Array, theta: PyTree, datum: PyTree) -> PyTree:
@@ -78,7 +78,7 @@ def latent_space(latent: Callable, log_joint: Callable, theta: PyTree, datum: Py
 
 
 def _parts(distributions: PyTree) -> tuple[list, list, Any]:
-    """z's distributions, the bijections to their supports, and how they hang together."""
+    """z's distributions, the bijections to their supports, and the tree structure."""
     leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
     for leaf in leaves:
         if leaf.support.is_discrete:

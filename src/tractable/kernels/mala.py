@@ -3,7 +3,7 @@
     θ' = θ + (ε/2) P ∇log π(θ) + √ε L z,   z ~ N(0, I),   P = L Lᵀ
 
 Target: exactly π for every ε. Roberts & Tweedie 1996; ε is Welling and Teh's, 2 × BlackJAX's step size.
-Best acceptance 0.574 (Roberts & Rosenthal 1998). Without a preconditioner the worst-scaled direction sets ε.
+Optimal acceptance rate 0.574 (Roberts & Rosenthal 1998). Without preconditioner the worst-scaled direction limits ε.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def mala(log_density: Callable, step_size: float | jax.Array, scale: PyTree = 1.
     """The MALA kernel.
 
     Args:
-        log_density: ``position -> ()``, or its summands.
+        log_density: ``position -> ()``, or its terms (m,).
         step_size: ε > 0.
         scale: L: a number, a pytree like the position, or a lower-triangular (d, d) matrix for flat positions.
     """
@@ -47,8 +47,8 @@ def langevin(step_size: float | jax.Array, scale: PyTree = 1.0) -> Proposal:
         return jax.tree.map(lambda x, s: x + s, here.position, scaling.multiply(scale, whitened))
 
     def log_ratio(noise: PyTree, here: Point, there: Point) -> jax.Array:
-        # The way back needs the noise −(z + drift here + drift there): no difference of positions, whose
-        # digits a small step would lose.
+        # The way back needs the noise −(z + drift here + drift there). A difference of positions would lose digits
+        # where the step is small.
         back = jax.tree.map(lambda z, a, b: z + a + b, noise, drift(here.gradient), drift(there.gradient))
         return 0.5 * (tree.dot(noise, noise) - tree.dot(back, back))
 

@@ -2,9 +2,9 @@
 
     log α(θ, θ') = min(0, log π(θ') − log π(θ) + log q(θ|θ') − log q(θ'|θ))
 
-Target: exactly π, whatever the proposal, as long as it can reach everywhere.
-Metropolis et al. 1953; Hastings 1970. Not for minibatches: a noisy ratio is a wrong one, so the kernel
-takes a log density of the position alone.
+Target: exactly π for every proposal that can reach the whole space. Metropolis et al. 1953; Hastings 1970.
+Not for minibatches: a noisy ratio gives the wrong target, so the kernel takes a log density of the position
+alone.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,21 @@ PyTree = Any
 
 
 class Point(NamedTuple):
-    """A position with what is known there."""
+    """A position with its log density and gradient."""
 
     position: PyTree
-    terms: jax.Array  # () log density, or (m,) summands of it
+    terms: jax.Array  # () log density, or (m,) terms that sum to it
     gradient: PyTree  # like position; () where the proposal does not need it
 
 
 class Proposal(NamedTuple):
-    """How to propose: ``move(noise, here) -> position``, with its density where it is not symmetric.
+    """A proposal ``move(noise, here) -> position``, with its density if it is not symmetric.
 
     Attributes:
-        draw: ``(key, count, position) -> noise``, a leading axis of length ``count``.
+        draw: ``(key, count, position) -> noise``, with a leading axis of length ``count``.
         move: ``(noise, here: Point) -> position``.
         log_ratio: ``(noise, here, there) -> log q(here|there) − log q(there|here)``; None if symmetric.
-        log_prob: ``(there, here) -> log q(there|here)`` up to a constant; for a reader and for the laws.
+        log_prob: ``(there, here) -> log q(there|here)`` up to a constant; for readers and tests.
         gradient: whether ``move`` reads ``here.gradient``.
     """
 
@@ -47,11 +47,11 @@ class Proposal(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one proposal tells, accepted or not."""
+    """The trace of one proposal, accepted or not."""
 
     acceptance: jax.Array  # () min(1, ratio)
     accepted: jax.Array  # () 0 or 1
-    not_a_number: jax.Array  # () 1 where the log density of the proposal was NaN: counted as −inf
+    not_a_number: jax.Array  # () 1 where the proposal's log density was NaN: taken as −∞
     log_density: jax.Array  # () of the state returned
 
 
@@ -59,9 +59,9 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
     """The Metropolis–Hastings kernel of a proposal.
 
     Args:
-        log_density: ``position -> ()`` or ``position -> (m,)``, summands whose sum is the log density. The
-            ratio is formed from their differences, which keeps its digits in float32 where the sum is large.
-        proposal: a Proposal; ``asymmetric`` makes one from a density of one's own.
+        log_density: ``position -> ()``, or ``position -> (m,)``, terms that sum to the log density. The log ratio is
+            the sum of their differences, which keeps its digits in float32 where the log density is large.
+        proposal: a Proposal; ``asymmetric`` makes one from your own density.
     """
 
     def point(position: PyTree) -> Point:
@@ -111,7 +111,7 @@ def log_accept_ratio(proposal: Proposal, noise: PyTree, here: Point, there: Poin
 
 
 def asymmetric(draw: Callable, move: Callable, log_prob: Callable, *, gradient: bool = False) -> Proposal:
-    """A proposal of the user's own.
+    """A proposal from the user's own functions.
 
     Args:
         draw: ``(key, count, position) -> noise``.

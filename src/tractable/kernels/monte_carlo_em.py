@@ -1,14 +1,14 @@
-"""Monte-Carlo EM: an E-step by draws of z, where it can be neither summed nor integrated out.
+"""Monte-Carlo EM: an E-step by draws of z, where z can be neither summed nor integrated out.
 
     E:  z_n1 … z_nS ~ p(z | x_n, θ),  exactly or by chains       M:  θ' = argmax Q̂ (+ log p)
     Q̂(θ') = Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ')              gain = Q̂(θ') − Q̂(θ),  its standard error σ̂
 
-Target: a stationary point of Σ_n w_n log p(x_n | θ), as S grows. With S fixed θ moves about that point for ever, and no
-step is promised to go up. Wei & Tanner 1990; the gain and its error decide when S grows and when to stop: Caffo, Jank &
-Jones 2005. Standard errors from the draws: Louis 1982.
+Target: a stationary point of Σ_n w_n log p(x_n | θ), as S grows. With S fixed θ wanders about that point for ever, and
+a step may go down. Wei & Tanner 1990; the gain and its error decide when S grows and when to stop: Caffo, Jank & Jones
+2005. Standard errors from the draws: Louis 1982.
 
-Here the M-step and its gain; ``latent_draws`` and ``latent_chains`` draw z. Every datum has several chains of its own,
-independent given θ, so the spread of their means is σ̂, whatever the correlation within.
+This file holds the M-step and its gain; ``latent_draws`` and ``latent_chains`` draw z. Every datum has several chains,
+independent given θ, so the spread of their means gives σ̂, whatever the correlation within a chain.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ KERNELS = ("mala", "random-walk", "hmc", "nuts", "rejection")
 
 
 class Improved(NamedTuple):
-    """An M-step, and what it gains."""
+    """The result of an M-step, and its gain."""
 
     theta: PyTree
     gain: jax.Array  # () Q̂(θ') − Q̂(θ) (+ log p(θ') − log p(θ)), nats
@@ -52,7 +52,7 @@ class Improved(NamedTuple):
 
 
 class Information(NamedTuple):
-    """What draws say of the curvature at φ, in the coordinates φ."""
+    """The draws' estimates of the curvature at φ, in the coordinates φ."""
 
     complete: jax.Array  # (d, d) E[−∂² log p(x, z)] − ∂² log p(θ), summed over data
     missing: jax.Array  # (d, d) Cov[∂ log p(x, z)]: observed = complete − missing
@@ -74,12 +74,12 @@ def drawn_statistics(statistics: Callable, rows: PyTree, weights: jax.Array, dra
 def drawn_m_step(
     log_joint: Callable, log_prior: Callable | None, constrain: Callable, unconstrain: Callable, steps: int = 10
 ) -> Callable:
-    """``(theta, rows, weights, draws) -> theta'``: ``steps`` of L-BFGS up Q̂ + log p(θ), never lower than its start.
+    """An M-step ``(theta, rows, weights, draws) -> theta'``: ``steps`` of L-BFGS up Q̂ + log p(θ), never downwards.
 
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
         log_prior: ``theta -> ()`` or None.
-        constrain: flat unconstrained numbers (d,) to θ; ``unconstrain`` is its inverse. The density climbed is of θ.
+        constrain: maps flat unconstrained values (d,) to θ; ``unconstrain`` is its inverse. The density is that of θ.
     """
 
     def m_step(theta: PyTree, rows: PyTree, weights: jax.Array, draws: Draws) -> PyTree:
@@ -98,7 +98,7 @@ def expected_log_joint(
 ) -> Callable:
     """``φ -> Σ_n w_n (1/S) Σ_s log p(x_n, z_ns | θ(φ))``.
 
-    Its gradient is summed beside it: a loop of a length not known beforehand has no reverse mode.
+    Its gradient is summed in the same loop: JAX has no reverse mode for a loop of unknown length.
     """
 
     def part(position: jax.Array, z: PyTree) -> jax.Array:
@@ -133,16 +133,16 @@ def improved(
     Args:
         m_step: ``(theta, rows, weights, draws) -> theta'``.
         log_joint: ``(theta, datum, z) -> ()``.
-        log_prior: ``theta -> ()``, where the M-step maximises it too, or None.
+        log_prior: ``theta -> ()`` if the M-step maximises it too, else None.
         weights: (n,) ≥ 0.
-        draws: given ``theta``.
-        exact: draws are independent; else only chains are.
+        draws: of z given ``theta``.
+        exact: whether all draws are independent; otherwise only the chains are.
     """
     new = m_step(theta, rows, weights, draws)
     new = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, theta)
 
     def change(datum: PyTree, z: PyTree) -> jax.Array:
-        # Differences draw by draw: the two means differ by far less than either varies.
+        # Differences draw by draw: their noise is far smaller than that of either mean.
         return log_joint(new, datum, z) - log_joint(theta, datum, z)
 
     def of(z: PyTree) -> tuple:
@@ -178,8 +178,8 @@ def observed_information(
     Args:
         log_joint: ``(theta, datum, z) -> ()``.
         log_prior: ``theta -> ()`` or None.
-        constrain: flat numbers φ (d,) to θ.
-        position: φ, of which z are draws.
+        constrain: maps flat values φ (d,) to θ.
+        position: φ, given which z was drawn.
     """
     here = jnp.where(weights > 0, weights, 0)
 
@@ -210,7 +210,7 @@ def observed_information(
 def bridged(
     log_joint: Callable, first: PyTree, second: PyTree, rows: PyTree, at_first: Draws, at_second: Draws
 ) -> jax.Array:
-    """log p(x_n | second) − log p(x_n | first), (n,), from draws of z given each: a geometric bridge.
+    """log p(x_n | second) − log p(x_n | first), (n,), from draws of z given each θ: a geometric bridge.
 
         p₂(x)/p₁(x) = E₁[√r] / E₂[1/√r],   r = p₂(x, z)/p₁(x, z)
 

@@ -1,4 +1,4 @@
-"""Preconditioners P = L Lᵀ of the stochastic-gradient samplers, which may learn from the gradients they see."""
+"""Preconditioners P = L Lᵀ of the stochastic-gradient samplers; they may adapt to the gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,8 +31,8 @@ IDENTITY = fixed()
 def rmsprop(decay: float = 0.99, damping: float = 1e-5) -> Preconditioner:
     """P = 1/(λ + √v), v a running mean of (g/N)² (pSGLD, Li et al. 2016, eqs. 4–5).
 
-    P moves with the position, and the drift term Γ(θ) that this calls for is left out, as in the paper's
-    experiments; with ``decay`` near 1 P hardly moves and so does the error. For an exact account of the bias
+    P changes with the position. The drift term Γ(θ) that this requires is left out, as in the paper's
+    experiments; with ``decay`` near 1 both P and the error hardly change. For an exact account of the bias
     use a preconditioner measured in warm-up.
 
     Args:

@@ -1,8 +1,8 @@
 """Random-walk Metropolis: θ' = θ + s L z, z ~ N(0, I).
 
-Target: exactly π. Metropolis et al. 1953. Wants no gradient; its mixing time grows with the dimension, so
-beyond a few dozen parameters prefer MALA or NUTS. Best acceptance: 0.44 in one dimension, 0.234 in many
-(Roberts, Gelman & Gilks 1997), at s ≈ 2.38/√d when L Lᵀ is the posterior covariance.
+Target: exactly π. Metropolis et al. 1953. Needs no gradient; its mixing time grows with the dimension, so
+beyond a few dozen parameters prefer MALA or NUTS. Optimal acceptance rate: 0.44 in one dimension, 0.234 in many
+(Roberts, Gelman & Gilks 1997), at s ≈ 2.38/√d if L Lᵀ is the posterior covariance.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def random_walk(log_density: Callable, step_size: float | jax.Array = 1.0, scale
     """The random-walk Metropolis kernel.
 
     Args:
-        log_density: ``position -> ()``, or its summands.
+        log_density: ``position -> ()``, or its terms (m,).
         step_size: s > 0, a standard deviation.
         scale: L: a number, a pytree like the position, or a lower-triangular (d, d) matrix for flat positions.
     """

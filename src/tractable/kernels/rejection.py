@@ -1,8 +1,8 @@
 """Rejection sampling: draw z from q, accept iff log u < log w(z) − log M, with w = π/q.
 
 Target: exactly π ∝ w q, independent draws, if M ≥ sup w; equality is best. von Neumann 1951.
-The accepted share estimates ∫ w q / M, so with q the prior and w the likelihood it estimates the evidence over M.
-Not for peaked posteriors: the share accepted is p(x)/sup p(x|z), which falls off as data come in.
+The accepted share estimates ∫ w q / M: with q the prior and w the likelihood, the evidence divided by M.
+Not for peaked posteriors: the share accepted is p(x)/sup p(x|z), which falls as data are added.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ PyTree = Any
 
 
 class State(NamedTuple):
-    """The last draw, and the proposal that came nearest to breaking the bound, or broke it."""
+    """The last draw, and the proposal that came nearest to the bound or exceeded it most."""
 
     position: PyTree  # the last accepted draw
     worst: PyTree  # the proposal with the largest log w − log M so far
-    excess: jax.Array  # () log w − log M there; above 0 the bound was no bound
+    excess: jax.Array  # () log w − log M of that proposal; above 0 the bound is wrong
 
 
 class Info(NamedTuple):
-    """What one draw tells of its cost and of the bound."""
+    """One draw's cost and its margin to the bound."""
 
-    tries: jax.Array  # () proposals looked at for this draw, the accepted one included
+    tries: jax.Array  # () proposals for this draw, including the accepted one
     excess: jax.Array  # () running maximum of log w − log M
     gave_up: jax.Array  # () 1 where ``limit`` proposals were refused
 
@@ -50,7 +50,7 @@ def rejection(
         return State(position, position, jnp.full((), -jnp.inf, jnp.result_type(float)))
 
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> jax.Array:
-        return jax.random.split(key, count)  # how many numbers a draw takes is not known beforehand
+        return jax.random.split(key, count)  # the number of proposals is not known beforehand
 
     def step(key: jax.Array, state: State, batch: Batch | None = None) -> tuple[State, Info]:
 

@@ -1,6 +1,6 @@
 """Preconditioners P = L Lᵀ, held as L: a positive number, a vector (diagonal) or a lower-triangular matrix.
 
-A vector or number may meet any pytree of its structure; a matrix meets flat positions only.
+A number acts on any pytree, and a pytree of vectors on one of its structure; a matrix acts on flat positions only.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ PyTree = Any
 
 
 def is_matrix(scale: PyTree) -> bool:
-    """Whether the scale is a matrix, which acts on flat vectors."""
+    """Whether the scale is a matrix, which acts on flat positions."""
     return isinstance(scale, jax.Array | np.ndarray) and scale.ndim == 2
 
 

@@ -2,9 +2,9 @@
 
     v' = (1 − α) v + (ε_t/2) P ĝ(θ) + √(α ε_t T) L z,   θ' = θ + v',   z ~ N(0, I),   P = L Lᵀ
 
-Target: p(θ|D)^{1/T} as ε → 0. Chen, Fox & Guestrin 2014, eq. 15, with η = ε/2 and no estimate of the gradient's
-noise subtracted: at friction α = 1 it *is* SGLD with step ε. Its bias at a fixed ε solves a discrete Lyapunov
-equation (``checks.bias``). Use it where the posterior's scales differ and no preconditioner can be measured.
+Target: p(θ|D)^{1/T} as ε → 0. Chen, Fox & Guestrin 2014, eq. 15, with η = ε/2 and without subtracting an estimate
+of the gradient's noise: at friction α = 1 it *is* SGLD with step size ε. Its bias at a fixed ε solves a discrete
+Lyapunov equation (``checks.bias``). Use it where the posterior's scales differ and no preconditioner can be measured.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ PyTree = Any
 
 
 class State(NamedTuple):
-    """A position with its momentum, and how far the schedule and the preconditioner have come."""
+    """A position with its momentum, the schedule's time and the preconditioner's state."""
 
     position: PyTree
     velocity: PyTree  # v, like position
     time: jax.Array  # () t, steps taken
-    memory: PyTree  # of the preconditioner
+    memory: PyTree  # the preconditioner's state
 
 
 def sghmc(

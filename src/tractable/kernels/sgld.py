@@ -2,13 +2,13 @@
 
     θ' = θ + (ε_t/2) P ĝ(θ) + √(ε_t T) L z,   z ~ N(0, I),   P = L Lᵀ
 
-ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch. Target: p(θ|D)^{1/T} as ε → 0; at a fixed ε a known
-bias remains, for a normal target of precision h and gradient noise V (independent batches, P = 1)
+ĝ is an unbiased estimate of ∇ log p(θ|D) from a minibatch. Target: p(θ|D)^{1/T} as ε → 0. At a fixed ε a known bias
+remains: for a normal target of precision h and gradient noise V (independent batches, P = 1)
 
     stationary variance = (1/h) (1 + εV/4) / (1 − εh/4),   stable iff ε < 4/h.
 
-Welling & Teh 2011, eq. 4. ``checks.bias`` predicts it in any dimension. No accept step: do not use it where full
-gradients are affordable; MALA and NUTS then have no bias at all.
+Welling & Teh 2011, eq. 4. ``checks.bias`` predicts the bias in any dimension. There is no accept step: where full
+gradients are affordable, use MALA or NUTS, which have no bias.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ PyTree = Any
 
 
 class State(NamedTuple):
-    """A position, and how far the schedule and the preconditioner have come."""
+    """A position, the schedule's time and the preconditioner's state."""
 
     position: PyTree
     time: jax.Array  # () t, steps taken
-    memory: PyTree  # of the preconditioner
+    memory: PyTree  # the preconditioner's state
 
 
 class Info(NamedTuple):
-    """What the schedules said of one step, of SGLD or SGHMC."""
+    """The trace of one step of SGLD or SGHMC."""
 
     step_size: jax.Array  # () ε_t
     temperature: jax.Array  # () T_t, 0 while a cycle explores
@@ -58,8 +58,8 @@ def sgld(
         temperature: T ≥ 0, or ``t -> T_t``. 1 samples the posterior, 0 is stochastic gradient ascent.
         preconditioner: P; ``preconditioners.rmsprop()`` makes this pSGLD.
         gradient: an estimator factory from ``tractable.gradients``.
-        noise_scale: S, used in place of √ε L as the scale of the injected noise where the gradient's own noise
-            has been measured and taken off (constant ε only).
+        noise_scale: S, the scale of the injected noise instead of √ε L, from which the measured noise of the
+            gradient has been taken off (constant ε only).
     """
     estimate = gradient(log_posterior)
     epsilon, heat = as_schedule(step_size), as_schedule(temperature)
@@ -88,5 +88,5 @@ def sgld(
 
 
 def as_schedule(value: float | jax.Array | Callable) -> Callable:
-    """A schedule: itself, or a constant."""
+    """The value itself if it is a schedule, else a constant schedule."""
     return value if callable(value) else lambda t: jnp.asarray(value, jnp.result_type(float))

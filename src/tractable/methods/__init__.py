@@ -1,4 +1,4 @@
-"""Methods: the user's frozen dataclasses, by family; they are listed in the order they are imported in."""
+"""Methods: the user's frozen dataclasses, by family; users see them in this order of import."""
 
 # isort: off
 from tractable.methods.points import MAP, MLE

@@ -1,4 +1,4 @@
-"""What methods can do beside learning, and the sentence of one that cannot: for errors, the docs and the contract."""
+"""What methods can do beside learning, with an error sentence for those that cannot; used by errors, docs and tests."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from tractable.tools.errors import SettingsError
 
 
 class Ability(NamedTuple):
-    """Something that only some methods can do.
+    """An ability that only some methods have.
 
     Attributes:
-        can: whether a method can.
-        sentence: of one that cannot, with its name to be filled in.
+        can: whether a method has it.
+        sentence: the error message for methods without it; the method's name is filled in.
     """
 
     can: Callable[[Method], bool]
@@ -38,10 +38,10 @@ ABILITIES = {
 
 
 def needs(ability: str, method: Method, **asked: object) -> None:
-    """Raise the sentence of a method that lacks an ability.
+    """Raise the ability's error sentence if the method lacks the ability.
 
     Raises:
-        SettingsError: it does.
+        SettingsError: the method lacks it.
     """
     can, sentence = ABILITIES[ability]
     if not can(method):

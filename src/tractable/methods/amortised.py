@@ -1,4 +1,4 @@
-"""A ladder and its inference network, climbed together on minibatches."""
+"""A ladder and its inference network, learnt together on minibatches."""
 
 import functools
 import time
@@ -28,14 +28,14 @@ from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
 PyTree = Any
-FIRST = 10_000  # rows that biases are begun from
-LOOKED_AT, DRAWS = 1000, 100  # rows and draws of the bounds in a report
-SCORED = 10  # draws of those by which a climb ends
-LEARNT = ("theta", "phi")  # and not what estimators keep beside them
+FIRST = 10_000  # rows that set the starting biases
+LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
+SCORED = 10  # draws per held-out row in the score that ends a climb
+LEARNT = ("theta", "phi")  # without the estimators' own parameters
 
 
 class Amortising(Program):
-    """A kernel whose position is {θ, φ, …}; nothing of it is kept on the way."""
+    """A program whose position is {θ, φ, …}; its trace keeps no positions."""
 
     def observe(self, state: PyTree) -> jax.Array:
         return jnp.zeros(0)
@@ -49,13 +49,13 @@ class Amortising(Program):
 
 @dataclass(frozen=True, kw_only=True)
 class Amortised(Method):
-    """Common fields of the methods that learn a ladder's θ and its inference network's φ.
+    """The common fields of methods that learn a ladder's θ and its inference network's φ.
 
     Args:
         epochs: passes over the data; a run ends with a whole block of steps.
-        batch_size: rows a step.
-        optimizer: "adam", whose rate falls to 0 along half a cosine over the run; or an optax optimiser.
-        learning_rate: of "adam", at the start.
+        batch_size: rows per step.
+        optimizer: "adam", whose learning rate falls to 0 along half a cosine over the run; or an optax optimiser.
+        learning_rate: Adam's, at the start.
     """
 
     point: ClassVar[bool] = True
@@ -66,11 +66,11 @@ class Amortised(Method):
     learning_rate: Positive = 1e-3
 
     def objective(self, ladder: Ladder) -> Objective:
-        """What is climbed, of {"theta": θ, "phi": φ} and what ``initial`` adds."""
+        """The objective, a function of {"theta": θ, "phi": φ} and of the parameters that ``initial`` adds."""
         raise SettingsError(f"{type(self).__name__} climbs nothing of its own; use AutoEncoding, NVIL or WakeSleep.")
 
     def needed(self, model: Model) -> Ladder:
-        """The ladder, or a sentence where this method cannot learn the model."""
+        """The ladder; raises ModelError where this method cannot learn the model."""
         name, ladder = type(self).__name__, ladder_of(model)
         if ladder is None:
             raise ModelError(
@@ -86,11 +86,11 @@ class Amortised(Method):
         return ladder
 
     def initial(self, ladder: Ladder, key: jax.Array, rows: PyTree) -> dict[str, PyTree]:
-        """Where the climb begins."""
+        """The climb's starting parameters."""
         return ladder.initial(key, rows)
 
     def optimiser(self, steps: jax.Array) -> optax.GradientTransformation:
-        """Of a run of so many steps."""
+        """The optimiser for a run of ``steps`` steps."""
         if self.optimizer != "adam":
             return self.optimizer
 
@@ -133,7 +133,7 @@ class Amortised(Method):
         return Outcome(Coded(position=point, info=at.info, network=network), found, seconds, interrupted)
 
     def _score(self, ladder: Ladder, held_out: Data, key: jax.Array, states: PyTree) -> np.ndarray:
-        """(m,) the ELBO of rows held out, in nats, or of a thousand of them."""
+        """(m,) ELBO of the held-out rows in nats, at most a thousand of them."""
         params = {name: jax.tree.map(lambda a: a[0], states.position[name]) for name in LEARNT}
         return np.asarray(bounds(ladder, params, some_rows(held_out), key, SCORED).elbo, np.float64)
 
@@ -141,7 +141,7 @@ class Amortised(Method):
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
 
     def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
-        """What the ladder does with some rows that were learnt from, evenly chosen."""
+        """Figures of the ladder on some of the training rows, evenly spaced."""
         return sight(ladder, {name: params[name] for name in LEARNT}, some_rows(data), key, DRAWS).found()
 
     def checks(self, posterior: Learnt) -> list[Check]:
@@ -153,13 +153,13 @@ class Amortised(Method):
 
 
 def some_rows(data: Data) -> Data:
-    """A thousand rows that all count once and stand for these, or as many as there are."""
+    """At most a thousand rows of weight 1 that represent the data."""
     index = np.unique(np.linspace(0, data.size - 1, min(LOOKED_AT, data.size)).astype(int))
     return data.take(index).alike(LOOKED_AT)
 
 
 def signal_at_end(program: Amortising, plan: Plan, data: Data, state: PyTree, key: jax.Array) -> float:
-    """The gradient's signal, of θ and φ, where a climb ended; of data on file, on a first batch."""
+    """The gradient's signal, for θ and φ, at the climb's end point; for data on file, on the first batch."""
     if not data.resident:
         data = data.take(slice(0, plan.width))
         plan = Plan(data.size, data.size)
@@ -171,6 +171,6 @@ def _signal(program: Amortising, plan: Plan, rows: PyTree, state: PyTree, key: j
     method: Any = program.method
     objective, params = method.objective(method.needed(program.model)), state.position
     memory = objective.remember(params)
-    if jax.tree.structure(state.seen) == jax.tree.structure(memory):  # not so once a warm-up is over
+    if jax.tree.structure(state.seen) == jax.tree.structure(memory):  # they differ if beta was warmed up
         memory = state.seen
     return signal(objective, plan, rows, params, memory, key, lambda tree: {name: tree[name] for name in LEARNT})

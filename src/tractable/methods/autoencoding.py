@@ -1,4 +1,4 @@
-"""Ladders climbed through their draws: variational autoencoders and importance-weighted ones."""
+"""Ladders learnt through reparameterised draws: variational and importance-weighted autoencoders."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,29 +29,29 @@ from tractable.objectives.relaxed import check_relaxation
 from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
 PyTree = Any
-FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats a row
-LOST = 0.05  # nats a row that free bits may cost the ELBO
+FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
+LOST = 0.05  # nats per row of the ELBO that free bits may cost
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoEncoding(Amortised):
-    """The variational autoencoder's way: the ELBO, climbed through reparameterised draws (Kingma & Welling 2014).
+    """Variational autoencoders: climb the ELBO through reparameterised draws (Kingma & Welling 2014).
 
-    The trace is an estimate of the ELBO, whatever ``beta``, ``free_bits`` and ``warmup`` make of what is climbed
-    (``objectives.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's.
+    The trace is an estimate of the ELBO, though ``beta``, ``free_bits`` and ``warmup`` change the climbed objective
+    (``objectives.pathwise.autoencoding`` has the equations); with ``relaxation`` it is the relaxed model's ELBO.
 
     Args:
-        samples: draws of h a row and step.
-        gradient: "reparameterised"; or "path", without the score of q, for kl="sampled": quieter where q is near the
-            posterior.
-        kl: "closed", what a layer pays in closed form where that is right; or "sampled".
+        samples: draws of h per row and step.
+        gradient: "reparameterised"; or "path", without the score of q, for kl="sampled": less noisy where q is near
+            the posterior.
+        kl: "closed", each layer's KL in closed form where that is correct; or "sampled".
         beta: > 0, weight of the KL. 1 is the ELBO.
-        free_bits: ≥ 0, nats a hidden unit that cost nothing, on the mean of a batch: keeps units from being given up.
+        free_bits: ≥ 0, nats of KL per hidden unit, averaged over a batch, that cost nothing: keeps units in use.
         warmup: epochs, ≤ ``epochs``, over which the weight of the KL grows from 0 to ``beta``.
-        relaxation: τ > 0, at which discrete layers (Bernoulli, categorical) are drawn relaxed: what is climbed is then
-            the ELBO of a relaxed model, biased for the discrete one; ½ to 1 is usual. What is reported at the end is
-            of the discrete one. None refuses discrete layers.
-        Others as for ``Amortised``.
+        relaxation: temperature τ > 0 of relaxed draws of the discrete layers (Bernoulli, categorical). The climb then
+            maximises the ELBO of a relaxed model, which is biased for the discrete one; ½ to 1 is usual. The final
+            figures are of the discrete model. None refuses discrete layers.
+        Other fields as for ``Amortised``.
     """
 
     label: ClassVar[str] = "autoencoding"
@@ -94,7 +94,7 @@ class AutoEncoding(Amortised):
         return outcome._replace(found=outcome.found | self._for_itself(session, outcome.belief))
 
     def _for_itself(self, session: Session, belief: Any) -> dict[str, float]:
-        """What the ELBO gains and h costs more, climbed for itself for a tenth of the epochs."""
+        """How much the ELBO and the cost of h change when the plain ELBO is climbed for a tenth of the epochs more."""
         ladder, data = self.needed(session.model), session.data
         plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
         plan = plan_batches(plain, data, self.batch_size)
@@ -122,31 +122,31 @@ class AutoEncoding(Amortised):
         if "ELBO for itself" in posterior.found:
             gain, error, cost = (posterior.found[name] for name in FOR_ITSELF)
             good = gain - SIGMAS * error <= LOST
-            sentence = f"nats a row that the ELBO gains climbed for itself, and h costs {abs(cost):.2g} "
+            sentence = f"nats a row that the ELBO gains when it alone is climbed; h then costs {abs(cost):.2g} "
             sentence += "less" if cost < 0 else "more"
             if not good:
-                sentence += ": free_bits= or beta= bought a loss. Bring them nearer to 0 and 1"
+                sentence += ": free_bits= or beta= cost more than they gained. Bring them nearer to 0 and 1"
             found.append(Check("ELBO for itself", gain, fine(good), sentence))
         if self.relaxation is None:
             return found
         sentence = (
-            "temperature of the relaxed layers, whose ELBO was climbed: its gradient is biased for the discrete ones, "
-            "which the bounds here are of. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
+            "temperature of the relaxed layers, whose ELBO was climbed: biased for the discrete model, whose bounds "
+            "these are. Compare with NVIL or ReweightedWakeSleep, or a lower temperature"
         )
         return [*found, Check("relaxation", float(self.relaxation), "caution", sentence)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceWeighted(Amortised):
-    """The K-sample bound, climbed through its draws: importance-weighted autoencoders (Burda et al. 2016).
+    """Importance-weighted autoencoders: climb the K-sample bound through its draws (Burda et al. 2016).
 
-    A tighter bound for θ. φ becomes a proposal of K draws, broader than what an ELBO makes of it.
+    The bound is tighter for θ. φ becomes a proposal for K draws, broader than the ELBO's q.
 
     Args:
-        samples: K ≥ 1 draws of h a row and step; 1 is the ELBO.
-        gradient: of φ: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised", whose signal sinks in its
-            noise as K grows (Rainforth et al. 2018).
-        Others as for ``Amortised``.
+        samples: K ≥ 1 draws of h per row and step; 1 is the ELBO.
+        gradient: of φ: "doubly" reparameterised (Tucker et al. 2019), or "reparameterised", whose signal-to-noise
+            ratio falls as K grows (Rainforth et al. 2018).
+        Other fields as for ``Amortised``.
     """
 
     label: ClassVar[str] = "importance-weighted"

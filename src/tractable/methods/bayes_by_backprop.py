@@ -23,29 +23,29 @@ from tractable.tools.errors import SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Range
 
 PyTree = Any
-MAXIMA, SMALL = 6, 5_000  # climbed to for each start, of networks of so many numbers
+MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesByBackprop(Variational):
     """q(w) = N(μ, σ²), σ = softplus(ρ), by Blundell et al. 2015.
 
-    For networks: cheap per step, one set of weights and one of spreads. A mean field sees neither the correlations nor
-    the symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs.
+    For networks: cheap per step, with one μ and one ρ per weight. A mean field ignores the correlations and the
+    symmetries of weights; where the network is small, NUTS or SGLD on the same model shows what that costs.
 
     Args:
-        batch_size: rows a step, or as many as there are.
-        epochs: passes over the data at most; None stops when a stage of the climb no longer gains.
+        batch_size: rows per step, or all rows if there are fewer.
+        epochs: most passes over the data; None stops when stages of the climb no longer gain.
         kl_weights: "uniform", π_i = 1/M, or "geometric", 2^{M−i}/(2^M − 1).
-        samples: draws of the weights a step.
-        noise: "shared", one draw for the rows of a batch; "local" and "flipout" decorrelate them, at a price.
+        samples: draws of the weights per step.
+        noise: "shared", one draw for all rows of a batch; "local" and "flipout" decorrelate the rows, at a price.
         learning_rate: of Adam.
-        start: "map" climbs to maxima a posteriori first, of networks up to 5,000 numbers to six for every start, and
-            begins at the highest: a lower one can cost the bound a hundred nats. "random" is the network's own start.
-            From there the bound often has the noise learnt large and the units pruned before the data are fitted, and
-            the climb ends in a local maximum hundreds of nats down.
-        sd: > 0, σ of every weight to begin with.
-        Others as for ``Variational``.
+        start: "map" first climbs to maxima a posteriori (six per start for networks up to 5,000 weights) and begins
+            at the highest: a lower one can cost the bound a hundred nats. "random" is the network's own start. From
+            there the climb often learns a large noise and prunes units before it fits the data, and ends in a local
+            maximum hundreds of nats lower.
+        sd: > 0, starting σ of every weight.
+        Other fields as for ``Variational``.
     """
 
     label: ClassVar[str] = "bbb"

@@ -1,8 +1,8 @@
-"""Stages of stochastic ascent, each until its noisy bound shows no trend; saved as they go.
+"""Stochastic ascent in stages. A stage ends when its noisy bound shows no trend; the climb is saved as it goes.
 
-A stage keeps one learning rate. It is looked at after ``WINDOW`` steps, and again whenever it has doubled; it ends when
-its noisy bound shows no trend and the average of its last quarter gains nothing on that of the one before. Then the
-rate shrinks. The climb ends when the averages of two stages in a row gain no more than the tolerance, or than chance.
+A stage keeps one learning rate. It is checked after ``WINDOW`` steps, and again whenever its length has doubled. It
+ends when its noisy bound shows no trend and the average φ of its last quarter gains nothing on that of the quarter
+before. The rate then shrinks. The climb ends when two stages in a row gain no more than the tolerance, or than chance.
 """
 
 import functools
@@ -26,21 +26,21 @@ from tractable.tools.leaves import restored
 from tractable.tools.shared import compiled
 
 PyTree = Any
-WINDOW = 200  # steps before a stage is first looked at
-SHRINK = 0.3  # of the learning rate, from stage to stage
+WINDOW = 200  # steps before a stage is first checked
+SHRINK = 0.3  # factor of the learning rate from stage to stage
 STAGES = 8
-STAGE_SHARE = 0.6  # of the steps left, at most, that one stage may take
-EVALUATED, FEW = 1000, 100  # paired draws of the bound, between stages; of a φ that is large
-LARGE = 200_000  # numbers
-GRADIENTS = 32  # of one step, whose mean is held against their noise
-SIGMAS = 2.0  # of the tests on the noisy bound
-DRAWN, HELD_ROWS = 32, 10_000  # draws of q and rows on file, by which rows held out are predicted
-PATIENCE = 4  # looks that found them predicted worse, after which a climb may end
-BATCHES = 5  # of a trace's half, whose means tell its error
+STAGE_SHARE = 0.6  # largest share of the remaining steps that one stage may take
+EVALUATED, FEW = 1000, 100  # paired draws of the bound that compare two stages; FEW where φ is large
+LARGE = 200_000  # numbers in φ above which it is large
+GRADIENTS = 32  # gradient estimates that compare the mean gradient with its noise
+SIGMAS = 2.0  # standard errors, in the tests on the noisy bound
+DRAWN, HELD_ROWS = 32, 10_000  # draws of q, and most held-out rows read from file, in the held-out score
+PATIENCE = 4  # looks in a row at worse held-out predictions after which a climb may end
+BATCHES = 5  # batch means per half of a trace, which give its standard error
 
 
 class Climb(Program):
-    """A kernel whose position is φ, not parameters."""
+    """A program whose position is φ, the parameters of q, instead of the model's."""
 
     def observe(self, state: PyTree) -> jax.Array:
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state.position)])
@@ -53,40 +53,40 @@ class Climb(Program):
 
 
 class Ascent(NamedTuple):
-    """Where a climb stands: enough to go on exactly. Arrays lead with the starts; those of no columns stand for none.
+    """The state of a climb: enough to continue it exactly. Arrays lead with the starts; no columns means no value yet.
 
-    A stage's groups are seen in halves of what it is looked at by: h, h, h, h, 2h, 2h, 4h, 4h …
+    A stage runs in pieces of h, h, h, h, 2h, 2h, 4h, 4h … groups; it is checked whenever its length has doubled.
     """
 
-    groups: int  # done, since the beginning
+    groups: int  # done since the beginning
     stage: int
     begun: int  # groups done when the stage began
     states: PyTree
-    moments: loop.Moments  # of φ, over the half that goes on
-    sd: Any  # (d,) standard deviations that steps are measured in
-    before: np.ndarray  # mean of φ over the half before
-    history: np.ndarray  # noisy bound, this stage's
-    bounds: np.ndarray  # of the stages before
-    previous: np.ndarray  # average φ of the stage before, where it climbed the bound itself
-    gain: float  # nats, of the last stage on the one before
+    moments: loop.Moments  # of φ, over the current piece
+    sd: Any  # (d,) standard deviations, the unit of steps
+    before: np.ndarray  # mean of φ over the piece before
+    history: np.ndarray  # noisy bound of this stage
+    bounds: np.ndarray  # noisy bound of the stages before
+    previous: np.ndarray  # average φ of the stage before, if that was at temperature 1
+    gain: float  # nats that the last stage gained on the one before
     error: float
-    small: int  # stages in a row that gained nothing
-    signal: float  # of the gradient, at the start
-    peak: Any = None  # Peak of rows held out, where there are some
-    kept: Any = None  # (start, p) φ there
+    small: int  # stages in a row without gain
+    signal: float  # of the gradient, at the starting point
+    peak: Any = None  # Peak of the held-out score, where rows are held out
+    kept: Any = None  # (start, p) φ at the peak
 
 
 class Climbed(NamedTuple):
-    """What a climb came to."""
+    """The result of a climb."""
 
     phi: PyTree
     found: dict[str, Any]
-    bound: np.ndarray  # (kept,) its noisy trace, at the best start
+    bound: np.ndarray  # (kept,) noisy trace from the best start
     interrupted: bool
 
 
 class Problem(NamedTuple):
-    """What stays the same through a stage; but for ``tuned``, through a climb."""
+    """What is fixed during a climb; ``tuned`` is fixed during a stage."""
 
     method: Any  # Variational
     session: Session
@@ -97,10 +97,10 @@ class Problem(NamedTuple):
     bound: "Bound"
     tuned: dict[str, jax.Array]
     like: PyTree  # one φ
-    keep: Callable = lambda standing, done=0, at_once=False: None  # saves where it stands
+    keep: Callable = lambda standing, done=0, at_once=False: None  # saves the climb's state
 
     def vector(self, phis: PyTree) -> np.ndarray:
-        """(start, p) of φ with a leading axis of starts."""
+        """φ with a leading axis of starts, as vectors (start, p)."""
         return np.asarray(jax.vmap(tree.raveller(self.like)[0])(phis))
 
     def tree(self, vectors: np.ndarray) -> PyTree:
@@ -108,7 +108,7 @@ class Problem(NamedTuple):
 
 
 def climb(method: Any, session: Session) -> Climbed:
-    """Climb a method's objective from its starts; goes on from ``session.resume`` where there is one."""
+    """Climb a method's objective from its starting points, or continue from ``session.resume`` if that is given."""
     start_key, run_key = jax.random.split(session.key)
     problem, at = _begun(method, session, start_key, run_key)
     most = -(-method.most(problem.plan) // problem.shape.group)
@@ -163,7 +163,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
 
 
 def _first(problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float) -> Ascent:
-    """Where a climb stands that has not begun."""
+    """The state of a climb before its first step."""
     return Ascent(
         groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=sd,
         before=nothing, history=nothing, bounds=nothing, previous=nothing,
@@ -178,15 +178,15 @@ def _no_moments(problem: Problem) -> loop.Moments:
 
 
 def half_end(done: int, half: int) -> int:
-    """Where the half ends that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h, 12h … beyond it."""
+    """The end of the piece that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
 
 
 def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
-    """One stage to its end, or to an interruption."""
+    """Run one stage to its end, or until interrupted: its state, and whether it was interrupted."""
     session, method = problem.session, problem.method
-    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # what is left is for smaller steps
+    room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the remaining groups are for smaller steps
     half = max(1, problem.shape.capacity // 2)
     while at.groups < room:
         end = min(room, at.begun + half_end(at.groups - at.begun, half))
@@ -206,7 +206,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
             on_segment=on_segment, stop=session.stop,
         )  # fmt: skip
         if result.interrupted or session.stop():
-            if at.groups < end:  # what is saved is never the end of a half that was not looked at
+            if at.groups < end:  # never save the end of a piece that was not checked
                 problem.keep(lambda at=at: at, at_once=True)
             return at, True
         if session.held_out is not None:
@@ -225,7 +225,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
 
 
 def _average(problem: Problem, at: Ascent) -> np.ndarray:
-    """(start, p) mean of φ over the last two halves, as far as they go."""
+    """(start, p) mean of φ over the last two pieces, as far as they go."""
     if not np.all(np.asarray(at.moments.count)):
         return at.before if at.before.size else problem.vector(at.states.position)
     after = np.asarray(at.moments.mean)
@@ -233,13 +233,13 @@ def _average(problem: Problem, at: Ascent) -> np.ndarray:
 
 
 def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: float) -> Ascent:
-    """The next stage's beginning, after what this one gained on the one before."""
+    """The state at the next stage's beginning, with what this stage gained on the one before."""
     tolerance = problem.method.tolerance
     if at.previous.size:
         gain, error = problem.bound.gain(problem.tuned, problem.tree, at.previous, averaged)
         chance = max(tolerance, SIGMAS * error)
         at = at._replace(gain=gain, error=error, small=at.small + 1 if abs(gain) <= chance else 0)
-        if gain < -chance:  # it drifted off: back, with smaller steps
+        if gain < -chance:  # it drifted off: return, and take smaller steps
             averaged = at.previous
             positions = problem.tree(averaged)
             rows = problem.bound.within()[1]
@@ -253,7 +253,7 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
 
 
 def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: bool) -> Climbed:
-    """The best start's φ, and how it was come by; with rows held out what predicted them best."""
+    """The best start's φ, and figures about the climb; with held-out rows, the φ that predicted them best."""
     pair = problem.tree(averaged if at.kept is None else at.kept)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
@@ -273,7 +273,7 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
 
 
 def _held(problem: Problem, at: Ascent) -> Ascent:
-    """After a look at the rows held out: what predicts them best so far, by the mean of φ over the last half."""
+    """The state after a look at the held-out rows, which the mean φ of the last piece predicts."""
     now = np.asarray(at.moments.mean)
     rows = _predicted(problem, now)
     peak, good = at.peak.after(rows, at.groups)
@@ -281,12 +281,12 @@ def _held(problem: Problem, at: Ascent) -> Ascent:
 
 
 def _over(at: Ascent) -> bool:
-    """Whether rows held out say that the climb has gone too far: twice as far as was best."""
+    """Whether the climb has gone twice as far as the φ that predicts the held-out rows best."""
     return at.peak is not None and at.peak.looks >= PATIENCE and at.groups >= 2 * at.peak.groups
 
 
 def _predicted(problem: Problem, phis: np.ndarray) -> np.ndarray:
-    """(m,) log p(y* | x) of rows held out, p a mean over draws of q; of the start that does best."""
+    """(m,) log p(y* | x) of held-out rows, p averaged over draws of q, at the start that predicts best."""
     model, held = problem.session.model, problem.session.held_out
     seen = held if held.resident else held.take(slice(0, HELD_ROWS))
     each = [jax.tree.map(lambda a, i=i: a[i], problem.tree(phis)) for i in range(len(phis))]
@@ -310,7 +310,7 @@ def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Arr
 
 
 class Bound(NamedTuple):
-    """Looks at the bound beside the climb, on noise and batches of its own."""
+    """Evaluates the bound apart from the climb, on its own noise and batches."""
 
     program: Climb
     plan: Plan | None
@@ -320,7 +320,7 @@ class Bound(NamedTuple):
     starts: int
 
     def within(self) -> tuple[Plan | None, PyTree]:
-        """Plan and rows in memory: of data on file one first batch stands for all."""
+        """Plan and rows in memory; for data on file, the first batch stands for all rows."""
         if self.plan is None:
             return None, self.rows
         if self.data.resident:
@@ -329,12 +329,12 @@ class Bound(NamedTuple):
         return Plan(first.size, first.size), first.windows(first.size)
 
     def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
-        """(φ, draw) the noisy bound of several φ on common random numbers."""
+        """(φ, draw) noisy bounds of several φ on common random numbers."""
         plan, rows = self.within()
         return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
 
     def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-        """What ``after`` (start, p) gains on ``before``, at the start that gains most surely; and its error."""
+        """The gain of ``after`` (start, p) on ``before`` at the start that gains most surely, and its error."""
         values = self.values(tuned, unravel(np.concatenate([before, after])))
         gains = values[self.starts :] - values[: self.starts]
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
@@ -342,7 +342,7 @@ class Bound(NamedTuple):
         return float(gains[worst].mean()), float(errors[worst])
 
     def gains(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray, tolerance: float) -> bool:
-        """Whether it gains more than the tolerance and than chance."""
+        """Whether ``after`` gains more than the tolerance and more than chance."""
         gain, error = self.gain(tuned, unravel, before, after)
         return gain > max(tolerance, SIGMAS * error)
 
@@ -353,15 +353,15 @@ class Bound(NamedTuple):
 
 
 def number(value: float) -> jax.Array:
-    """Four digits, without noise."""
+    """A float of JAX's default precision."""
     return jnp.asarray(value, jnp.result_type(float))
 
 
 def settled(history: np.ndarray) -> bool:
-    """Whether the last half of a noisy trace (start, window) shows no trend upward.
+    """Whether the last half of a noisy trace (start, window) shows no upward trend.
 
-    The means of its two halves differ by less than ``SIGMAS`` standard errors, from batch means, which allow for
-    dependence between neighbours.
+    The means of its two halves then differ by less than ``SIGMAS`` standard errors. The errors come from batch means,
+    which allow for dependence between neighbouring steps.
     """
     tail = history[:, history.shape[1] // 2 :]
     half = tail.shape[1] // 2
@@ -403,11 +403,11 @@ def signal(
     objective: Objective, plan: Plan | None, rows: PyTree, params: PyTree, memory: PyTree, key: jax.Array,
     of: Callable[[PyTree], PyTree] = lambda params: params,
 ) -> jax.Array:  # fmt: skip
-    """‖E g‖² / tr Cov g of one step's gradient estimate, from 32 of them.
+    """‖E g‖² / tr Cov g of one step's gradient estimate, from 32 estimates.
 
     Args:
-        memory: of the gradient's estimator.
-        of: the part of a gradient that is looked at.
+        memory: the gradient estimator's state.
+        of: picks the part of a gradient to measure.
     """
 
     def once(carry: tuple, t: jax.Array) -> tuple[tuple, None]:

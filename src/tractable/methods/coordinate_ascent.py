@@ -1,4 +1,4 @@
-"""Variational Bayes by coordinate ascent, for models whose q(θ) is closed form given q(z)."""
+"""Variational Bayes by coordinate ascent, for models whose q(θ) has a closed form given q(z)."""
 
 import functools
 import time
@@ -32,24 +32,24 @@ DRAWN = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateAscent(EM):
-    """q(θ) q(z) of a conjugate-exponential model: each half is the best, given the other, in closed form.
+    """q(θ) q(z) for a conjugate-exponential model: each factor is optimal, given the other, in closed form.
 
         q(z) ∝ exp E_q(θ)[log p(x, z | θ)],   q(θ) ∝ p(θ) exp E_q(z)[log p(x, z | θ)]
 
-    EM's steps on the same additive statistics, with q(θ)'s parameters in θ's place: the evidence's lower bound never
-    falls. The result knows its own width, but for what q(θ) q(z) leaves out: sds are too small where θ and z depend on
-    each other. Attias 1999; Bishop 2006, chapter 10.
+    These are EM's steps on the same additive statistics, with the parameters λ of q(θ) in place of θ: the evidence's
+    lower bound never falls. The result has sds, which are too small where θ and z depend on each other, since
+    q(θ) q(z) ignores that. Attias 1999; Bishop 2006, chapter 10.
 
     Args:
-        batch_size: rows a step; None takes all. With batches it is stochastic variational inference (Hoffman et al.
-            2013): statistics follow the batches, which is a natural gradient's step, λ ← (1 − γ_t) λ + γ_t λ̂_t with
-            γ_t = (1 + t)^−0.6, for ``epochs`` passes; ``steps`` and ``tolerance`` then mean nothing.
+        batch_size: rows per step; None takes all. With batches this is stochastic variational inference (Hoffman et
+            al. 2013): natural-gradient steps λ ← (1 − γ_t) λ + γ_t λ̂_t with γ_t = (1 + t)^−0.6, for ``epochs``
+            passes; ``steps`` and ``tolerance`` are then unused.
         epochs: passes over the data, with batches.
-        draws: independent draws of θ from q that the posterior holds.
-        Others as for ``EM``; ``prior``, ``inner`` and ``optimizer`` mean nothing here.
+        draws: independent draws of θ from q in the posterior.
+        Other fields as for ``EM``; ``prior``, ``inner`` and ``optimizer`` are unused here.
 
     Needs a model with closed forms: ``models.bayesian_gaussian_mixture``, ``models.bayesian_linear_regression``,
-    ``models.normal_gamma``, or a ``ConjugateModel`` of one's own. Data on file are passed through once a step.
+    ``models.normal_gamma``, or your own ``ConjugateModel``. Each step reads data on file once.
     """
 
     label: ClassVar[str] = "cavi"
@@ -91,7 +91,7 @@ class CoordinateAscent(EM):
         return Outcome(Draws(positions=np.asarray(positions)[None]), found, seconds, reached.interrupted)
 
     def follow(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """What ``climb`` gives, by minibatches: where q was, and what one exact step from there gains."""
+        """``climb``'s results by minibatches: every end point of q, after one exact step whose gain is measured."""
         model, data = self.needed(session.model), session.data
         began = time.perf_counter()
         first = self.begin(model, data, session.key)
@@ -122,7 +122,7 @@ def _minus(function: Callable) -> Callable:
 
 
 def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[float, PyTree]:
-    """The bound of q on all rows, and the q that is best for its expected statistics."""
+    """The bound of q on all rows, and the optimal q for its expected statistics."""
     found = expected(conjugate.e_step, q, data, chunk)
     better = conjugate.m_step(found.statistics)
     bound = float(found.log_likelihood) - float(conjugate.divergence(q))
@@ -131,7 +131,7 @@ def _pass(conjugate: Conjugate, q: PyTree, data: Data, chunk: int) -> tuple[floa
 
 @functools.lru_cache(maxsize=128)
 def over_lambda(conjugate: Conjugate) -> LatentModel:
-    """A model whose θ is λ and whose log prior is −KL, so that online EM on it is stochastic variational inference."""
+    """A model with θ = λ and log prior −KL, so that online EM on it is stochastic variational inference."""
     return LatentModel.from_steps(
         conjugate.e_step, conjugate.m_step, conjugate.predictive_log_prob, conjugate.prior,
         prior=_minus(conjugate.divergence),

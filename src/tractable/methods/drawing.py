@@ -1,4 +1,4 @@
-"""What methods that draw have in common: starts, the main run, and how it is cut, saved and resumed."""
+"""The base of methods that draw chains: starting points, warm-up, the main run, saving and resuming."""
 
 import time
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from tractable.tools.leaves import beneath, nested, restored
 from tractable.tools.settings import Count, at_least
 
 PyTree = Any
-POSITION = "position"  # as a trace is called that holds draws
-ATTEMPTS = 20  # at a start of finite density
+POSITION = "position"  # name of the trace that holds the draws
+ATTEMPTS = 20  # to find a starting point of finite density
 
 
 class Chains(NamedTuple):
-    """Where a drawing run stands: enough to go on exactly."""
+    """The state of a drawing run: enough to continue it exactly."""
 
-    groups: int  # done, since the beginning of time
+    groups: int  # done since the start of the first run
     keys: jax.Array
     states: PyTree  # leading axis (chain,)
     tuned: dict[str, jax.Array]
@@ -35,27 +35,27 @@ class Chains(NamedTuple):
     block: int
     found: dict[str, Any]
     moments: loop.Moments | None = None
-    surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces of draws past those asked for: a run ends with a whole block
+    surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces past the requested draws: a run ends with a whole block
 
 
 class WarmUp(NamedTuple):
-    """What a warm-up came to."""
+    """The result of a warm-up."""
 
     positions: jax.Array  # (chain, d)
-    tuned: dict[str, jax.Array]  # arrays that the kernel is made with
-    found: dict[str, Any]  # for the report
-    thin: int  # steps a kept draw
+    tuned: dict[str, jax.Array]  # arrays that the kernel is built with
+    found: dict[str, Any]  # figures for the report
+    thin: int  # steps per kept draw
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing(Method):
-    """Common fields of methods that draw.
+    """The common fields of methods that draw chains.
 
     Args:
-        chains: independent chains, from independent starts.
-        draws: kept draws a chain.
-        warmup: steps a chain that are thrown away, in which the method tunes itself.
-        thin: steps a kept draw.
+        chains: independent chains, from independent starting points.
+        draws: kept draws per chain.
+        warmup: steps per chain in which the method tunes itself; their draws are thrown away.
+        thin: steps per kept draw.
     """
 
     chained: ClassVar[bool] = True
@@ -67,14 +67,14 @@ class Drawing(Method):
     thin: Count = 1
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """What the main run begins with; here nothing is tuned."""
+        """The positions and tuned values that the main run begins with; by default nothing is tuned."""
         return WarmUp(positions, {}, {}, int(self.thin))
 
     def watch(self, info: dict[str, np.ndarray], states: PyTree, session: Session) -> None:
-        """Looks at every segment; raises what cannot go on."""
+        """Called after every segment; raises if the run cannot continue."""
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
-        """(chain, d) unconstrained positions to begin at."""
+        """(chain, d) unconstrained starting points."""
         return starts(session.model, session.data, key, self.chains)
 
     def program(self, session: Session) -> Program:
@@ -90,7 +90,7 @@ class Drawing(Method):
         start_key, warm_key, run_key = jax.random.split(session.key, 3)
         positions = self.starts(session, start_key)
         positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
-        if session.stop():  # half a warm-up is none: a run that goes on begins it anew
+        if session.stop():  # an interrupted warm-up is discarded; a resumed run repeats it
             nothing = self.belief({}, session.model, thin)
             return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
         shape = self.shape(session, program, thin)
@@ -101,7 +101,7 @@ class Drawing(Method):
         return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
-        """Chains that were saved, laid over this session's devices."""
+        """The saved chains, spread over this session's devices."""
         data, program = session.data, self.program(session)
         tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
@@ -121,10 +121,10 @@ class Drawing(Method):
         before: dict[str, np.ndarray] | None = None,
         warmed: float = 0.0,
     ) -> Outcome:
-        """Run until there are ``draws`` kept draws a chain since the beginning of time.
+        """Run until each chain has ``draws`` kept draws in all, earlier runs included.
 
         Args:
-            before: traces of the draws there are already, where these are not saved.
+            before: traces of the earlier draws, where they are not in the saved folder.
         """
         program = self.program(session)
         data, plan, saver = session.data, self.plan(session.data), session.saver
@@ -170,21 +170,21 @@ class Drawing(Method):
         return Outcome(belief, chains.found, seconds, result.interrupted, chains)
 
     def belief(self, traces: dict[str, np.ndarray], model: Model, thin: int) -> Draws:
-        """What traces of positions and of the run come to; none at all are chains without draws."""
+        """The belief made of the traces; without traces, chains of no draws."""
         info = {name: trace for name, trace in traces.items() if name != POSITION}
         nothing = np.zeros((self.chains, 0, model.space.size), jnp.result_type(float))
         positions = traces.get(POSITION, nothing)
         return Draws(positions=positions, info=info, weights=self.weigh(info) if info else None, thin=thin)
 
     def extended(self, session: Session, belief: Belief, chains: "Chains", draws: int) -> Outcome:
-        """So many kept draws a chain in all, as if they had been asked for at once."""
+        """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
         there = joined({POSITION: np.asarray(belief.positions), **belief.info}, chains.surplus)
         return self.go_on(session, chains, draws, there)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "gradients" in belief.info:  # a mean over the steps since the last draw
             return Cost(float(np.sum(belief.info["gradients"], dtype=np.float64) * belief.thin), 0.0)
-        # Control variates look at every batch twice: here, and at their anchor.
+        # Control variates evaluate every batch twice: at the position and at their anchor.
         looks = 2 if getattr(self, "gradient", "") == "control_variates" else 1
         return Cost(self.steps(belief) * self.share(data) * looks, 0.0)
 
@@ -192,18 +192,18 @@ class Drawing(Method):
         return self.chains * self.draws * model.space.size * jnp.zeros(()).dtype.itemsize
 
     def steps(self, belief: Belief) -> float:
-        """Of all chains, warm-up included."""
+        """Steps of all chains, warm-up included."""
         return float(belief.chains * (belief.count * belief.thin + self.warmup))
 
     def shape(self, session: Session, program: Program, thin: int, draws: int | None = None) -> loop.Shape:
-        """The loop's shape: the same in warm-up and in the main run, so that one compilation serves both."""
+        """The loop's shape. Warm-up and main run share it, so that one compilation serves both."""
         count = self.draws if draws is None else draws
         shape = loop.shape(count, thin, session.model.space.size, self.chains, moments=session.moments)
         return shape._replace(capacity=capacity(shape, session, program, self.chains))
 
 
 def capacity(shape: loop.Shape, session: Session, program: Program, chains: int) -> int:
-    """Groups a segment: what is buffered on the device, draws and batches read from file, must fit."""
+    """Groups per segment, so that the draws and the batches read from file fit the device's buffer."""
     if not program.streams:
         return shape.capacity
     data = session.data
@@ -217,7 +217,7 @@ def _width(method: Method, data: Data) -> int:
 
 
 def chain_keys(key: jax.Array, chains: int) -> jax.Array:
-    """Chain c's key depends on c alone, not on how many chains there are."""
+    """One key per chain. Chain c's key depends on c alone, not on the number of chains."""
     return _folded(key, np.arange(chains))
 
 
@@ -225,10 +225,10 @@ _folded = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
 
 
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
-    """(chain, d) unconstrained positions of finite density, one for each chain.
+    """(chain, d) unconstrained starting points of finite density.
 
-    The model's own start where it has one; else uniform on (−2, 2), or within 1 of the position a log density came
-    with, nearer at every further attempt.
+    They come from the model's own ``start`` if it has one. Otherwise they are uniform on (−2, 2), or within 1 of the
+    example position of a log density; the interval shrinks at every further attempt.
     """
     batch = None if data is None else whole(data.first(1000))
     found, whole_keys = [], chain_keys(key, chains)
@@ -247,7 +247,7 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
 
 
 def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
-    """(count, d) unconstrained positions for climbs: the session's own, where it has one, and others as ``starts``."""
+    """(count, d) unconstrained starting points of climbs: ``session.near`` first if given, the rest by ``starts``."""
     if session.near is None:
         return starts(session.model, session.data, key, count)
     near = jnp.asarray([session.near], jnp.result_type(float))
@@ -255,7 +255,7 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
 
 
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
-    """(d,) a place to begin at: the last of ``ATTEMPTS`` is the centre itself."""
+    """(d,) a starting point to try; the last of ``ATTEMPTS`` is the centre itself."""
     centre, width = jnp.zeros(model.space.size), 2.0
     if model.prior_is_callable:
         centre, width = model.position_of(model.example(jax.random.key(0))), 1.0
@@ -264,6 +264,6 @@ def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
 
 
 def joined(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Traces of two stretches of a run, end to end; either may be missing."""
+    """The traces of two parts of a run, end to end; either may be missing."""
     both = {name: np.concatenate([before[name], now[name]], 1) for name in before.keys() & now.keys()}
     return before | now | both

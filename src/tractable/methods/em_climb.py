@@ -1,4 +1,4 @@
-"""EM's climbs from their starts to their ends: on rows in memory, over devices, or on file; saved as they go."""
+"""EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
 
 import dataclasses
 import functools
@@ -18,49 +18,49 @@ from tractable.tools import tree
 from tractable.tools.leaves import beneath, restored
 
 PyTree = Any
-SEGMENT = 25  # steps between two visits of the host
-ROUNDING, FALLEN = 8, 64  # in units of the objective's last digit, gains that are none, and those at a fall
+SEGMENT = 25  # steps between two returns to the host
+ROUNDING, FALLEN = 8, 64  # gains taken as rounding, in units of the objective's last digit: usually, and after a fall
 
 
 class Reached(NamedTuple):
-    """Where climbs ended."""
+    """The end points of climbs."""
 
     theta: PyTree  # leading axis (start,)
-    objective: np.ndarray  # (start,), nats, at theta
+    objective: np.ndarray  # (start,) nats, at theta
     trace: np.ndarray  # (start, step), NaN after a climb's end
     interrupted: bool
 
 
 class Climbing(NamedTuple):
-    """Climbs on the way, each leaf with a leading axis of starts but the last."""
+    """The state of climbs; all leaves but the last lead with an axis of starts."""
 
     states: PyTree
-    good: PyTree  # θ before, of a finite objective
-    gain: jax.Array  # the last
+    good: PyTree  # last θ with a finite objective
+    gain: jax.Array  # of the last step
     to_come: jax.Array  # nats, by Aitken's extrapolation
-    little: jax.Array  # whether that was little: twice in a row is an end, once may be a shoulder
+    little: jax.Array  # whether to_come is small: twice in a row ends a climb, once may be a plateau
     done: jax.Array
     time: jax.Array  # ()
 
 
 class OneByOne(NamedTuple):
-    """Climbs on file: those that ended, and the one on the way."""
+    """Climbs on data on file: those that ended, and the current one."""
 
     ends: list[PyTree]  # θ
-    traces: list[np.ndarray]  # nats, at every θ but the end
+    traces: list[np.ndarray]  # nats, at every θ but the last
     values: np.ndarray  # nats, at the end
-    theta: PyTree  # of the one on the way
+    theta: PyTree  # of the current climb
     trace: np.ndarray
-    before: float  # its last gain
-    calm: int  # how often in a row little was to come
+    before: float  # gain of its last step
+    calm: int  # steps in a row with little still to come
 
 
 class Attempts:
-    """Climbs whose unlucky starts begin again, saved as they go: where this attempt stands, and what came before.
+    """Saves and restores climbs whose failed starts are tried again.
 
     Attributes:
         count: attempts before this one.
-        earlier: where they ended, or None.
+        earlier: their end points, or None.
     """
 
     def __init__(self, session: Session, thetas: PyTree) -> None:
@@ -72,43 +72,43 @@ class Attempts:
             self.count, self.earlier = restored((0, earlier), beneath(self.resume, "attempts"))
 
     def begun(self, like: Callable[[int], PyTree]) -> PyTree:
-        """Where the climbs of this attempt stood when they were saved; None where they were not.
+        """The saved state of this attempt's climbs; None if there is none.
 
         Args:
-            like: their structure, given how many values there are.
+            like: gives the state's structure for a number of values.
         """
         now = {} if self.resume is None else beneath(self.resume, "now")
         self.resume = None
         return restored(like(len(now.get("values", ()))), now) if now else None
 
     def save(self, now: PyTree, at_once: bool = False) -> None:
-        """Save where the climbs of this attempt stand, if it is time."""
+        """Save the state of this attempt's climbs, if a save is due."""
         self.keep(lambda: {"attempts": (self.count, self.earlier), "now": now()}, at_once=at_once)
 
     def again(self, reached: "Reached") -> None:
-        """On with another attempt; where those before it ended is saved with it."""
+        """Begin another attempt, saved together with the end points so far."""
         self.count, self.earlier = self.count + 1, reached
 
 
 def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
-    """What is still to come, and whether it is little: gains that shrink by r have r/(1 − r) of the last to come."""
+    """The gain still to come, and whether it is small: gains that shrink by a factor r add r/(1 − r) times the last."""
     rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
     rate = jnp.where(before > 0, rate, 0.999)
     to_come = jnp.abs(gain) * rate / (1 - rate)
     scale = jnp.maximum(jnp.abs(objective), 1.0)
     digit = jnp.finfo(jnp.result_type(objective)).eps * scale
-    # EM loses nothing but by rounding: after a fall, gains of its size are none either.
+    # EM falls by rounding only, so after a fall gains of that size are rounding too.
     rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
-    none = jnp.abs(gain) <= rounding  # from which nothing is to be extrapolated
+    none = jnp.abs(gain) <= rounding  # rounding, from which nothing can be extrapolated
     return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
 
 
 def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
-    """Every start to its end, side by side."""
+    """Climb from every start to its end, side by side."""
     spread = session.shard if isinstance(session.shard, RowsOver) else None
     rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows, session.data.weights)
     size, steps = session.data.size, method.steps
-    method = dataclasses.replace(method, steps=1, starts=1)  # of which the compiled program knows nothing
+    method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
     count = jax.tree.leaves(thetas)[0].shape[0]
     zero = jnp.zeros(count, states.objective.dtype)
@@ -130,10 +130,10 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
     trace = np.concatenate(traces, 1)[:, : int(now.time)]
     theta = now.states.position
     values = _objectives(method, model, spread, size, rows, mask, theta)
-    theta = _each_where(jnp.isfinite(values), theta, now.good)  # a last step may have left the numbers
+    theta = _each_where(jnp.isfinite(values), theta, now.good)  # the last step may have become non-finite
     finite = [row[np.isfinite(row)] for row in trace]
     last = np.array([row[-1] if len(row) else np.nan for row in finite])
-    if spread is not None:  # what follows is one device's
+    if spread is not None:  # later work uses one device
         theta = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), theta)
     return Reached(theta, np.where(np.isfinite(values), values, last).astype(np.float64), trace, stopped)
 
@@ -152,7 +152,7 @@ def segment(
     now: Climbing,
     last: jax.Array,
 ) -> tuple[Climbing, jax.Array]:
-    """Steps until ``last``, or until every climb has settled; and their objectives, (start, SEGMENT)."""
+    """Step until ``last`` or until every climb has settled: the state, and the objectives (start, SEGMENT)."""
     kernel = em(_e_step(method, model, spread), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
     count = now.done.shape[0]
@@ -192,7 +192,7 @@ def segment(
 def _objectives(
     method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
-    """What is climbed, at every θ, (start,)."""
+    """The climbed objective at every θ, (start,)."""
     e_step, prior = _e_step(method, model, spread), method.log_prior(model)
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
 
@@ -204,16 +204,16 @@ def _objectives(
 
 
 def _e_step(method: Any, model: Any, spread: RowsOver | None) -> Callable:
-    """The whole E-step; sums in closed form go chunk by chunk, on each device its own."""
+    """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
     e_step = method.halves(model)[0]
     if not method.exact(model):
-        return e_step  # no sums but rows and shares, whose Q the compiler sums where they lie
+        return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
     e_step = chunked(e_step, method.chunk)
     return e_step if spread is None else spread.summed(e_step)
 
 
 def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
-    """Start by start; every step is one pass over the file, whose sums are kept in double precision."""
+    """Climb from one start after another; every step is one pass over the file, summed in double precision."""
     spread = session.shard if isinstance(session.shard, RowsOver) else None
     prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
     e_step, m_step = method.halves(model)
@@ -227,7 +227,7 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         found = expected(e_step, now.theta, session.data, method.chunk, lay=spread)
         value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
         stopped = session.stop()
-        attempts.save(lambda now=now: now, at_once=stopped)  # a pass that is not saved is made again
+        attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved
         trace = np.append(now.trace, value)
         gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
         looked_at = [jnp.asarray(v) for v in (gain, now.before, value)]
@@ -250,13 +250,13 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
 
 
 def padded(traces: list[np.ndarray]) -> np.ndarray:
-    """Traces of several starts, (start, step), NaN after an end."""
+    """Traces of several starts, (start, step), NaN after each climb's end."""
     longest = max(1, *map(len, traces))
     return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
 
 
 def replaced(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
-    """Climbs with those at ``taken`` from a second attempt."""
+    """Climbs with the starts in ``taken`` replaced by those of a second attempt."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old)

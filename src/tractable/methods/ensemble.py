@@ -1,4 +1,4 @@
-"""Several runs of one method from different starts, as one posterior: the baseline to be held against."""
+"""Several runs of one method from different starts, as one posterior: a baseline for comparison."""
 
 import dataclasses
 import time
@@ -21,12 +21,12 @@ from tractable.tools.settings import at_least
 
 @dataclass(frozen=True, kw_only=True)
 class DeepEnsemble(Method):
-    """An equal mixture of ``size`` members, each learnt by ``member`` from a start of its own.
+    """An equal mixture of ``size`` members, each learnt by ``member`` from its own starting point.
 
-    With maxima for members it is that of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples). Not
-    a posterior: it says how much solutions differ, which is often a good guide to where predictions can be trusted and
-    has no guarantee. Members are not chains: R-hat does not apply, and the spread of a single parameter means nothing
-    where networks have symmetries.
+    With MAP members this is the ensemble of Lakshminarayanan, Pritzel & Blundell 2017 (without adversarial examples).
+    It is not a posterior: it shows how much solutions differ, often a good guide to where predictions can be trusted,
+    but without guarantee. Members are not chains: R-hat does not apply, and the spread of a single parameter means
+    nothing where networks have symmetries.
 
     Args:
         member: the method of each member.
@@ -47,7 +47,7 @@ class DeepEnsemble(Method):
 
     @property
     def draws(self) -> int:
-        """Kept draws a member."""
+        """Kept draws per member."""
         return getattr(self.member, "draws", 1)
 
     @property
@@ -90,7 +90,7 @@ class DeepEnsemble(Method):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         values = np.array([v for k, v in posterior.found.items() if k.startswith("objective ")], float)
-        sentence = "solutions, not draws of a posterior: judge by predictions held out"
+        sentence = "solutions, not draws of a posterior: judge by held-out predictions"
         out = [Check("members", float(posterior.chains), "caution", sentence)]
         if len(values) and np.all(np.isfinite(values)):
             spread = float(np.ptp(values))

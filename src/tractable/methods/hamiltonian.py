@@ -1,4 +1,4 @@
-"""HMC and NUTS: BlackJAX's kernels and warm-up behind our contract."""
+"""HMC and NUTS: BlackJAX's kernels and warm-up behind this library's interface."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -23,16 +23,16 @@ PyTree = Any
 
 @dataclass(frozen=True, kw_only=True)
 class NUTS(Drawing):
-    """The No-U-Turn sampler: the first choice wherever full gradients are affordable.
+    """The No-U-Turn sampler: the first choice where full gradients are affordable.
 
     Args:
         chains, draws, warmup, thin: as for every method that draws.
-        target: mean acceptance probability aimed at by the step size; raise it where divergences are reported.
-        dense: adapt a full mass matrix instead of a diagonal.
-        max_depth: doublings of a trajectory at most.
+        target: mean acceptance probability that the step size aims at; raise it if divergences are reported.
+        dense: adapt a full mass matrix instead of a diagonal one.
+        max_depth: most doublings of a trajectory.
 
-    Step size and mass matrix come from Stan's windowed warm-up of each chain; chains then share the median step
-    and the mean matrix.
+    Stan's windowed warm-up finds each chain's step size and mass matrix; chains then share the median step size and
+    the mean matrix.
     """
 
     label: ClassVar[str] = "nuts"
@@ -93,8 +93,8 @@ class HMC(NUTS):
 
     Args: as for NUTS, and
         leapfrogs: steps in a trajectory.
-        jitter: in [0, 1); each trajectory's step size is uniform within this share of the one adapted, so that no
-            trajectory's length is a period of the target.
+        jitter: in [0, 1); each trajectory's step size is uniform within this share of the adapted one, so that no
+            trajectory's length matches a period of the target.
     """
 
     label: ClassVar[str] = "hmc"

@@ -1,4 +1,4 @@
-"""Nested Laplace: weights that are normal given one other number, over which they are integrated."""
+"""Nested Laplace: the weights are normal given one other parameter, which is integrated out numerically."""
 
 import functools
 import time
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # whose parts are imported when they are first used
+import scipy  # its submodules load at first use
 from jax.typing import ArrayLike
 
 from tractable.beliefs.belief import Draws
@@ -29,39 +29,39 @@ from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import compiled
 
 PyTree = Any
-ROWS = 1024  # whose sums are kept apart: single precision does not know differences of a million nats
-NEAR = 0.2  # k-hat of the normals' draws, above which others are drawn
-FREEDOM, WIDER = 5.0, 1.2  # of the t that these are drawn from, and its scale of their covariance
-WEIGHED = 2e7  # rows times draws, up to which draws are weighed
-FALL = 12.0  # nats below its maximum, to which the other number's density is followed
-STEP = 0.75  # of its sds between two places: the trapezoid's error is then below 1e-8
-LEAST = 1e-9  # of the largest eigenvalue of a curvature, below which a direction is none
-ROUNDING = 1e-2  # nats left to climb below which Newton's steps may be rounding
-REACH = 12.0  # of u, on either side: of a noise from 6e-6 to 160,000
-FURTHEST = 40  # places on either side, at most
+ROWS = 1024  # rows per single-precision sum; a sum of a million nats would lose the differences
+NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
+FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of that t, and its factor on the covariance
+WEIGHED = 2e7  # rows × draws up to which importance weights are computed
+FALL = 12.0  # nats below the maximum to which the density of u is followed
+STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
+LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the largest
+ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
+REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
+FURTHEST = 40  # most grid points on either side
 
 
 @dataclass(frozen=True, kw_only=True)
 class INLA(Method):
-    """Weights β of a linear predictor, and at most one other number u: nested Laplace (Rue, Martino & Chopin 2009).
+    """Nested Laplace for a linear predictor's weights β and at most one other parameter u (Rue, Martino & Chopin 2009).
 
         p(β, u | y) ≈ p̃(u | y) N(β; β̂(u), H(u)⁻¹),      H(u) = −∇²_β log p(y, β | u) at its maximum β̂(u)
         log p̃(u | y) = log p(y, β̂(u), u) − ½ log det H(u) + constant
 
-    Exact but for the integral over u where y is normal (a weight's prior is: ridge regression with its noise integrated
-    out). Elsewhere, as in logistic and Poisson regression, as near as the likelihood is to a normal one, which draws'
-    importance weights correct and k-hat tells, where there are few enough rows to weigh them.
+    If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out).
+    Elsewhere, as in logistic and Poisson regression, the error depends on how far the likelihood is from normal.
+    Importance weights correct it and k-hat measures it, where the rows are few enough to compute weights.
 
-    Where η is several numbers, as in softmax regression, or beside it there are several others, as the cutpoints of
-    ordered grades, all are climbed together, up to 400 of them: Laplace's normal, corrected and told likewise.
+    Where η has several components, as in softmax regression, or there are several other parameters, as the cutpoints
+    of ordered grades, all are approximated together by one Laplace normal, up to 400 of them, weighted in the same way.
 
-    Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory:
-    ``models.generalised_linear`` and its like.
+    Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory, as
+    ``models.generalised_linear`` makes.
 
     Args:
-        draws: of the posterior, independent; of weights their first two moments given u are exact.
-        tolerance: of a climb to β̂(u), in nats.
-        steps: Newton's steps to it, at most.
+        draws: independent draws of the posterior; the first two moments of β given u are exact.
+        tolerance: nats left to climb at which a climb to β̂(u) ends.
+        steps: most Newton steps to β̂(u).
     """
 
     label: ClassVar[str] = "inla"
@@ -91,7 +91,7 @@ class INLA(Method):
         weights, shape = None, float("nan")
         if not given.quadratic and len(positions) * data.size <= WEIGHED:
             weights, shape = _weighed(given.log_densities(positions) - log_q)
-            if shape > NEAR:  # skewed: a t has tails that the normal misses
+            if shape > NEAR:  # skewed: a t has the tails that the normal lacks
                 positions, log_q = _wider(rng, positions, weights)
                 weights, shape = _weighed(given.log_densities(positions) - log_q)
             weights = None if shape == -np.inf else weights[None]
@@ -107,13 +107,13 @@ class INLA(Method):
         return info.get("weight")
 
     def _places(self, given: "_Given | _Together", session: Session) -> list["_Place"]:
-        """β̂ and H at places of u that hold all but a hundred-thousandth of its mass; one where there is no u."""
+        """β̂ and H at grid points of u that hold all but 1e-5 of its mass; a single point where there is no u."""
         if given.linear.other is None:
             return [self._conditional(given, 0.0, given.linear.centre, session)]
         found: dict[float, _Place] = {}
 
         def at(u: float) -> float:
-            """Minus log p̃(u); very much where u is so far out that single precision does not know it."""
+            """Minus log p̃(u); 1e300 where |u| > REACH, beyond single precision."""
             if not abs(u) <= REACH:
                 return 1e300
             near = min(found.values(), key=lambda p: abs(p.u - u)).beta if found else given.linear.centre
@@ -125,7 +125,7 @@ class INLA(Method):
         climbed: Any = minimize_scalar(at, bracket=(0.0, -0.5), tol=1e-3, options={"maxiter": 100})
         best = float(climbed.x)
         top, width = -at(best), 0.1
-        for _ in range(20):  # a step at which log p̃ falls by half a nat, on the side that falls more slowly
+        for _ in range(20):  # find a width at which log p̃ falls by half a nat on the slower side
             falls = top + min(at(best + width), at(best - width))
             if session.stop() or 0.2 < falls < 1.0:
                 break
@@ -141,13 +141,13 @@ class INLA(Method):
         return sorted(grid, key=lambda place: place.u)
 
     def _conditional(self, given: "_Given | _Together", u: float, beta: np.ndarray, session: Session) -> "_Place":
-        """Newton's steps to β̂(u), halved where they do not climb."""
+        """Newton steps to β̂(u), halved while they do not climb."""
         value, slope, precision = given.slope(beta, u)
         before = np.inf
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
             left = float(slope @ step) / 2
-            # Newton's steps that gain no more are those of rounding.
+            # Newton steps that stop gaining are rounding.
             if left <= self.tolerance or (left < ROUNDING and left > before / 4) or session.stop():
                 break
             size, before = 1.0, left
@@ -164,10 +164,10 @@ class INLA(Method):
         found = posterior.found
         left, end = found["left"], found["end"]
         verdict = "trust" if left <= 1e-2 else "reject"
-        out = [Check("left to climb", left, verdict, "nats, of β given the other number, at the place where most is")]
+        out = [Check("left to climb", left, verdict, "nats that the climb to β had left, at the worst grid point")]
         if found["places"] > 1:
             verdict = "trust" if end > FALL / 2 else "reject"
-            sentence = f"nats that the other number's density falls to the ends of {found['places']} places"
+            sentence = f"nats that the other parameter's log density falls at the ends of {found['places']} grid points"
             out.append(Check("ends", end, verdict, sentence))
         shape = found["khat"]
         if not np.isnan(shape):
@@ -181,14 +181,14 @@ class _Place(NamedTuple):
     """The weights' normal given u."""
 
     u: float
-    beta: np.ndarray  # (d,) its mean; 0 at ``other``
+    beta: np.ndarray  # (d,) the normal's mean; 0 at ``other``
     root: np.ndarray  # (d, d) R, R Rᵀ = H⁻¹
     log_density: float  # of u, up to a constant
-    left: float  # nats to climb
+    left: float  # nats left to climb
 
 
 class _Rows(NamedTuple):
-    """Rows in blocks (b, n, …), the last filled with rows that count nothing."""
+    """Rows in blocks (b, n, …); rows of count 0 fill the last block."""
 
     y: PyTree
     offsets: jax.Array  # (b, n)
@@ -203,7 +203,7 @@ class _Rows(NamedTuple):
         return cls(y, offsets, features, counts)
 
     def gram(self) -> np.ndarray:
-        """Σ f fᵀ (d, d), in double precision: of fewer rows than columns single precision has negative eigenvalues."""
+        """Σ f fᵀ (d, d) in double precision; if rows are fewer than columns, float32 gives negative eigenvalues."""
         total: Any = 0.0
         for features, counts in zip(self.features, self.counts, strict=True):
             block = np.asarray(features, np.float64)
@@ -211,24 +211,24 @@ class _Rows(NamedTuple):
         return total
 
     def summed(self, values: jax.Array) -> jax.Array:
-        """(b,) sums of (b, n) values, as often as rows count."""
+        """(b,) sums of (b, n) values, each times its row's count."""
         return jnp.sum(jnp.where(self.counts > 0, self.counts * values, 0.0), 1)
 
 
 class _Given:
-    """log p(y, β, u) and its slope and curvature in β (d,), asked through a journal."""
+    """log p(y, β, u) and its slope and curvature in β (d,), evaluated through a journal."""
 
     def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
         self.model, self.linear, self.journal = model, linear, journal
         self.rows = _Rows.of(model, data)
         self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
         self.acting = linear.weights > 0
-        self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)  # precisions; 1 where there is no weight
+        self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)  # precisions; 1 where no weight is
         self.gram: np.ndarray | None = None
-        self.quadratic = True  # the likelihood, wherever it was asked: weights are then exactly normal
+        self.quadratic = True  # whether the likelihood was quadratic everywhere so far: β is then exactly normal
 
     def slope(self, beta: np.ndarray, u: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Value, slope (d,) and −∇² (d, d) in β; of ``other`` slope 0 and precision 1."""
+        """Value, slope (d,) and −∇² (d, d) in β; at ``other`` slope 0 and precision 1."""
         flat = jnp.asarray(beta, self.rows.offsets.dtype)
 
         def ask() -> tuple[float, np.ndarray]:
@@ -238,7 +238,7 @@ class _Given:
 
         value, told = self.journal(ask)
         slope, (least, most) = told[:-2], told[-2:]
-        if most - least <= 1e-5 * most:  # of all rows alike: one matrix, up to its scale
+        if most - least <= 1e-5 * most:  # the same for all rows: a multiple of one matrix
             if self.gram is None:
                 self.gram = self.rows.gram()
             curvature = most * self.gram
@@ -249,7 +249,7 @@ class _Given:
         return value, slope * self.acting - self.prior * away, curvature + np.diag(self.prior)
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
-        """(draw,) log p(y, β, u) up to a constant, of rows that count."""
+        """(draw,) log p(y, β, u) up to a constant."""
         flat = jnp.asarray(positions, self.rows.offsets.dtype)
         found = _log_densities(self.model, self.linear.other, self.fixed, self.rows, flat)
         return np.asarray(found, np.float64) - np.sum(self.prior * self._away(positions) ** 2, 1) / 2
@@ -266,7 +266,7 @@ class _Given:
 
 
 class _Together:
-    """log p(y, z) and its slope and curvature in all numbers z (d,), asked through a journal."""
+    """log p(y, z) and its slope and curvature in all parameters z (d,), evaluated through a journal."""
 
     quadratic = False
 
@@ -275,7 +275,7 @@ class _Together:
         self.rows = in_blocks(*apart(data.arrays()))
 
     def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Value, slope (d,) and −∇² (d, d), its eigenvalues made positive on the way to the maximum."""
+        """Value, slope (d,) and −∇² (d, d), whose eigenvalues are made positive for Newton steps."""
         flat = jnp.asarray(position, jnp.result_type(float))
         size = len(position)
 
@@ -296,7 +296,7 @@ class _Together:
 
 
 def suited(model: Model, data: Data | None) -> tuple[Linear | None, Linear | None]:
-    """What weights are normal given, of a model that INLA takes: at most one number; or all numbers together."""
+    """(weights and at most one other parameter, None) or (None, all parameters together); Nones if INLA cannot."""
     linear = quadrature.structure(model, data)
     if linear is not None:
         return None if np.any(linear.laplace[linear.weights > 0]) else linear, None
@@ -304,7 +304,7 @@ def suited(model: Model, data: Data | None) -> tuple[Linear | None, Linear | Non
 
 
 def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:
-    """Rows (b, n, …) and how often they count (b, n), the last block filled with its last row, which counts nothing."""
+    """Rows (b, n, …) and their counts (b, n); copies of the last row, of count 0, fill the last block."""
     total = len(jax.tree.leaves(rows)[0])
     counts = jnp.ones(total) if counts is None else jnp.asarray(counts)
     size = min(ROWS, total)
@@ -319,7 +319,7 @@ def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array
 
 
 def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> Any:
-    """η, y -> log p(y | η, u) of one row."""
+    """The function (η, y) -> log p(y | η, u) of one row."""
     likelihood: Any = model.likelihood
     params = model.params(beta if other is None else beta.at[other].set(u))
     return lambda eta, y: log_prob_of(likelihood.observe(params, eta), y)
@@ -327,7 +327,7 @@ def _of_row(model: Model, other: int | None, beta: jax.Array, u: jax.Array) -> A
 
 @compiled("model", "other")
 def _sums(model, other, linear, rows, beta, u) -> tuple[jax.Array, ...]:
-    """Σ log p (b,) and its slopes (b, d) block by block, least and most −∂²/∂η², and log p(u)."""
+    """Σ log p (b,) and its slopes (b, d) by block, the least and largest −∂²/∂η² (2,), and log p(u)."""
     one = _of_row(model, other, beta, u)
     etas = rows.offsets + rows.features @ beta
     values, slopes = jax.vmap(jax.vmap(jax.value_and_grad(one)))(etas, rows.y)
@@ -368,7 +368,7 @@ def _log_densities(model, other, linear, rows, positions) -> jax.Array:
 
 
 def _block_of(model: Model) -> Any:
-    """(rows and how often they count, z) -> Σ log p of a block."""
+    """The function (rows and counts of a block, z) -> Σ log p of the block."""
 
     def of(block: tuple[PyTree, jax.Array], position: jax.Array) -> jax.Array:
         rows, counts = block
@@ -380,7 +380,7 @@ def _block_of(model: Model) -> Any:
 
 @compiled("model")
 def _whole(model, rows, position) -> tuple[jax.Array, ...]:
-    """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of all."""
+    """Terms (b + 1,) of log p(y, z), the prior's last, their slopes (b + 1, d), and −∇² (d, d) of the sum."""
     one, prior = _block_of(model), log_density(model, flat=True)
 
     def block(part: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -410,9 +410,10 @@ def _end(places: list[_Place]) -> float:
 
 
 def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (count, d) and their log density.
+    """Draws (count, d) and their log density.
 
-    u is stratified by a cubic spline of its log density; β's mean goes by one too, and its root by lines.
+    A cubic spline of the log density of u gives stratified draws of u. Another spline interpolates the mean of β, and
+    straight lines its root.
     """
     size = len(linear.weights)
     index = np.flatnonzero(linear.weights > 0)
@@ -427,7 +428,7 @@ def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count
         fine = np.linspace(at[0], at[-1], 64 * len(at))
         density = np.exp(log_density(fine) - log_density(fine).max())
         mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-        half = (count + 1) // 2  # every u twice, with one noise and its mirror image: means are exact
+        half = (count + 1) // 2  # every u twice, with a noise and its mirror image: means are exact
         us = np.interp((rng.permutation(half) + 0.5) / half * mass[-1], mass, fine)
         us = np.concatenate([us, us])[:count]
         means = scipy.interpolate.CubicSpline(at, np.stack([place.beta[index] for place in places]))(us)
@@ -449,13 +450,13 @@ def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count
 
 
 def _weighed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights (n,), the largest 1, and the k-hat of their tail; 0 where the density is no number."""
+    """Importance weights (n,) scaled to a largest of 1, 0 where the density is not finite; and their k-hat."""
     good = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     return np.exp(good - good.max()), khat(good[np.isfinite(good)])
 
 
 def _wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As many draws of the t of the weighed draws' mean and covariance, and their log density."""
+    """As many draws of a t with the weighted draws' mean and a wider covariance, and their log density."""
     count, size = positions.shape
     mean, covariance = np.average(positions, axis=0, weights=weights), np.cov(positions.T, aweights=weights)
     root = np.linalg.cholesky(np.atleast_2d(covariance) * WIDER)
@@ -464,7 +465,7 @@ def _wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray)
 
 
 def _standard(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """(count, size) standard normals in antithetic pairs, of covariance 1 exactly where there are enough of them."""
+    """(count, size) standard normals in antithetic pairs; their covariance is exactly 1 if there are enough pairs."""
     half = (count + 1) // 2
     noise = rng.standard_normal((half, size))
     if half >= 4 * size:

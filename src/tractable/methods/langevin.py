@@ -1,4 +1,4 @@
-"""SGLD and SGHMC, which say beforehand how wrong their step makes them."""
+"""SGLD and SGHMC, which predict the bias of their step size."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ from tractable.tools.settings import Count, Positive, Share, at_least, between
 PyTree = Any
 Step = float | jax.Array | Callable  # ε, or a schedule of it
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
-RETRIES = 4  # of a first burn-in that diverged
-LARGE = 10_000  # parameters from which positions are pytrees inside the loop
-EXPLORE = 0.5  # share of a cycle spent without noise, finding a mode
-LONGEST = 256  # steps a kept draw, at most, when thinning is left to the method
+RETRIES = 4  # of a first burn-in that diverged, each at a tenth of the step
+LARGE = 10_000  # parameters from which the loop holds positions as pytrees
+EXPLORE = 0.5  # share of a cycle that runs without noise, to find a mode
+LONGEST = 256  # most steps per kept draw with thin="auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +41,23 @@ class SGLD(Drawing):
     """Stochastic-gradient Langevin dynamics with a known bias.
 
     Args:
-        chains, draws, warmup: as for every method that draws; chains start around modes and see batches of their own.
-        thin: steps a kept draw; "auto" takes about the slowest relaxation time, at most 256.
-        batch_size: rows a step at most; blocks are balanced.
+        chains, draws, warmup: as for every method that draws; chains start around modes and draw their own batches.
+        thin: steps per kept draw; "auto" takes about the slowest relaxation time, at most 256.
+        batch_size: largest number of rows per step; the batches of an epoch are of nearly equal size.
         step_size: "auto", a constant ε (Welling & Teh's: drift ε/2, noise ε; 2 × BlackJAX's), or a schedule
             ``t -> ε_t`` such as ``schedules.polynomial``; draws are then weighted by ε_t.
-        bias_tolerance: the largest inflation of an sd, of any linear combination of the parameters, that "auto" allows
-            and that passes without warning.
+        bias_tolerance: the largest inflation of the sd of any linear combination of the parameters. "auto" keeps
+            within it; a given step size beyond it raises a warning.
         preconditioner: None, "diagonal" or "dense" (measured in warm-up), "rmsprop" (pSGLD), or "auto": with an
-            automatic step dense up to 400 parameters and diagonal beyond, None with a step of yours.
+            automatic step size, dense up to 400 parameters and diagonal beyond; with a given one, None.
         gradient: "minibatch", or "control_variates" around the mode found in warm-up.
-        cycles: cosine cycles in the run (Zhang et al. 2020); the first half of each explores and is given no weight.
+        cycles: cosine cycles in the run (Zhang et al. 2020). The first half of each explores; its draws have weight 0.
         temperature: T; 1 is the posterior.
-        correct: take what the gradient's own noise and the finite step add off the injected noise. Batches are then
-            drawn independently, so that their noise is white. Constant ε and a measured preconditioner only.
+        correct: reduce the injected noise by what the gradient's noise and the finite step add. Batches are then
+            drawn independently, so that their noise is white. Needs a constant ε and a measured preconditioner.
         start: "mode" climbs first; "random" starts where MALA would.
 
-    Where full gradients are affordable MALA and NUTS have no bias: prefer them.
+    MALA and NUTS have no bias: prefer them where full gradients are affordable.
     """
 
     label: ClassVar[str] = "sgld"
@@ -94,7 +94,7 @@ class SGLD(Drawing):
         return plan_batches(self, data, self.batch_size, independent=self.correct)
 
     def estimator(self, model: Model, tuned: PyTree, *, flat: bool = True) -> Callable:
-        """The stochastic gradient, of flat positions or of pytrees (and ``tuned`` with them)."""
+        """The stochastic gradient, for positions and ``tuned`` values that are flat, or pytrees."""
         posterior = log_posterior(model, flat=flat)
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
@@ -103,7 +103,7 @@ class SGLD(Drawing):
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         if model.space.size < LARGE:
             return self._kernel(model, tuned, flat=True)
-        # Large positions stay pytrees: XLA fuses a concatenation with what follows into one slow, serial loop.
+        # Large positions stay pytrees: XLA fuses a concatenation and its consumers into one slow, serial loop.
         unravel = model.space.unravel
         leafwise = {name: unravel(a) if jnp.ndim(a) == 1 else a for name, a in tuned.items()}
         kernel = self._kernel(model, leafwise, flat=False)
@@ -133,18 +133,18 @@ class SGLD(Drawing):
         return sgld(posterior, step, noise_scale=tuned.get("noise_scale"), **settings)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Climb to modes and measure H; step out by its normal approximation, measure H and V there, choose P and ε;
-        burn in; measure where the chains went and choose ε again.
+        """Climb to modes and measure H; move the chains to draws of the normal approximation, measure H and V there,
+        and choose P and ε; burn in; measure where the chains now are and choose ε again.
 
-        The bias is of the draws: at a mode the gradient's noise is not what it is around it, and with control
-        variates it is nothing at all.
+        The bias concerns the draws, so H and V are measured around a mode, not at it: the gradient's noise differs
+        there, and with control variates it vanishes at the mode.
         """
         model, data, dtype = session.model, session.data, jnp.result_type(float)
         if self.start == "mode":
             climbed = modes(session, positions)
             if not np.all(np.isfinite(climbed)):
                 raise RunError(
-                    "The climb to a mode left the finite numbers: is the posterior proper? Or start='random'."
+                    "The climb to a mode did not stay finite: is the posterior proper? If it is, use start='random'."
                 )
             positions = jnp.asarray(climbed, dtype)
         tuned: dict[str, Any] = {}
@@ -172,7 +172,7 @@ class SGLD(Drawing):
                 measured = self._measured(session, positions, tuned)
                 held = float(tuned["step_size"])
                 found = self._choose(measured, scale, self.plan(data))
-                if held < 0.5 * first:  # what was too long once may be so again
+                if held < 0.5 * first:  # a step size that failed once may fail again
                     found["step_size"] = min(found["step_size"], held)
                 tuned |= self._tuned(measured, found["step_size"], scale, thin)
             positions, _ = self._burn_in(session, program, tuned, keys, positions, thin, done)
@@ -186,7 +186,7 @@ class SGLD(Drawing):
 
     def _tuned(self, measured: bias.Measured, step: float, scale: np.ndarray, thin: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
-        plain = self._preconditioner is None  # then a number: a vector of ones would be read at every step
+        plain = self._preconditioner is None  # then a scalar: every step would read a vector of ones
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": jnp.asarray(1.0 if plain else scale, dtype)}
         if self.correct:
             tuned["noise_scale"] = jnp.asarray(self._reduced(measured, step, scale), dtype)
@@ -195,23 +195,23 @@ class SGLD(Drawing):
         return tuned
 
     def _burn_in_or_smaller(self, session, program, tuned, keys, positions, thin) -> tuple[jax.Array, int]:
-        """The first half, by ever smaller automatic steps where chains leave the finite numbers: the curvature at a
-        network's mode says little of the valley's walls. ``tuned`` keeps the step that held."""
+        """The first half of burn-in. Where chains become non-finite, an automatic step size is cut and tried again: a
+        network's curvature at its mode says little of the walls around. ``tuned`` keeps the step size that worked."""
         for _ in range(RETRIES if self.step_size == "auto" and not self.correct else 0):
             try:
                 return self._burn_in(session, program, tuned, keys, positions, thin, 0)
             except RunError:
                 tuned["step_size"] = tuned["step_size"] / 10
                 warnings.warn(
-                    "The automatic step left the finite numbers: the posterior is stiffer away from its mode than at "
-                    f"it. Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
+                    "Chains did not stay finite at the automatic step: the posterior is stiffer away from its mode. "
+                    f"Trying {float(tuned['step_size']):.3g}; MALA or NUTS are safer where they are affordable.",
                     TractableWarning,
                     stacklevel=6,
                 )
         return self._burn_in(session, program, tuned, keys, positions, thin, 0)
 
     def _burn_in(self, session, program, tuned, keys, positions, thin, done) -> tuple[jax.Array, int]:
-        """Half of the warm-up, by the main run's own compiled loop: (positions, groups done)."""
+        """Half of the warm-up, in the main run's compiled loop: (positions, groups done)."""
         shape = self.shape(session, program, thin)
         groups = done + max(1, round(self.warmup / 2 / shape.group))
         states = loop.begin(program, tuned, None, keys, positions)
@@ -223,14 +223,14 @@ class SGLD(Drawing):
         return jax.vmap(program.observe)(result.states), groups
 
     def scale(self, measured: bias.Measured, plan: Plan) -> np.ndarray:
-        """L of the preconditioner measured in warm-up: P is the inverse curvature, or its diagonal."""
+        """L of the preconditioner P = L Lᵀ measured in warm-up: the inverse curvature, or its diagonal."""
         h = measured.curvature
         if self._preconditioner == "dense" and h.ndim == 2:
             return bias.inverse_root(h)
         if self._preconditioner in ("diagonal", "dense"):
             return np.sqrt(np.diag(np.linalg.inv(h)) if h.ndim == 2 else 1 / h)
         if self._preconditioner == "rmsprop":
-            # What RMSprop settles at: gradients at the mode are noise of variance V.
+            # RMSprop's limit: gradients at the mode are noise of variance V.
             v = np.diag(measured.noise) if measured.noise.ndim == 2 else measured.noise
             return 1 / np.sqrt(1e-5 + np.sqrt(v) / plan.size)
         return np.ones(len(h))
@@ -238,11 +238,11 @@ class SGLD(Drawing):
     def predicted(
         self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan, injected: np.ndarray | None = None
     ) -> bias.Predicted:
-        """The stationary covariance at a step."""
+        """The predicted stationary covariance at a step size."""
         return bias.stationary(measured, step, scale, injected=injected, **self._setting(plan))
 
     def _setting(self, plan: Plan) -> dict[str, Any]:
-        """What the prediction needs to know beside H, V, ε and P."""
+        """The prediction's inputs other than H, V, ε and P."""
         epoch = None if plan.independent else plan.count
         return {"friction": self.friction, "temperature": self.temperature, "epoch": epoch}
 
@@ -256,7 +256,7 @@ class SGLD(Drawing):
         return {"step_size": step}
 
     def _warn(self, measured: bias.Measured, step: float, scale: np.ndarray, plan: Plan) -> None:
-        if self.correct or self.cycles:  # a cycle's peak is not where it samples
+        if self.correct or self.cycles:  # a cycle does not sample at its peak
             return
         worst = self.predicted(measured, step, scale, plan).worst
         if not np.isfinite(worst):
@@ -279,8 +279,8 @@ class SGLD(Drawing):
         reduced = bias.reduced_noise(measured, step, scale)
         if reduced is None:
             raise SettingsError(
-                f"{type(self).__name__}(correct=True) cannot take the gradient's noise off at step_size={step:g}: it "
-                "exceeds the noise injected. Use a smaller step, larger batches or control variates."
+                f"{type(self).__name__}(correct=True) cannot correct the gradient's noise at step_size={step:g}: it "
+                "exceeds the injected noise. Use a smaller step, larger batches or control variates."
             )
         return reduced
 
@@ -294,7 +294,7 @@ class SGLD(Drawing):
         else:
             slowest = np.min(np.square(scale) * h)
         relaxation = 2 / max(step * slowest, 1e-12)
-        # Powers of two: a second fit of the same model then finds its program compiled.
+        # Powers of two, so that a second fit of the same model reuses the compiled program.
         return int(2 ** np.clip(np.round(np.log2(relaxation)), 0, np.log2(LONGEST)))
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
@@ -303,7 +303,7 @@ class SGLD(Drawing):
         return info["step_size"] if callable(self.step_size) else None
 
     def predicted_bias(self, posterior: Learnt) -> bias.Predicted | None:
-        """Of every marginal sd; H and V are measured anew, averaged over draws of the run."""
+        """The predicted bias of every marginal sd, with H and V averaged over draws of the run."""
         chains, belief, data = posterior.standing, posterior.belief, posterior.data
         if data is None or chains is None or belief.positions is None:
             return None
@@ -330,7 +330,7 @@ class SGLD(Drawing):
             f"{posterior.model.space.names[marginal]}, {100 * predicted.inflation[marginal]:.2g} %"
         )
         if self._preconditioner == "rmsprop":
-            sentence += "; the moving preconditioner's own bias is not in it"
+            sentence += "; it leaves out the bias of the moving preconditioner"
         out.append(Check("predicted bias", worst, verdict, sentence))
         return out
 
@@ -339,7 +339,7 @@ class SGLD(Drawing):
 class SGHMC(SGLD):
     """Stochastic-gradient Hamiltonian Monte Carlo: SGLD with momentum.
 
-    Args: as for SGLD (``correct`` is SGLD's alone), and
+    Args: as for SGLD, without ``correct``, and
         momentum_decay: friction α in (0, 1]; at 1 this is SGLD with the same ε.
     """
 

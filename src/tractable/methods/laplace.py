@@ -26,26 +26,26 @@ from tractable.tools.settings import Count
 from tractable.tools.shared import ROUGHLY, compiled, whole_of
 
 PyTree = Any
-DENSE = 5000  # numbers up to which a covariance is formed
-ROWS = 64  # whose Jacobians are held at once
-PROBED = 8
+DENSE = 5000  # parameters up to which a covariance is formed
+ROWS = 64  # rows whose Jacobians are held at once
+PROBED = 8  # rows that test which parameters the predictor is linear in
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(MAP):
     """q(z) = N(mode, Λ⁻¹), Λ = −∇² log p(z|y) at the mode of the *unconstrained* density (MacKay 1992).
 
-    The cheap reference: one climb and one curvature. It knows the posterior as far as it is normal around that mode,
-    and nothing of others. For networks Λ is the generalised Gauss–Newton matrix, which is never indefinite, and
-    predictions go through the network linearised in its weights, for which that Λ is exact (Immer et al. 2021).
+    A cheap reference: one climb and one curvature. It is right if the posterior is normal around that mode, and it
+    ignores other modes. For networks Λ is the generalised Gauss–Newton matrix, which is never indefinite, and
+    predictions use the network linearised in its weights, for which that Λ is exact (Immer et al. 2021).
 
     Args:
         structure: "full", a dense Λ, up to 5000 parameters; "diagonal"; "last-layer", dense over the parameters in
             which the last layers are linear, the others held at the mode.
         curvature: "hessian"; "gauss-newton", Σ_n J_nᵀ (−∇²_η log p(y_n|η_n)) J_n and the prior's own curvature, for
-            a likelihood that goes ``Through`` a predictor; "auto", the first unless it is a network or large.
-        draws: independent draws of q that the posterior holds.
-        Others as for ``MAP``.
+            a likelihood that goes ``Through`` a predictor; "auto", "gauss-newton" for networks, else "hessian".
+        draws: independent draws of q in the posterior.
+        Other fields as for ``MAP``.
     """
 
     label: ClassVar[str] = "laplace"
@@ -63,7 +63,7 @@ class Laplace(MAP):
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
         began = time.perf_counter()
-        at = self.climbed(session._replace(held_out=None), jacobian=True)  # a maximum, whatever predicts best
+        at = self.climbed(session._replace(held_out=None), jacobian=True)  # to the maximum, whatever predicts best
         best, found = chosen(at.maxima)
         climbed = time.perf_counter()
         family, phi, eigenvalue = self.fit(model, data, jnp.asarray(best.position, jnp.result_type(float)))
@@ -77,7 +77,7 @@ class Laplace(MAP):
         return Outcome(fitted, found, seconds, at.interrupted)
 
     def fit(self, model: Model, data: Data | None, mode: jax.Array) -> tuple[str, PyTree, float]:
-        """(family, φ, smallest eigenvalue of Λ or its diagonal)."""
+        """(family, φ, smallest eigenvalue of Λ, or smallest entry of its diagonal)."""
         size = model.space.size
         through = model.through is not None and data is not None
         gauss = self.curvature == "gauss-newton" or (self.curvature == "auto" and through and model.start is not None)
@@ -142,7 +142,7 @@ def _check_curved(least: float, largest: float = math.inf) -> None:
 
 
 def linearised(model: Model, mode: jax.Array) -> Model:
-    """The model whose predictor is that of the network's tangent at the mode, f(z*) + J (z − z*)."""
+    """The model with its predictor replaced by the tangent at the mode z*, f(z*) + J (z − z*)."""
     likelihood: Any = model.through
     form, numbers = model.apart()
     predictor = jax.tree_util.Partial(Tangent(form), numbers, mode)
@@ -151,7 +151,7 @@ def linearised(model: Model, mode: jax.Array) -> Model:
 
 @dataclass(frozen=True)
 class Tangent:
-    """The predictor's; equal for models of one form, which share what is compiled for it."""
+    """The predictor's tangent; equal for models of one form, which share compiled programs."""
 
     form: Any
 
@@ -164,8 +164,8 @@ class Tangent:
 
 
 def last_layer(model: Model, data: Data | None) -> np.ndarray:
-    """Indices of the parameters in which η is jointly affine, found from the last leaf back, and of those that do not
-    enter it."""
+    """Indices of the parameters in which η is jointly affine, searched from the last leaf back, and of those that do
+    not enter η."""
     likelihood = model.through
     if likelihood is None or data is None:
         raise ModelError("structure='last-layer' expects a likelihood that goes Through a predictor, and data.")
@@ -205,7 +205,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
 
 @compiled("model", "index", if_few=ROUGHLY)
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
-    """Λ of the numbers at ``index``, dense; its diagonal, of all, where there is none."""
+    """Dense Λ of the parameters at ``index``; if that is None, the diagonal of Λ for all."""
     likelihood: Any = model.through
     (y, x), weights = apart(rows)
     keep = None if index is None else jnp.asarray(index)
@@ -230,7 +230,7 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * (basis.T @ jacobian)
 
     def own(z: jax.Array) -> jax.Array:
-        """Prior, log-determinant, and the likelihood at fixed η: the curvature that is not the network's."""
+        """Prior, log-determinant, and likelihood at fixed η: the terms whose curvature is not the network's."""
         unconstrained = model.space.unravel(z)
         params = model.constrain(unconstrained)
         etas = jax.vmap(lambda x: eta(mode, x))(x)
@@ -238,7 +238,7 @@ def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | No
         data = jnp.sum(terms if weights is None else jnp.where(weights > 0, weights * terms, 0))
         return model.log_prior(params) + model.log_jacobian(unconstrained, params) + data
 
-    # Each parameter has its own prior, so this part is diagonal but for several numbers beside a network.
+    # Each parameter has its own prior, so this part is diagonal, unless several parameters stand beside the network.
     gradient = jax.grad(own)
     size = mode.size
     diagonal = jax.jvp(gradient, (mode,), (jnp.ones(size, mode.dtype),))[1]

@@ -1,4 +1,4 @@
-"""Expectation–maximisation as methods: a point θ, and what was summed over to find it."""
+"""Expectation–maximisation: a point θ that maximises the likelihood with z summed out."""
 
 import dataclasses
 import functools
@@ -29,14 +29,14 @@ from tractable.tools.errors import DataError, ModelError, RunError, TractableWar
 from tractable.tools.settings import Count, Positive
 
 PyTree = Any
-CHUNK = 1 << 14  # rows of an E-step at a time
-LOOKED_AT = 10_000  # rows that a start is made from, of data on file
-WELL = 1e10  # condition of an information matrix up to which its inverse is one
-RETRIES = 2  # of starts that end with a collapsed component
-SAME = 1e-3  # nats a datum within which two maxima are one
-FAR = 1e-2  # nats a datum that one exact step may add at most
-FALL = {"float32": 1e-5, "float64": 1e-10}  # of |L|: a fall within it is rounding
-INFORMATION_WORK = 1 << 31  # rows times squared parameters up to which standard errors are computed
+CHUNK = 1 << 14  # rows at a time in an E-step
+LOOKED_AT = 10_000  # rows of data on file that a start is made from, about
+WELL = 1e10  # condition number up to which an information matrix's inverse is trusted
+RETRIES = 2  # for starts that end with a collapsed component
+SAME = 1e-3  # nats per datum within which two maxima count as one
+FAR = 1e-2  # nats per datum: a larger gain of one more step rejects the result
+FALL = {"float32": 1e-5, "float64": 1e-10}  # share of |L| within which a fall is rounding
+INFORMATION_WORK = 1 << 31  # rows × parameters² up to which standard errors are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +45,24 @@ class EM(Method):
 
         E:  S = Σ_n E[T(x_n, z) | x_n, θ]        M:  θ' = argmax Q(·; S)
 
-    No step goes down. It converges at a rate that is the share of information that z hides, slowly where components
-    overlap, and to a local maximum: hence several starts, side by side in one compilation.
+    No step lowers the objective. EM converges at a rate equal to the share of information that z hides, slowly where
+    components overlap, and to a local maximum: hence several starts, side by side in one compilation.
 
     Args:
-        starts: climbs from starts of their own; the best is kept and the report says how they agree.
-        steps: at most.
-        tolerance: the climb ends when what is still to come, by Aitken's extrapolation of the last gains, is below
+        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        steps: most steps of a climb.
+        tolerance: the climb ends when the gain still to come, by Aitken's extrapolation of the last gains, is below
             this share of the objective, twice in a row.
-        chunk: rows an E-step looks at at once: memory beside the data is O(starts · chunk).
-        optimizer: of an M-step that has no closed form: "lbfgs", or an optax optimiser, begun anew at every M-step. A
-            step of it that would lower Q is not taken and the next is half as long, so that EM does not go down; the
-            report says what L-BFGS would add at the end.
-        inner: its steps in one M-step.
-        prior: climb log p(θ) too. False for a likelihood alone; a closed-form M-step must fit the choice.
-        errors: find standard errors at the end: as many gradients as θ has numbers.
+        chunk: rows at once in an E-step: memory beside the data is O(starts · chunk).
+        optimizer: for an M-step without closed form: "lbfgs", or an optax optimiser, reset at every M-step. A step
+            that would lower Q is not taken and the next is half as long, so that EM never falls; the report says how
+            much L-BFGS would add at the end.
+        inner: the optimiser's steps in one M-step.
+        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
+        errors: compute standard errors at the end, which takes as many gradients as θ has entries.
 
-    Needs a ``LatentModel``. Reports standard errors from the observed information, which is the complete data's less
-    what z hides (Louis 1982). Data on file are passed through once a step.
+    Needs a ``LatentModel``. Reports standard errors from the observed information: the complete data's minus what z
+    hides (Louis 1982). Each step reads data on file once.
     """
 
     label: ClassVar[str] = "em"
@@ -77,7 +77,7 @@ class EM(Method):
     errors: bool = True
 
     def settings(self) -> dict[str, Any]:
-        """The fields as plain values; an optax optimiser by its fingerprint, from which it cannot be made again."""
+        """The fields as plain values; an optax optimiser as its fingerprint, from which it cannot be rebuilt."""
         if self.optimizer == "lbfgs":
             return super().settings()
         return super().settings() | {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
@@ -87,7 +87,7 @@ class EM(Method):
         return em(chunked(e_step, self.chunk) if self.exact(model) else e_step, m_step, self.log_prior(model))
 
     def needed(self, model: Model) -> Any:
-        """The model, or a sentence where this method cannot learn it."""
+        """The model; raises ModelError where this method cannot learn it."""
         model = latent(model, self)
         self.halves(model)
         return model
@@ -97,19 +97,19 @@ class EM(Method):
         return not self.minibatch
 
     def exact(self, model: Any) -> bool:
-        """Whether both halves are known in closed form, on additive statistics."""
+        """Whether E-step and M-step have closed forms, on additive statistics."""
         return model.halves is not None
 
     def begin(self, model: Any, data: Data, key: jax.Array) -> PyTree:
-        """Where climbs begin, a leading axis of starts."""
+        """The starting θ, with a leading axis of starts."""
         return beginnings(model, data, key, self.starts)
 
     def log_prior(self, model: Any) -> Callable | None:
-        """What is climbed beside the likelihood."""
+        """The log prior, if it is part of the climbed objective."""
         return model.log_prior if self.prior else None
 
     def halves(self, model: LatentModel) -> tuple[Callable, Callable]:
-        """E-step and M-step: the model's own, or enumeration and gradient."""
+        """E-step and M-step: the model's own, or by enumeration and gradient."""
         if model.halves is not None:
             return model.halves
         prior, steps, sums = self.log_prior(model), (self.inner, self.optimizer), model.sums
@@ -117,7 +117,7 @@ class EM(Method):
             return model.e_step, gradient_m_step(model.steps.q, prior, model.params, model.position_of, *steps)
         if sums is None or sums.responsibilities is None or sums.causes is None:
             raise ModelError(
-                f"{type(self).__name__} sums over z, and this model's takes too many values or has no E-step: use "
+                f"{type(self).__name__} sums over z, but this model's z takes too many values or has no E-step: use "
                 "MonteCarloEM, which draws z, or give the model an e_step in closed form (LatentModel.from_steps)."
             )
         q = functools.partial(expected_log_joint, model.log_joint)
@@ -125,7 +125,7 @@ class EM(Method):
         return by_enumeration(sums.log_prob, sums.responsibilities, sums.causes), m_step
 
     def climb(self, session: Session) -> tuple[Any, Data, Any, Reached, dict[str, float]]:
-        """The model, its rows (about their mean, and that mean), where every start ended, and seconds."""
+        """The model, its rows, the mean taken off them (or None), every start's end point, and seconds."""
         model = self.needed(session.model).climbed
         data, offset = about_the_mean(model, session.data)
         session = session._replace(data=data)
@@ -139,7 +139,7 @@ class EM(Method):
         while True:
             reached = attempts.earlier
             if reached is not None:
-                # A collapsed component is a start's bad luck: those starts begin again, the others stay.
+                # A collapsed component is a start's bad luck: such starts are tried again, the others kept.
                 bad = ~sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
@@ -162,7 +162,7 @@ class EM(Method):
         return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
     def _left(self, model: Any, session: Session, point: np.ndarray) -> float:
-        """What is climbed, in nats, after one M-step by L-BFGS from a point."""
+        """The objective, in nats, after one M-step by L-BFGS from a point."""
         theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
         one = jax.tree.map(lambda a: a[None], theta)
@@ -177,17 +177,17 @@ class EM(Method):
             verdict = "trust" if left <= SAME else "caution" if left <= FAR else "reject"
             stood = found["M-steps without gain"]
             refused = f"; {stood} M-steps of {found['steps']} found no step that did not lower Q" if stood else ""
-            sentence = f"nats a datum that one M-step by L-BFGS adds to where the optimiser's ended{refused}"
+            sentence = f"nats a datum that one M-step by L-BFGS adds at the optimiser's end point{refused}"
             out.append(Check("L-BFGS adds", left, verdict, sentence))
         to_come = found["to come"] / size
         limit = self.tolerance * abs(found["objective"]) / size
-        # Extrapolated from few gains it is a guess, which a factor of ten allows for.
+        # Extrapolation from few gains is a guess, which a factor of ten allows for.
         verdict = "trust" if to_come <= 10 * limit else "caution"
         out.append(Check("gain to come", to_come, verdict, f"nats {datum}, extrapolated from the last gains"))
         fall, scale = found["fall"], max(1.0, abs(found["objective"]))
         fine = fall <= FALL[str(jnp.result_type(float))] * scale
         sentence = (
-            "nats lost in one step; EM loses none unless a floor binds or the M-step is no maximum of Q + log p(θ)"
+            "nats lost in one step; EM loses none unless a floor binds or the M-step fails to maximise Q + log p(θ)"
         )
         out.append(Check("largest fall", fall, "trust" if fine else "caution", sentence))
         own, least = examined(posterior), found.get("eigenvalue", math.nan)
@@ -203,18 +203,18 @@ class EM(Method):
 
 
 def latent(model: Model, method: Method) -> LatentModel:
-    """The model, or a sentence where it has no z."""
+    """The model as a LatentModel; raises ModelError if it has no z."""
     found = latent_model(model)
     if found is not None:
         return found
     raise ModelError(
-        f"{type(method).__name__} learns a LatentModel, which says what is not seen of each datum; this model has no "
+        f"{type(method).__name__} learns a LatentModel, in which every datum has a latent z; this model has no "
         "such z. Use MAP, or tr.LatentModel(prior, latent, likelihood)."
     )
 
 
 def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
-    """Rows in memory about their mean, and that mean, for a model that moves with them; else the rows as they are."""
+    """Rows in memory minus their mean, and that mean, if the model shifts with its rows; else the rows and None."""
     if data.total == 0:
         raise DataError("EM looks at rows: these data hold none.")
     if model.symmetry.shift is None or not data.resident or data.given is not None:
@@ -229,18 +229,18 @@ def about_the_mean(model: LatentModel, data: Data) -> tuple[Data, Any]:
 
 
 def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> PyTree:
-    """θ to begin with, a leading axis of starts: as the model says, having seen data; else drawn from its prior."""
+    """The starting θ, with a leading axis of starts: from the model's own rule on the data, or drawn from its prior."""
     if model.steps.begin is None:
         if model.prior_is_callable or model.start is not None:
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
-        # A prior says where the data are likely to put θ, which the origin of the unconstrained space does not.
+        # The prior says where θ is likely to be; the origin of the unconstrained space does not.
         return jax.jit(jax.vmap(model.sample_prior))(chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
 
 
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
-    """``begin`` of several keys, a leading axis of starts; of data on file evenly spaced rows stand for all."""
+    """``begin`` at several keys, with a leading axis of starts; evenly spaced rows represent data on file."""
     seen = data if data.resident else data.take(slice(0, None, max(1, data.size // LOOKED_AT)))
     rows = jax.tree.map(np.asarray, seen.alike().rows)
     rows = rows[0] if rows[1] is None else rows
@@ -250,7 +250,7 @@ def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, ke
 
 
 def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> tuple[np.ndarray, dict, dict]:
-    """The best start's point, the traces, and what was found on the way."""
+    """The best start's point, the traces, and figures for the report."""
     flat = np.asarray(_positions(model, reached.theta))
     inside = np.all(np.isfinite(flat), axis=1)
     best, found = chosen(reached._replace(objective=np.where(inside, reached.objective, -np.inf)), model, data)
@@ -272,22 +272,22 @@ def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="model")
 def _shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
-    """(d,) the same point for rows that ``offset`` is added to."""
+    """(d,) the same point once ``offset`` is added to the rows."""
     return model.position_of(model.shifted(model.params(point), offset))
 
 
 def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any]]:
-    """The best start, and what was found on the way."""
+    """The index of the best start, and figures for the report."""
     values = np.where(np.isfinite(reached.objective), reached.objective, -np.inf)
     if not np.any(np.isfinite(values)):
         _explain(data)
         raise RunError(
-            f"None of {len(values)} climbs stayed within the finite numbers. Is the likelihood bounded? A floor, a "
+            f"None of {len(values)} climbs stayed finite. Is the likelihood bounded? A floor, a "
             "prior, or fewer components keep it so."
         )
     best = int(np.argmax(values))
     fine = sound(model, reached, data.total) & np.isfinite(values)
-    if fine.any():  # a collapsed component has no business being best
+    if fine.any():  # a collapsed component must not win
         best = int(np.argmax(np.where(fine, values, -np.inf)))
     trace = reached.trace[best][np.isfinite(reached.trace[best])]
     gains = np.diff(np.append(trace, values[best]))
@@ -308,7 +308,7 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
 
 
 def examined(posterior: Learnt) -> list[Check]:
-    """What the model itself says of a maximum."""
+    """The model's own checks of a maximum."""
     model = latent_model(posterior.model)
     return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
 
@@ -325,7 +325,7 @@ def _to_come(gains: np.ndarray, objective: float) -> float:
 
 
 def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray:
-    """(start,) whether no check of the model's own rejects where a climb ended."""
+    """(start,) whether the model's own checks all accept a climb's end point."""
     count = len(reached.objective)
     if model.steps.examine is None:
         return np.ones(count, bool)
@@ -335,7 +335,7 @@ def sound(model: LatentModel, reached: Reached, size: int | float) -> np.ndarray
 
 
 def _explain(data: Data) -> None:
-    """A sentence about the first row that holds a number which is none."""
+    """Raises DataError about the first row with a number that is not finite, if there is one."""
     for name, part in (("y", data.y), ("given", data.given)):
         for leaf in jax.tree.leaves(part):
             bad = ~np.isfinite(np.asarray(leaf, np.float64)).reshape(data.size, -1).all(1)

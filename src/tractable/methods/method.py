@@ -1,4 +1,4 @@
-"""What every method is: a frozen dataclass of settings that knows the kernel to build and how to be judged."""
+"""The base of every method: a frozen dataclass of settings, which builds its kernel and judges its result."""
 
 import copy
 import dataclasses
@@ -27,17 +27,17 @@ Optimiser = Annotated[optax.GradientTransformation, "an optax optimiser, such as
 
 
 class Outcome(NamedTuple):
-    """What a method learnt."""
+    """The result of a method."""
 
     belief: Belief
-    found: dict[str, Any]  # what warm-up chose, and other numbers worth keeping
+    found: dict[str, Any]  # the settings that warm-up chose, and other figures
     seconds: dict[str, float]
     interrupted: bool = False
-    standing: PyTree = None  # where a run stands that may be extended
+    standing: PyTree = None  # the run's state, for methods whose runs can be extended
 
 
 class Program(NamedTuple):
-    """A kernel's recipe, hashable: two runs with equal programs share one compilation."""
+    """A hashable recipe of a kernel: two runs with equal programs share one compilation."""
 
     model: Model
     method: "Method"
@@ -48,29 +48,29 @@ class Program(NamedTuple):
         return self.method.kernel(self.model, rows, tuned)
 
     def observe(self, state: PyTree) -> jax.Array:
-        """The flat position of a state; large ones are pytrees in a kernel."""
+        """The flat position of a state; kernels hold large positions as pytrees."""
         return state.position if isinstance(state.position, jax.Array) else self.model.space.ravel(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
-        """The user's parameters of a flat unconstrained position, flat."""
+        """The user's parameters, flat, at a flat unconstrained position."""
         return self.model.values(position)
 
     def weigh(self, info: dict[str, jax.Array]) -> Any:
-        """How much draws count, by what their steps say; None where all count alike."""
+        """The draws' weights, from what the steps recorded; None if all weigh the same."""
         return self.method.weigh(info)
 
     def describe(self, position: jax.Array) -> str:
-        """The parameters of the numbers that are not finite."""
+        """Names the parameters that are not finite."""
         return f"{not_finite(self.model, position)} (unconstrained)"
 
 
 def not_finite(model: Model, position: jax.Array) -> str:
-    """Names of the numbers of a position which are not finite."""
+    """Names of a position's entries that are not finite, at most three."""
     names = [name for name, x in zip(model.space.names, np.asarray(position), strict=True) if not np.isfinite(x)]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-METHODS: dict[str, type["Method"]] = {}  # by label, as they are imported
+METHODS: dict[str, type["Method"]] = {}  # by label, in the order of import
 ALIASES = {
     "metropolis": "random-walk",
     "rwm": "random-walk",
@@ -81,47 +81,47 @@ ALIASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Settings):
-    """Settings of a way to learn; validated when made, printable, and equal when alike.
+    """A method's settings: validated when made, printable, and compared by value.
 
-    ``settings()`` and ``from_settings`` carry the fields to and from a configuration file.
+    ``settings()`` writes the fields for a configuration file and ``from_settings`` reads them.
     """
 
     label: ClassVar[str] = ""
-    point: ClassVar[bool] = False  # learns one θ
-    independent: ClassVar[bool] = False  # its draws have no order
-    exact: ClassVar[bool] = False  # every draw is one of the posterior
-    chained: ClassVar[bool] = False  # draws chains: they can be streamed, extended, and laid over devices
-    beside: ClassVar[str] = "nuts"  # the method that a thorough look holds its result against
-    climbs: ClassVar[bool] = False  # from a place: one from which it ends better is begun at again
+    point: ClassVar[bool] = False  # learns a single θ
+    independent: ClassVar[bool] = False  # its draws are independent
+    exact: ClassVar[bool] = False  # its draws come from the exact posterior
+    chained: ClassVar[bool] = False  # draws chains, which can be streamed, extended, and spread over devices
+    beside: ClassVar[str] = "nuts"  # the method that a thorough verification compares with
+    climbs: ClassVar[bool] = False  # climbs from a starting point; is rerun where verification finds a better one
     outside: ClassVar[
         tuple[str, ...]
-    ] = ()  # settings that no compiled program reads: they are arguments, or the host's
-    verified: ClassVar[bool] = False  # learns a posterior of θ, or a point, that can be held against the density
+    ] = ()  # settings that no compiled program reads: passed as arguments, or used on the host only
+    verified: ClassVar[bool] = False  # its result can be verified against the density of θ
 
     def __init_subclass__(cls) -> None:
-        """A method with a label of its own can be named from then on."""
+        """Registers a subclass that has a label, so that users can name it."""
         if "label" in vars(cls):
             METHODS[cls.label] = cls
 
     def apart(self) -> tuple["Method", tuple]:
-        """What of it programs are compiled for: nothing stands where a setting is ``outside`` (``tools.shared``)."""
+        """The method that programs are compiled for: ``outside`` settings are None (``tools.shared``)."""
         form = copy.copy(self)
         for name in self.outside:
             object.__setattr__(form, name, None)
         return form, ()
 
     def settings(self) -> dict[str, Any]:
-        """The fields as plain values, with the method's name."""
+        """The method's name and its fields, as plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"method": self.label} | {name: _plain(value) for name, value in fields.items()}
 
     @property
     def minibatch(self) -> bool:
-        """Whether a step looks at a batch of rows."""
+        """Whether a step uses a batch of rows."""
         return getattr(self, "batch_size", None) is not None
 
     def needed(self, model: Model) -> Any:
-        """The model as this method takes it, or a sentence where it cannot learn it."""
+        """The model in the form this method needs; raises ModelError where the method cannot learn the model."""
         if self.minibatch and (why := getattr(model.prior, "why", None)):
             raise ModelError(
                 f"{type(self).__name__} takes minibatches of rows. {why} Use NUTS(), or MAP() without batches."
@@ -129,12 +129,12 @@ class Method(Settings):
         return model
 
     def plan(self, data: Data | None) -> Plan | None:
-        """How the data are visited; None where every step sees them all."""
+        """The plan of minibatches; None where every step uses all rows."""
         size = getattr(self, "batch_size", None)
         return None if size is None else plan_batches(self, data, size)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        """The kernel, once warm-up has tuned it."""
+        """The kernel, with the values that warm-up tuned."""
         raise SettingsError(f"{type(self).__name__} has no kernel of its own.")
 
     def learn(self, session: Session) -> Outcome:
@@ -142,46 +142,46 @@ class Method(Settings):
         raise SettingsError(f"{type(self).__name__} cannot be run; choose one of tractable's methods.")
 
     def checks(self, posterior: Learnt) -> list[Check]:
-        """What is looked at before the result is trusted."""
+        """Checks that decide whether the result can be trusted."""
         return []
 
     def bytes_kept(self, model: Model) -> int:
-        """Of the draws that a run keeps in memory, where it keeps many."""
+        """Bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
         return 0
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
-        """What the run that ended so has evaluated."""
+        """The evaluations that the run made."""
         return Cost(found["evaluations"] * self.share(data), 0.0)
 
     @property
     def sums_rows(self) -> bool:
-        """Whether all rows are summed over at every step, on however many devices they lie."""
+        """Whether every step sums over all rows, which may then lie on several devices."""
         return False
 
     def share(self, data: Data | None) -> float:
-        """Of the rows, what one evaluation looks at."""
+        """The share of the rows that one evaluation uses."""
         plan = self.plan(data)
         return 1.0 if plan is None else plan.width / plan.size
 
     def predicted_bias(self, posterior: Learnt) -> Any:
-        """What the method itself is known to do to every marginal sd (``checks.bias.Predicted``); None if nothing."""
+        """The bias of each marginal sd that the method predicts (``checks.bias.Predicted``), or None."""
         return None
 
     def predictive(self, model: Model, belief: Belief) -> Model:
-        """The model through which predictions go."""
+        """The model that makes the predictions."""
         return model
 
     def extended(self, session: Session, belief: Belief, standing: PyTree, draws: int) -> Outcome:
-        """So many kept draws a chain in all, as if they had been asked for at once."""
+        """Continue to ``draws`` kept draws a chain in all: the draws are those of one run of that length."""
         raise SettingsError(f"{type(self).__name__} has no chains to extend.")
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
-        """Weights of draws, where they do not count alike."""
+        """The draws' weights; None if all weigh the same."""
         return None
 
 
 def _plain(value: Any) -> Any:
-    """What a configuration file can hold of a setting."""
+    """A setting as a value that a configuration file can hold."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     if type(value) is tuple:
@@ -190,13 +190,13 @@ def _plain(value: Any) -> Any:
 
 
 def on_all_rows(objective: Objective, rows: PyTree) -> Objective:
-    """The same objective of ``data.arrays()`` at every step, whatever batch comes; None where there are no data."""
+    """The objective on all of ``rows`` (``data.arrays()``, None without data) at every step, whatever the batch."""
     value, batch = objective.value, None if rows is None else whole(rows)
     return objective._replace(value=lambda noise, params, _: value(noise, params, batch))
 
 
 def plan_batches(method: "Method", data: Data | None, batch_size: int, independent: bool = False) -> Plan:
-    """A plan, after the sentences about batches that cannot be; a default takes as many rows as there are."""
+    """A plan of minibatches; raises if there are none to take. The default batch size is cut to the rows there are."""
     name = type(method).__name__
     if data is None:
         raise SettingsError(f"{name} takes minibatches of data, and there are none; use MALA or NUTS on a log density.")
@@ -208,7 +208,7 @@ def plan_batches(method: "Method", data: Data | None, batch_size: int, independe
 
 
 def named(name: str) -> type[Method]:
-    """The method of a name such as "nuts" or "metropolis"."""
+    """The method class for a name such as "nuts" or "metropolis"."""
     label = ALIASES.get(name.lower(), name.lower())
     if label not in METHODS:
         near = nearest(name, (*METHODS, *ALIASES))
@@ -217,7 +217,7 @@ def named(name: str) -> type[Method]:
 
 
 def from_settings(settings: dict[str, Any]) -> Method:
-    """The method that ``settings`` describe; fields that a file cannot hold (functions) are refused."""
+    """The method that ``settings`` describe. Raises SettingsError for functions, which a file cannot hold."""
     settings = dict(settings)
     kind = named(settings.pop("method", ""))
     settings = {

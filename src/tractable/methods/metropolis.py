@@ -1,4 +1,4 @@
-"""Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
+"""Random-walk Metropolis and MALA, tuned between blocks of warm-up steps."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -22,23 +22,23 @@ from tractable.methods.search import laplace_root, modes
 from tractable.tools.settings import Count, Share
 
 PyTree = Any
-MANY = 10_000  # rows from which float32 ratios are formed from differences of summands
+MANY = 10_000  # rows from which float32 log ratios are sums of the terms' differences
 DENSE = 200  # parameters up to which "auto" measures a full covariance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metropolis(Drawing):
-    """What the two share: the acceptance rate aimed at, and the covariance measured on the way."""
+    """The base of RandomWalk and MALA: target acceptance rate, and covariance measured in warm-up."""
 
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
 
     def aim(self, size: int) -> float:
-        """The acceptance rate aimed at (Roberts & Rosenthal 1998)."""
+        """The target acceptance rate (Roberts & Rosenthal 1998)."""
         return self.target or 0.574
 
     def first_step(self, size: int) -> float:
-        """A step size ε that fits a target of unit scale."""
+        """A step size ε that suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
 
     def density(self, model: Model, rows: PyTree) -> Any:
@@ -46,10 +46,10 @@ class Metropolis(Drawing):
         return log_density(model, rows, flat=True, terms=many and jnp.result_type(float) == jnp.float32)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Dual averaging of log ε towards the acceptance rate, by blocks, with three looks at the covariance.
+        """Dual averaging of log ε towards the target acceptance rate, block by block, with three covariance updates.
 
-        Acceptance and covariance are pooled over chains; the kernel itself never adapts, so warm-up and main run
-        are one compiled program.
+        Acceptance and covariance are pooled over chains. The kernel itself never adapts, so warm-up and main run share
+        one compiled program.
         """
         size = session.model.space.size
         dtype = jnp.result_type(float)
@@ -78,9 +78,9 @@ class Metropolis(Drawing):
             states = result.states
             seen.append(np.asarray(result.draws))
             by_chain = np.nanmean(result.info["acceptance"], 1)
-            # A chain left behind in a tail sets the step until it is out; an average would leave it there.
+            # A chain stuck in a tail sets the step size until it is out; a mean over chains would leave it there.
             acceptance = float(by_chain.min() if by_chain.min() < 0.25 * by_chain.mean() else by_chain.mean())
-            # Far from its order of magnitude a step is found by factors, and draws say nothing of the shape.
+            # A step size far off is first changed by large factors; draws then say nothing of the covariance.
             searching = searching and not 0.1 < acceptance < 0.95 and round_ < rounds // 2
             if searching:
                 step *= 4.0 if acceptance > 0.5 else 0.2
@@ -99,10 +99,10 @@ class Metropolis(Drawing):
         return WarmUp(states.position, tuned, found, self.thin)
 
     def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
-        """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
+        """Starts 2/√d widths of the normal approximation around the modes, and its root; else ``positions`` and None.
 
-        From a random start the way to the typical set can take longer than the warm-up, and teaches nothing of the
-        target's shape. Every chain climbs from its own random start, so several modes are still found.
+        From a random start a chain can take longer than the warm-up to reach the typical set, and learns nothing of the
+        target's covariance on the way. Every chain climbs from its own random start, so several modes are still found.
         """
         if not self.preconditioner or positions.shape[1] > DENSE:
             return positions, None
@@ -128,7 +128,7 @@ class Metropolis(Drawing):
 
 
 class Averaging(NamedTuple):
-    """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update a block of steps."""
+    """Dual averaging of log ε (Hoffman & Gelman 2014, eq. 6), one update per block of steps."""
 
     centre: float
     gap: float = 0.0
@@ -140,9 +140,9 @@ class Averaging(NamedTuple):
         return cls(float(np.log(step)))
 
     def updated(self, miss: float) -> tuple["Averaging", float]:
-        """After a block whose acceptance missed the target by ``miss``: (state, the next step size)."""
+        """(state, next step size) after a block whose acceptance was ``miss`` below the target."""
         time = self.time + 1
-        # Blocks average many accept probabilities: steps may be bolder than one draw's would allow.
+        # A block averages many acceptance probabilities, so updates may be bolder than after a single draw.
         gap = self.gap + (miss - self.gap) / (time + 2)
         step = self.centre - np.sqrt(time) / 0.25 * gap
         share = time**-0.75
@@ -155,14 +155,14 @@ class Averaging(NamedTuple):
 
 
 def root_of_covariance(draws: np.ndarray, dense: bool, laplace: np.ndarray | None) -> np.ndarray:
-    """L of the mean covariance within chains, (chain, draw, d), shrunk towards the normal approximation at a mode.
+    """L of the mean covariance within chains of ``draws`` (chain, draw, d), shrunk towards the normal approximation.
 
-    Where there is none, towards the diagonal, which is known better than the rest.
+    Without that approximation at a mode it is shrunk towards its diagonal, which is estimated better than the rest.
     """
     centred = draws - draws.mean(1, keepdims=True)
     flat = centred.reshape(-1, draws.shape[-1]).astype(np.float64)
     count, size = flat.shape
-    # Draws of a warm-up are worth perhaps one in fifty.
+    # Fifty warm-up draws are worth perhaps one independent draw.
     weight = count / (count + 50 * (size if dense else 1))
     covariance = flat.T @ flat / max(count - 1, 1)
     prior = np.diag(np.diag(covariance)) if laplace is None else laplace @ laplace.T
@@ -177,16 +177,16 @@ def root_of_covariance(draws: np.ndarray, dense: bool, laplace: np.ndarray | Non
 
 @dataclass(frozen=True, kw_only=True)
 class RandomWalk(Metropolis):
-    """Random-walk Metropolis: θ' = θ + s L z; step and covariance are adapted in warm-up.
+    """Random-walk Metropolis: θ' = θ + s L z; step size and covariance are adapted in warm-up.
 
     Args:
         chains, draws, warmup: as for every method that draws.
-        thin: steps a kept draw; ten by default, as in ten dimensions a step is worth a thirtieth of a draw.
+        thin: steps per kept draw; ten by default: in ten dimensions a step is worth a thirtieth of a draw.
         preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
-        target: acceptance rate aimed at; 0.44 in one dimension to 0.234 in many.
-        proposal: a ``kernels.Proposal`` of one's own on flat unconstrained positions, symmetric or not, used as it is.
+        target: target acceptance rate; by default 0.44 in one dimension, falling to 0.234 in three or more.
+        proposal: your own ``kernels.Proposal`` on flat unconstrained positions, symmetric or not, used unchanged.
 
-    Needs no gradient. Beyond a few dozen parameters its effective draws are few: prefer MALA or NUTS.
+    Needs no gradient. Beyond a few dozen parameters the effective sample size is small: prefer MALA or NUTS.
     """
 
     label: ClassVar[str] = "random-walk"
@@ -211,14 +211,14 @@ class RandomWalk(Metropolis):
 
 @dataclass(frozen=True, kw_only=True)
 class MALA(Metropolis):
-    """The Metropolis-adjusted Langevin algorithm; step and preconditioner are adapted in warm-up.
+    """The Metropolis-adjusted Langevin algorithm; step size and preconditioner are adapted in warm-up.
 
     Args:
         chains, draws, warmup, thin: as for every method that draws.
         preconditioner: None, "diagonal", "dense" or "auto" (dense up to 200 parameters).
-        target: acceptance rate aimed at, 0.574.
+        target: target acceptance rate, by default 0.574.
 
-    One gradient a step. NUTS is the better default; MALA is the exact neighbour of SGLD.
+    One gradient per step. NUTS is the better default; MALA is the exact counterpart of SGLD.
     """
 
     label: ClassVar[str] = "mala"

@@ -1,6 +1,6 @@
-"""Monte-Carlo EM's climbs from their starts to their ends: the host decides when S grows and when it ends.
+"""Monte-Carlo EM's climbs from start to end: the host decides when S grows and when a climb ends.
 
-``method`` is a ``MonteCarloEM``, to the compiler a static argument.
+``method`` is a ``MonteCarloEM``, a static argument of the compiled functions.
 """
 
 import functools
@@ -23,41 +23,41 @@ from tractable.tools.errors import ModelError, RunError
 from tractable.tools.leaves import restored
 
 PyTree = Any
-CHAINS = 4  # a datum, whose spread is the Monte-Carlo error
-STALL = 6  # steps at one S, of which the later half gains no less than the earlier: noise
-QUIET = 3  # steps in a row that are to say that it ends: noise makes one by chance (Booth & Hobert 1999)
-DRAWN_ROWS = 1000  # that a start is tried on
+CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
+STALL = 6  # steps at one S: if the later half gains as much as the earlier, the gains are noise
+QUIET = 3  # steps in a row that must say that it ends: one may by chance (Booth & Hobert 1999)
+DRAWN_ROWS = 1000  # rows that a starting point is tried on
 
 
 class Way(NamedTuple):
-    """Where one climb stands between two steps: enough to go on exactly, since every step draws anew."""
+    """The state of one climb between two steps: enough to continue it exactly, since every step draws anew."""
 
     theta: PyTree
     chains: PyTree
-    calls: int  # of the sampler
-    drawn: int  # a datum, altogether
-    rate: float  # acceptance, of the last draws
-    length: int  # of the next step's draws, S/4
-    gains: np.ndarray  # nats, of every step taken
-    errors: np.ndarray
-    sizes: np.ndarray  # S
+    calls: int  # sampler calls so far
+    drawn: int  # draws per datum so far
+    rate: float  # acceptance rate of the last draws
+    length: int  # draws per chain at the next step, S/4
+    gains: np.ndarray  # nats, of every step
+    errors: np.ndarray  # of the gains
+    sizes: np.ndarray  # S, of every step
     recent: np.ndarray  # gains at this S
-    small: int  # steps in a row that say it ends
-    quiet: int  # steps in a row within their noise
-    upper: float  # nats, at the last step
-    ended: str  # "settled", "ceiling", "steps" or "interrupted"; nothing while it goes on
+    small: int  # steps in a row whose upper bound is below the tolerance
+    quiet: int  # steps in a row whose gain is within its noise
+    upper: float  # upper bound of the last step's gain, nats
+    ended: str  # "settled", "ceiling", "steps" or "interrupted"; "" before the end
 
 
 class End(NamedTuple):
-    """Where one climb of Monte-Carlo EM ended."""
+    """The end of one climb of Monte-Carlo EM."""
 
     way: Way
-    draws: drawn.Draws  # given its θ
+    draws: drawn.Draws  # of z given the last θ
 
 
 @functools.partial(jax.jit, static_argnames=("method", "model"))
 def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
-    """Chains at z ~ p(z | θ), and room for their draws."""
+    """Chains started at z ~ p(z | θ), and an empty buffer for their draws."""
     sampler = method.sampler(model)
     return sampler.begin(key, theta, rows), sampler.room(theta, rows, method.most // CHAINS)
 
@@ -81,7 +81,7 @@ def ones(rows: PyTree) -> jax.Array:
 
 
 class Drawing(NamedTuple):
-    """What one climb's draws of z have in common."""
+    """Draws z for one climb."""
 
     method: Any
     model: LatentModel
@@ -91,7 +91,7 @@ class Drawing(NamedTuple):
     def advance(
         self, way: Way, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
     ) -> tuple[Way, drawn.Draws]:
-        """So many more draws of every chain, given this θ."""
+        """``count`` more draws of every chain, given this θ."""
         chains, draws, info = _drawn(
             self.method, self.model, jax.random.fold_in(self.key, way.calls + 1), way.theta, way.chains, self.rows,
             draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
@@ -101,7 +101,7 @@ class Drawing(NamedTuple):
         return way._replace(chains=chains, calls=way.calls + 1, drawn=total, rate=float(info.acceptance)), draws
 
     def anew(self, way: Way, draws: drawn.Draws) -> tuple[Way, drawn.Draws]:
-        """Draws given another θ, in place of those there are."""
+        """Replace the draws by draws given the present θ."""
         return self.advance(way, draws._replace(length=jnp.array(0)), way.length, self.method.burn)
 
 
@@ -109,7 +109,7 @@ def climb(
     method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int,
     way: Way | None, keep: Callable,
 ) -> tuple[Way, End]:  # fmt: skip
-    """One start to its end, from where it stood if it was saved; ``keep(way)`` is called before every step."""
+    """Climb from one start, or from its saved state, to the end; calls ``keep(way)`` before every step."""
     z_level = NormalDist().inv_cdf(method.level)
     drawing = Drawing(method, model, rows, key)
     chains, draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
@@ -159,7 +159,7 @@ def climb(
 
 
 def first(theta: PyTree, chains: PyTree, length: int) -> Way:
-    """Before the first step."""
+    """The state before the first step."""
     nothing = np.zeros(0)
     return Way(
         theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
@@ -168,12 +168,12 @@ def first(theta: PyTree, chains: PyTree, length: int) -> Way:
 
 
 def longer(way: Way) -> Way:
-    """With twice as many draws at a step."""
+    """The state with S doubled."""
     return way._replace(length=2 * way.length, recent=np.zeros(0))
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
-    """Whether the later half of the last ``STALL`` gains at one S is no less than the earlier: noise is left."""
+    """Whether the later half of the last ``STALL`` gains at one S is no less than the earlier: only noise is left."""
     if len(gains) < STALL:
         return False
     half = STALL // 2
@@ -181,7 +181,7 @@ def stalled(gains: Sequence[float] | np.ndarray) -> bool:
 
 
 def _noticed(info: drawn.DrawInfo) -> None:
-    """A bound that is none, or draws that were given up, in a sentence."""
+    """Raises RunError if a draw exceeded the bound, or if a draw was given up."""
     excess = np.asarray(info.excess)
     if np.any(excess > 0):
         row = int(np.argmax(excess))
@@ -200,7 +200,7 @@ def _noticed(info: drawn.DrawInfo) -> None:
 def ways(
     method: Any, model: LatentModel, rows: PyTree, thetas: PyTree, leaves: dict[str, np.ndarray] | None
 ) -> list[Way]:
-    """Where climbs stood that were saved, start by start."""
+    """The saved states of climbs, one per start; empty if none are saved."""
     if not leaves:
         return []
     theta = jax.tree.map(lambda a: a[0], thetas)
@@ -211,7 +211,7 @@ def ways(
 
 
 def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyTree:
-    """θ to begin with, a leading axis of starts: as for EM; where z cannot be summed out, from the joint density."""
+    """The starting θ, with a leading axis of starts: as for EM, or of finite joint density where z cannot be summed."""
     if model.steps.begin is not None or model.sums is not None:
         return beginnings(model, data, key, method.starts)
     rows = data.take(slice(0, DRAWN_ROWS)).rows
@@ -222,7 +222,7 @@ def begun_at(method: Any, model: LatentModel, data: Data, key: jax.Array) -> PyT
 
 
 def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyTree:
-    """A θ at which the densities of rows are finite."""
+    """A θ at which the rows' densities are finite."""
     for attempt in range(ATTEMPTS):
         here = jax.random.fold_in(key, attempt)
         theta = model.start(here) if model.start is not None else model.params(tried(model, here, attempt))
@@ -236,7 +236,7 @@ def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyT
 
 @functools.partial(jax.jit, static_argnames=("method", "model"))
 def _fine(method: Any, model: LatentModel, theta: PyTree, key: jax.Array, rows: PyTree) -> jax.Array:
-    """Whether rows have a finite log joint density at z ~ p(z | θ)."""
+    """Whether the rows' log joint density is finite at z ~ p(z | θ)."""
     sampler = method.sampler(model)
     if sampler.exact:
         return jnp.isfinite(model.log_prior(theta))

@@ -1,4 +1,4 @@
-"""EM whose E-step cannot be exact: z is drawn (Monte-Carlo EM)."""
+"""Monte-Carlo EM: the E-step draws z where it cannot be exact."""
 
 import time
 from collections.abc import Callable
@@ -28,41 +28,41 @@ PyTree = Any
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarloEM(Method):
-    """EM whose z is drawn: a maximum of log p(θ) + Σ log p(x_n | θ) where z can be neither summed nor integrated out.
+    """EM with draws of z: a maximum of log p(θ) + Σ log p(x_n | θ) where z can be neither summed nor integrated out.
 
         E:  z_ns ~ p(z | x_n, θ), s = 1 … S      M:  θ' = argmax (1/S) Σ_s Σ_n log p(x_n, z_ns | θ') + log p(θ')
 
-    **It does not promise to climb at every step**, as exact EM does: with S fixed θ wanders about the maximum for ever.
-    S therefore grows: a step is taken if its gain in Q exceeds its Monte-Carlo error, gain − z_level σ̂ > 0, else S
-    doubles, the draws there are being kept, and the step is made again. It ends when gain + z_level σ̂ < tolerance in
-    three steps running (Caffo, Jank & Jones 2005). The gain is in the sample that chose θ', hence optimistic by up to
-    d/(2S) nats, behind which errors hide where there are many parameters: S doubles too when the gains of six steps at
-    one S stop shrinking. At ``most`` draws it ends after three steps within their noise.
+    Unlike exact EM, **it need not climb at every step**: with S fixed, θ wanders about the maximum for ever. So S
+    grows. A step is taken if its gain in Q exceeds its Monte-Carlo error, gain − z_level σ̂ > 0; otherwise S doubles,
+    keeping the draws so far, and the step is repeated. The climb ends when gain + z_level σ̂ < tolerance in three steps
+    in a row (Caffo, Jank & Jones 2005). The gain is measured on the sample that chose θ', so it is too high by up to
+    d/(2S) nats, which can hide errors where d is large: S therefore also doubles when the gains of six steps at one S
+    stop shrinking. At S = ``most`` the climb ends after three steps whose gains are within their noise.
 
     Args:
-        kernel: what draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains a datum, on unconstrained z,
-            which go on from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
-            ``log_density -> Kernel`` of one datum's flat unconstrained z. A z of few values is drawn exactly, whatever
-            is said here.
-        draws: S a datum to begin with, a multiple of 4; never fewer at a later step.
-        most: S at most; memory is O(rows · S).
-        warmup: steps of the chains at the first θ, thrown away, in which their step size is found.
+        kernel: draws z given x: "mala", "random-walk", "hmc", "nuts" (four chains per datum, on unconstrained z,
+            continued from step to step), "rejection" (z ~ p(z|θ), needs ``bound``), or a function
+            ``log_density -> Kernel`` of one datum's flat unconstrained z. Ignored where z takes few values: those are
+            drawn exactly.
+        draws: starting S per datum, a multiple of 4; S never shrinks.
+        most: largest S; memory is O(rows · S).
+        warmup: steps of the chains at the first θ that find their step size; their draws are thrown away.
         burn: steps thrown away at every new θ.
-        steps: of EM, at most.
-        tolerance: nats of the whole objective (not a datum) that a step may still gain at the end, with its error. What
-            is left is up to 1/(1 − r) of it, r the largest share of information that z hides; a θ half a nat below the
-            maximum is one standard error off.
-        level: of both bounds, one-sided, in (0.5, 1).
-        starts: climbs from starts of their own; the best is kept and the report says how they agree.
-        inner: steps of L-BFGS in an M-step that has no closed form.
-        prior: climb log p(θ) too. False for a likelihood alone; a closed-form M-step must fit the choice.
+        steps: most EM steps.
+        tolerance: nats of the whole objective (not per datum) that a step may still gain at the end, its error added.
+            Up to 1/(1 − r) times that is left to climb, r the largest share of information that z hides; half a nat
+            below the maximum is one standard error off.
+        level: confidence level of both one-sided bounds on the gain, in (0.5, 1).
+        starts: climbs from different starting points; the best is kept and the report says whether they agree.
+        inner: steps of L-BFGS in an M-step without closed form.
+        prior: climb log p(θ) too. False for the likelihood alone; a closed-form M-step must fit the choice.
         bound: ``(params, datum) -> log M`` with M ≥ sup_z p(x | z, θ), for "rejection"; datum is y, or (y, x). Equality
-            is best; a bound that a draw exceeds is an error.
+            is best; a draw that exceeds the bound raises an error.
 
-    Needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors from the observed
-    information, by Louis's identity over the last draws; ``found["monte carlo error"]`` is how far the same run with
-    other draws would end, a standard deviation for every number of θ. ``found["objective"]`` is NaN where z cannot be
-    summed out: ``tr.log_evidence`` estimates p(x | θ).
+    Needs a ``LatentModel`` with ``latent`` and ``likelihood``, and rows in memory. Standard errors come from the
+    observed information, by Louis's identity over the last draws. ``found["monte carlo error"]`` is the sd, for every
+    entry of θ, of the end point over reruns with other draws. ``found["objective"]`` is NaN where z cannot be summed
+    out: ``tr.log_evidence`` estimates p(x | θ).
     """
 
     label: ClassVar[str] = "monte-carlo-em"
@@ -95,11 +95,11 @@ class MonteCarloEM(Method):
             )
 
     def log_prior(self, model: Any) -> Callable | None:
-        """What is climbed beside the likelihood."""
+        """The log prior, if it is part of the climbed objective."""
         return model.log_prior if self.prior else None
 
     def sampler(self, model: LatentModel) -> drawn.Sampler:
-        """How z is drawn, or a sentence where it cannot be."""
+        """The sampler of z; raises ModelError if the model's z cannot be drawn."""
         given, sums = model.latent, model.sums
         if given is None:
             raise ModelError(
@@ -124,7 +124,7 @@ class MonteCarloEM(Method):
         return drawn.by_chains(self.kernel, z_of, model.log_joint, CHAINS)
 
     def m_step(self, model: LatentModel) -> Callable:
-        """``(theta, rows, weights, draws) -> theta'``: the model's own of the mean statistics, or by gradient."""
+        """``(theta, rows, weights, draws) -> theta'``: the model's own on the mean statistics, or by gradient."""
         maximise, statistics, *_ = model.steps
         if maximise is not None and statistics is not None:
             return lambda theta, rows, weights, draws: maximise(

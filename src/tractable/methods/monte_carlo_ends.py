@@ -1,4 +1,4 @@
-"""Where Monte-Carlo EM ended: which climb is best, standard errors there, and what the report says of it."""
+"""The end of Monte-Carlo EM: the best climb, its standard errors, and the report's checks."""
 
 import functools
 import math
@@ -21,21 +21,21 @@ from tractable.models.latent import LatentModel
 from tractable.tools.errors import RunError
 
 PyTree = Any
-HALF = 0.125  # nats below the maximum that are half a standard error
-WORK = 1 << 36  # rows times draws times parameters up to which Louis's errors are computed
-HIDDEN = 20  # effective draws a datum below which the Monte-Carlo error itself is a guess
+HALF = 0.125  # nats below the maximum at half a standard error off
+WORK = 1 << 36  # rows × draws × parameters up to which Louis's errors are computed
+HIDDEN = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess
 
 
 def checks(method: Any, found: dict[str, Any], size: int | float) -> list[Check]:
-    """What the report says of the climbs, their draws, and the maximum."""
+    """The report's checks of the climbs, their draws, and the maximum."""
     settled = found["ended"] == "settled"
-    # A step gains (1 − r) of what is left in the slowest direction.
+    # A step gains a share 1 − r of what is left in the slowest direction.
     left = found["gain bound"] / (1 - found.get("hidden", 0.0))
     verdict = "reject" if left > 4 else "trust" if settled and left <= HALF else "caution"
-    said = f"nats, bound from the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
-    sentence = f"a datum at the end, of {method.draws} to begin with and {method.most} at most"
+    said = f"nats at most, by the last step's gain; half a standard error is {HALF:g}. It ended: {found['ended']}"
+    sentence = f"a datum at the end; {method.draws} at the start, {method.most} at most"
     near = f"{max(SAME * size, HALF):.3g} nats"
-    ridge = 1e-2 if "condition" in found else math.inf  # draws make more of a ridge than rounding does
+    ridge = 1e-2 if "condition" in found else math.inf  # draws are noisier than rounding
     by_draws = "smallest eigenvalue of the observed information, by draws; above 0 at a proper maximum"
     return [
         Check("left to climb", left, verdict, said),
@@ -88,7 +88,7 @@ def _bridged(
 def concluded(
     method: Any, model: LatentModel, data: Data, rows: PyTree, ends: list[End]
 ) -> tuple[np.ndarray, dict, dict]:
-    """The best start's point, the traces, and what was found on the way."""
+    """The best start's point, the traces, and figures for the report."""
     values, summed = _objectives(method, model, rows, ends), model.sums is not None
     if not np.any(np.isfinite(values)):
         raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")
@@ -121,7 +121,7 @@ def concluded(
 
 
 def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) -> np.ndarray:
-    """What every climb reached, nats; up to a constant where z cannot be summed out."""
+    """The objective at every climb's end, nats; up to a constant where z cannot be summed out."""
     prior = method.log_prior(model)
     if model.sums is not None:
         values = np.array([float(_log_likelihood(model, end.way.theta, rows)) for end in ends])
@@ -135,7 +135,7 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
 
 
 def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end: End) -> dict[str, Any]:
-    """Louis's standard errors, and what of θ is Monte-Carlo noise."""
+    """Louis's standard errors, and the Monte-Carlo error of θ."""
     complete, missing, noise = (np.asarray(a, np.float64) for a in _information(method, model, point, rows, end.draws))
     information = complete - missing
     if not np.all(np.isfinite(information)):
@@ -148,10 +148,10 @@ def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end
     slope = np.asarray(jax.jacobian(model.values)(point), np.float64)  # (k, d)
     out["covariance"] = slope @ inverse @ slope.T
     out["information"] = information
-    step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # of one M-step at the last S
+    step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # noise of one M-step at the last S
     rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
     spread = np.zeros_like(step)
-    for size in end.way.sizes:  # draws of a step are forgotten at EM's own rate
+    for size in end.way.sizes:  # a step's noise decays at EM's own rate
         spread = rate @ spread @ rate.T + step * end.way.sizes[-1] / size
     root = np.linalg.cholesky(information)
     out["monte carlo error"] = np.sqrt(np.maximum(np.diag(slope @ spread @ slope.T), 0))

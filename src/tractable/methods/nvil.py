@@ -1,4 +1,4 @@
-"""Ladders of any layers, discrete ones above all, learnt by the score function: NVIL and VIMCO."""
+"""NVIL and VIMCO: ladders of any layers, discrete ones above all, learnt by the score function."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,17 +19,16 @@ class NVIL(Amortised):
     """Neural variational inference and learning (Mnih & Gregor 2014): the ELBO, by the score function.
 
     Args:
-        samples: draws of h a row and step.
-        centre: take off the learning signals' running mean.
-        baseline: take off what a perceptron makes of the layer below ("layers") or of x ("input"); or None.
-        normalise: divide signals by their running sd where it is above 1.
-        local: each layer's signal leaves out the terms it has no part in.
-        leave_one_out: take off the mean over a row's other draws, of which there are then samples − 1, in place of the
-            running mean.
+        samples: draws of h per row and step.
+        centre: subtract the running mean of the learning signals.
+        baseline: subtract a perceptron's prediction from the layer below ("layers") or from x ("input"); or None.
+        normalise: divide signals by their running sd where that is above 1.
+        local: each layer's signal leaves out the terms that do not depend on the layer.
+        leave_one_out: subtract the mean over a row's other samples − 1 draws instead of the running mean.
         baseline_size: tanh units of a baseline's perceptron.
-        Others as for ``Amortised``.
+        Other fields as for ``Amortised``.
 
-    Which of these lower the variance differs between models: ``objectives.variance.gradient_variance`` measures it.
+    Which of these lower the variance depends on the model: ``objectives.variance.gradient_variance`` measures it.
     """
 
     label: ClassVar[str] = "nvil"
@@ -48,7 +47,7 @@ class NVIL(Amortised):
 
     @property
     def switches(self) -> Switches:
-        """What is done to the learning signals."""
+        """How the learning signals are transformed."""
         return Switches(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
 
     def needed(self, model: Model) -> Ladder:
@@ -69,12 +68,12 @@ class NVIL(Amortised):
 
 @dataclass(frozen=True, kw_only=True)
 class VIMCO(Amortised):
-    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): the bound of several draws, each held
-    against the others. It has no baselines to learn.
+    """Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): the K-sample bound, in which each draw's
+    baseline comes from the other draws. There are no baselines to learn.
 
     Args:
-        samples: K ≥ 2 draws of h a row and step; more make the bound tighter.
-        Others as for ``Amortised``.
+        samples: K ≥ 2 draws of h per row and step; more make the bound tighter.
+        Other fields as for ``Amortised``.
     """
 
     label: ClassVar[str] = "vimco"

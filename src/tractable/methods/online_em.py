@@ -1,4 +1,4 @@
-"""Online EM: rows are seen a few at a time, and θ follows their statistics."""
+"""Online EM: running statistics of minibatches, and the θ that maximises given them."""
 
 import math
 import time
@@ -33,26 +33,26 @@ PyTree = Any
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineEM(Method):
-    """Online EM: sufficient statistics follow minibatches, and θ follows them.
+    """Online EM: a running average of minibatches' sufficient statistics, and the θ that they give.
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),   θ ← m_step(S),   γ_t = (1 + t)^−κ
 
-    For data of many rows: it is near the maximum after a few passes, where EM needs one a step. It does not climb at
-    every step. θ is the mean (in unconstrained coordinates) over the last half of the run, which forgets the batches'
-    noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
+    For data of many rows: a few passes bring it near the maximum, while EM takes one pass per step. It does not climb
+    at every step. θ is the mean, in unconstrained coordinates, over the last half of the run, which averages out the
+    batches' noise (Polyak & Juditsky 1992). Cappé & Moulines 2009.
 
     Args:
-        batch_size: rows a step.
+        batch_size: rows per step.
         epochs: passes over the data; a run ends with a whole block of steps.
         step_exponent: κ in (1/2, 1].
-        patience: batches seen before the first M-step: statistics of few rows may have no maximum.
-        average: False for the last θ itself.
-        starts: climbs from starts of their own, side by side; the best is kept.
+        patience: batches before the first M-step: the statistics of few rows may have no maximum.
+        average: False returns the last θ instead of the mean.
+        starts: climbs from different starting points, side by side; the best is kept.
         chunk: rows at a time in the exact E-steps at the end.
         prior: count log p(θ) in the objective; a closed-form M-step must fit the choice.
 
-    Needs a ``LatentModel`` whose ``e_step`` and ``m_step`` are in closed form. Data on file are read batch by batch,
-    and should be in random order there; two passes at the end tell the objective and what one exact step would gain.
+    Needs a ``LatentModel`` with closed-form ``e_step`` and ``m_step``. Data on file are read batch by batch and should
+    be stored in random order. Two passes at the end compute the objective and the gain of one exact step.
     """
 
     label: ClassVar[str] = "online-em"
@@ -67,11 +67,11 @@ class OnlineEM(Method):
     prior: bool = True
 
     def log_prior(self, model: Any) -> Callable | None:
-        """What is climbed beside the likelihood."""
+        """The log prior, if it is part of the climbed objective."""
         return model.log_prior if self.prior else None
 
     def schedule(self) -> Callable:
-        """γ_t."""
+        """The step sizes γ_t."""
         return schedules.polynomial(1.0, 1.0, float(self.step_exponent))
 
     def needed(self, model: Model) -> LatentModel:
@@ -112,7 +112,7 @@ class OnlineEM(Method):
         gain = found["gain to come"] / size
         verdict = "trust" if abs(gain) <= SAME else "caution" if abs(gain) <= FAR else "reject"
         steady = found["settled"]
-        trend = "0 where the noisy objective of the last half shows no trend upward; more epochs= where it does"
+        trend = "0 if the noisy objective of the last half shows no upward trend; if it does, raise epochs="
         return [
             Check("gain to come", gain, verdict, "nats a datum, in one exact step of EM from the end"),
             Check("trend", float(not steady), "trust" if steady else "caution", trend),
@@ -124,16 +124,16 @@ class OnlineEM(Method):
 
 @dataclass(frozen=True)
 class Following:
-    """Online EM as the loop takes it: its position is θ itself, and the shapes of a batch are known beforehand."""
+    """Online EM as a program of the loop: its position is θ itself, and a batch's shapes are known beforehand."""
 
     model: LatentModel
     method: OnlineEM
     streams: bool
     width: int
     structure: Any  # of a batch's rows
-    shapes: tuple  # of its leaves, a row each, with their types
+    shapes: tuple  # (shape, dtype) of a row of each leaf
     size: int
-    remedy: str = "Does a component die, or its variance? A floor, a prior, larger batches or more patience keep it."
+    remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
     def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan) -> "Following":
@@ -156,20 +156,20 @@ class Following:
         return self.model.position_of(state.position)
 
     def values(self, position: jax.Array) -> jax.Array:
-        """What is averaged: the unconstrained position itself."""
+        """The averaged values: the unconstrained position itself."""
         return position
 
     def weigh(self, info: dict[str, jax.Array]) -> None:
-        """All steps count alike."""
+        """None: all steps weigh the same."""
 
     def describe(self, position: jax.Array) -> str:
         return not_finite(self.model, position)
 
 
 def _offset(model: LatentModel, data: Data) -> jax.Array | None:
-    """The rows' mean, for a model that moves with them: far from 0 single precision loses digits.
+    """The rows' mean, if the model shifts with its rows, else None: far from 0 single precision loses digits.
 
-    Itself rounded to single precision, so that it does not depend on the order of the rows.
+    The mean is rounded to single precision, so that it does not depend on the order of the rows.
     """
     if model.symmetry.shift is None or data.given is not None:
         return None
@@ -187,7 +187,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
 
 
 def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]:
-    """The E-step and the M-step of rows about the offset, or a sentence where one is not known in closed form."""
+    """E-step and M-step for rows minus the offset; raises ModelError if the model has no closed form of both."""
     if model.halves is None:
         raise ModelError(
             "OnlineEM averages statistics, which only a model with e_step and m_step in closed form has: give "
@@ -205,7 +205,7 @@ def _halves(model: LatentModel, offset: jax.Array | None) -> tuple[EStep, MStep]
 
 
 def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | None) -> Callable | None:
-    """log p of the θ that a centred one stands for."""
+    """The log prior as a function of the θ of centred rows."""
     if offset is None or log_prior is None:
         return log_prior
     return lambda theta: log_prior(model.shifted(theta, offset))
@@ -214,7 +214,7 @@ def _about(model: LatentModel, offset: jax.Array | None, log_prior: Callable | N
 def followed(
     method: OnlineEM, model: LatentModel, session: Session, thetas: PyTree, offset: jax.Array | None, key: jax.Array
 ) -> tuple[np.ndarray, dict, bool]:
-    """Every start through its epochs: (start, d) where they end, unconstrained, and the traces."""
+    """Run every start through its epochs: unconstrained end points (start, d), traces, and whether interrupted."""
     data, plan = session.data, plan_batches(method, session.data, method.batch_size)
     program = Following.of(model, method, data, plan)
     tuned = {} if offset is None else {"offset": offset}
@@ -237,7 +237,7 @@ def followed(
 def _looked_back(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
-    """The best end (d,), about the offset; its objective on all rows, and what one exact step from it would gain."""
+    """The best end point (d,), for centred rows; its objective on all rows, and the gain of one exact step from it."""
     e_step, m_step = _halves(model, offset)
     prior = _about(model, offset, method.log_prior(model))
     if not np.any(np.all(np.isfinite(ends), axis=1)):

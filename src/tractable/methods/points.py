@@ -1,4 +1,4 @@
-"""The unknown as a point: maximum likelihood and maximum a posteriori."""
+"""Point estimates: maximum likelihood and maximum a posteriori."""
 
 import time
 from dataclasses import dataclass
@@ -25,34 +25,34 @@ from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-HELD_ROWS = 10_000  # of data on file, by which a climb ends
+HELD_ROWS = 10_000  # most held-out rows read from file
 
 
 class Climbed(NamedTuple):
-    """Where every start ended."""
+    """The end points of all starts."""
 
     maxima: list[Maximum]
     info: dict[str, np.ndarray]  # traces
-    found: dict[str, Any]  # by rows held out, where there are some
+    found: dict[str, Any]  # the held-out score, where rows are held out
     interrupted: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(Method):
-    """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), a density of the *user's* θ.
+    """Maximum a posteriori: argmax_θ log p(θ) + Σ log p(y_n|θ), the density of the *user's* θ.
 
     Args:
-        optimizer: "lbfgs" (all rows at every step; exact zeros under Laplace priors), or an optax optimiser or
-            "adam", which climb on minibatches where ``batch_size`` is given.
-        steps: iterations at most.
-        batch_size: rows a step for optax optimisers; None takes all.
-        tolerance: of the gradient's largest component, a datum.
-        starts: climbs from random starts; the best is kept and the report says whether they agree. Where looking at
-            it again finds a higher maximum, the climb begins once more, there.
+        optimizer: "lbfgs" (all rows at every step; exact zeros under Laplace priors), or "adam" or an optax
+            optimiser, which use minibatches if ``batch_size`` is given.
+        steps: most iterations.
+        batch_size: rows per step for optax optimisers; None takes all.
+        tolerance: of the gradient's largest component, per datum.
+        starts: climbs from random starting points; the best is kept and the report says whether they agree. If
+            verification finds a higher maximum, the climb is rerun from there.
 
-    Reports standard errors from the observed information where there are at most 1000 parameters and where, looked at
-    again, they are a posterior's sds around its mean; ``infer(..., verify=None)`` shows them unseen. A maximum does not
-    know its own width otherwise: use it as a start or where N is far above the number of parameters.
+    Reports standard errors from the observed information for at most 1000 parameters, if verification confirms that
+    they are the posterior's sds around its mean; ``infer(..., verify=None)`` shows them unverified. Otherwise a maximum
+    says nothing of its width: use it as a starting point, or where N is far above the number of parameters.
     """
 
     label: ClassVar[str] = "map"
@@ -73,7 +73,7 @@ class MAP(Method):
         self.check(good, "batch_size", "None with 'lbfgs', whose line search needs all rows")
 
     def objective(self, model: Model) -> Objective:
-        """What is climbed."""
+        """The objective to climb."""
         return log_joint(model, prior=self.prior, flat=True)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
@@ -87,7 +87,7 @@ class MAP(Method):
 
     def learn(self, session: Session) -> Outcome:
         if not self.prior and session.model.likelihood is None:
-            raise ModelError("MLE needs a likelihood; a log density alone has a MAP.")
+            raise ModelError("MLE needs a likelihood; for a log density alone use MAP.")
         began = time.perf_counter()
         climbed = self.climbed(session)
         best, found = chosen(climbed.maxima)
@@ -96,10 +96,10 @@ class MAP(Method):
         return Outcome(point(best.position, climbed.info, found), found, seconds, climbed.interrupted)
 
     def climbed(self, session: Session, jacobian: bool = False) -> "Climbed":
-        """Where every start ended, by L-BFGS or the optimiser; saved as it goes.
+        """The end points of all starts, by L-BFGS or the optimiser; saved as it goes.
 
         Args:
-            jacobian: of the density of the unconstrained position, which ``objective`` then climbs too.
+            jacobian: climb the density of the unconstrained position instead; ``objective`` must then match.
         """
         positions = starts_of(session, session.key, self.starts)
         if self.optimizer != "lbfgs":
@@ -116,7 +116,7 @@ class MAP(Method):
         return Climbed(found, {}, {}, session.stop())
 
     def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
-        """By the optimiser's steps, inside the compiled loop."""
+        """The end points by an optax optimiser, inside the compiled loop."""
         model, data, plan = session.model, session.data, self.plan(session.data)
         program = Program(model, self, plan is not None and not data.resident)
         keys = chain_keys(session.key, self.starts)
@@ -137,7 +137,7 @@ class MAP(Method):
     def checks(self, posterior: Learnt) -> list[Check]:
         found, size = posterior.found, max(1, posterior.rows)
         if HELD in found:
-            return [held_out_best(found, "caution", ": no maximum, a point to predict with")]
+            return [held_out_best(found, "caution", ": not a maximum, but a point to predict with")]
         slope = found["slope"] / size
         # A stochastic climb stops within its noise, and float32 sums carry only so many digits.
         tolerance = self.tolerance * (100 if self.optimizer != "lbfgs" else 1)
@@ -155,7 +155,7 @@ class MAP(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MLE(MAP):
-    """Maximum likelihood: argmax_θ Σ log p(y_n|θ). The prior only says what the parameters are and where they live.
+    """Maximum likelihood: argmax_θ Σ log p(y_n|θ). The prior only gives the parameters' names, shapes and supports.
 
     Args: as for MAP.
     """
@@ -165,14 +165,14 @@ class MLE(MAP):
 
 
 def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
-    """The best of where several starts ended, and what is reported of them.
+    """The best end point of several starts, and figures for the report.
 
     Raises:
-        ModelError: it holds numbers that are not finite.
+        ModelError: the best end point holds numbers that are not finite.
     """
     best = max(maxima, key=lambda m: m.value if np.isfinite(m.value) else -np.inf)
     if not np.all(np.isfinite(best.position)):
-        raise ModelError(f"The climb from {len(maxima)} starts left the finite numbers; is the density bounded?")
+        raise ModelError(f"No climb from {len(maxima)} starts stayed finite; is the density bounded?")
     return best, {
         "objective": best.value,
         "slope": best.slope,
@@ -182,12 +182,12 @@ def chosen(maxima: list[Maximum]) -> tuple[Maximum, dict[str, Any]]:
 
 
 def point(position: np.ndarray, info: dict[str, np.ndarray], found: dict[str, Any]) -> Point:
-    """A maximum, with the standard errors that were found there."""
+    """A maximum with its standard errors, if they were computed."""
     return Point(position=position, info=info, covariance=found.get("covariance"), information=found.get("information"))
 
 
 def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
-    """(m,) nats of every row held out, at the start that predicts them best."""
+    """(m,) log likelihood of every held-out row, at the start that predicts them best."""
     seen = held_out if held_out.resident else held_out.take(slice(0, HELD_ROWS))
     scores = np.asarray(_scores(model, states.position, seen.arrays()), np.float64)
     return scores[np.argmax(scores.sum(1))]

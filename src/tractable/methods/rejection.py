@@ -29,13 +29,13 @@ SLACK = 1e-3  # nats added to a searched bound; costs a thousandth of the draws
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection(Drawing):
-    """Draw θ from the prior, accept iff log u < log p(y|θ) − log M.
+    """Rejection sampling: draw θ from the prior, accept iff log u < log p(y|θ) − log M.
 
     Args:
         chains, draws: as for every method that draws; all draws are independent.
-        log_bound: log M ≥ sup_θ log p(y|θ); None searches the maximum likelihood and tests it on 16,384 prior
-            draws. A draw that exceeds the bound ends the run with an error that names it.
-        least_acceptance: below this forecast share of accepted draws the method declines.
+        log_bound: log M ≥ sup_θ log p(y|θ); None searches for the maximum likelihood and tests it on 16,384 prior
+            draws. A draw that exceeds the bound raises an error that names the draw.
+        least_acceptance: the run raises an error if it forecasts a smaller share of accepted draws.
 
     The share accepted is p(y)/M, so the run also estimates the evidence. Not for peaked posteriors.
     """
@@ -54,7 +54,7 @@ class Rejection(Drawing):
         return rejection(sample, lambda p: _log_likelihood(model, rows, p), tuned["log_bound"], limit=limit)
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
-        """Places to put the draws; none is a start."""
+        """Placeholders for the draws: rejection needs no starting points."""
         return jnp.zeros((self.chains, session.model.space.size))
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
@@ -103,7 +103,7 @@ class Rejection(Drawing):
         known = evidence(posterior.info, posterior.found["log_bound"])
         return [
             Check("bound", float(posterior.info["excess"].max()), "trust",
-                  "largest log p(y|θ) − log M met; above 0 the draws would be wrong and the run an error"),
+                  "largest log p(y|θ) − log M of a proposal; above 0 the run ends with an error"),
             Check("acceptance", rate, "trust",
                   f"share accepted; log evidence {known.estimate:.4f} ± {known.standard_error:.4f}"),
             *[c for c in chain_checks(posterior) if c.name in ("R-hat", "bulk ESS")],
@@ -130,7 +130,7 @@ def _survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.
 
 
 def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.ndarray]:
-    """Prior draws (16384, d) and their log likelihoods; NaN counts as impossible."""
+    """Prior draws (16384, d) and their log likelihoods, −∞ where NaN."""
     positions, values = _survey(model, rows, key)
     return positions, np.nan_to_num(np.asarray(values), nan=-np.inf)
 

@@ -1,4 +1,4 @@
-"""Searches on the host: the maximum that L-BFGS and Newton's steps find on all rows, and the curvature there."""
+"""Searches on the host: the maximum by L-BFGS and Newton steps on all rows, and the curvature there."""
 
 import functools
 import warnings
@@ -20,17 +20,17 @@ from tractable.tools.shared import compiled
 
 PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
-TOGETHER = 16  # columns of a Hessian that are computed at once
-CURVED = 1 << 13  # rows whose curvature is looked at at once
-CLIMB_BYTES = 1 << 30  # of data that a climb to a start looks at
+TOGETHER = 16  # columns of a Hessian computed at once
+CURVED = 1 << 13  # rows whose curvature is computed at once
+CLIMB_BYTES = 1 << 30  # most bytes of data for a climb to a starting point
 
 
 class Maximum(NamedTuple):
-    """Where a climb ended."""
+    """The end point of a climb."""
 
     position: np.ndarray  # (d,) unconstrained
     value: float
-    slope: float  # largest component of the gradient, of a smooth objective's own or its subgradient
+    slope: float  # largest component of the gradient, or of the least subgradient at kinks
     evaluations: int
     gradient: np.ndarray
 
@@ -46,15 +46,15 @@ def maximum(
     stop: Callable[[], bool] = lambda: False,
     journal: Callable = lambda ask: ask(),
 ) -> Maximum:
-    """The maximum reached from ``start`` by L-BFGS and, where there are few parameters, Newton's steps.
+    """The maximum reached from ``start`` by L-BFGS and, for few parameters, Newton steps.
 
-    Laplace priors have a kink at their centre. There w is split into centre + u − v with u, v ≥ 0, which makes
-    the objective smooth and its zeros exact.
+    Laplace priors have a kink at their centre. A parameter w under one is split into centre + u − v with u, v ≥ 0,
+    which makes the objective smooth and its zeros exact.
 
     Args:
         jacobian: climb the density of the unconstrained position instead of the user's parameters.
-        stop: asked after every iteration; true ends the climb where it is.
-        journal: is handed every evaluation, and may know its answer.
+        stop: called after every iteration; True ends the climb at its present position.
+        journal: receives every evaluation as a function, and calls it unless it knows the result.
     """
     batch = all_rows(data)
     split = _split(model, prior)
@@ -91,10 +91,10 @@ def maximum(
 
 
 class _Split(NamedTuple):
-    """Numbers under Laplace priors as centre + u − v with u, v ≥ 0, in an extended position (θ with u for them, v)."""
+    """Splits parameters under Laplace priors into centre + u − v, u, v ≥ 0; the extended position is (θ with u, v)."""
 
     size: int  # d
-    index: np.ndarray  # (m,) of the numbers which are split
+    index: np.ndarray  # (m,) of the split parameters
     rate: np.ndarray  # (m,) 1/b
     centre: np.ndarray  # (m,)
 
@@ -117,20 +117,20 @@ class _Split(NamedTuple):
         return position
 
     def without_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (d,) but for −rate |w − centre|, whose slope at its kink is what differentiation says."""
+        """Value and gradient (d,) without the terms −rate |w − centre|, whose slope at the kink is JAX's."""
         away = position[self.index] - self.centre
         pull = _added(gradient, self.index, self.rate * np.where(away == 0, _slope_of_kink(), np.sign(away)))
         return value + float(self.rate @ np.abs(away)), pull
 
     def with_parts(self, extended: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (d + m,) with −rate (u + v), from those without the kinks."""
+        """Value and gradient (d + m,) with −rate (u + v), from value and gradient without the kinks."""
         value -= float(self.rate @ (extended[self.index] + extended[self.size :]))
         return value, np.concatenate([_added(gradient, self.index, -self.rate), -gradient[self.index] - self.rate])
 
     def with_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and least subgradient (d,), from those without the kinks."""
+        """Value and least subgradient (d,), from value and gradient without the kinks."""
         away, slope = position[self.index] - self.centre, gradient[self.index]
-        # At a kink the rate takes up what it can.
+        # At a kink the prior balances slopes up to its rate.
         beyond = np.sign(slope) * np.maximum(np.abs(slope) - self.rate, 0)
         whole = gradient.copy()
         whole[self.index] = np.where(away == 0, beyond, slope - self.rate * np.sign(away))
@@ -139,7 +139,7 @@ class _Split(NamedTuple):
 
 @functools.cache
 def _slope_of_kink() -> float:
-    """That of |w| at 0, as the Laplace density is differentiated: any number of [−1, 1] would do, if it is known."""
+    """The slope of |w| at 0 that JAX takes in the Laplace density; any known number in [−1, 1] would do."""
     return -float(jax.grad(lambda w: dist.Laplace(0.0, 1.0).log_prob(w))(0.0))
 
 
@@ -157,7 +157,7 @@ def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndar
 
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
-    """Newton's steps while they climb: L-BFGS ends where the line search can no longer tell values apart."""
+    """Newton steps while they climb: L-BFGS stops where its line search can no longer tell values apart."""
     value, gradient = total(model, jnp.asarray(position, dtype), batch, prior, jacobian)
     evaluations = 1
     for _ in range(4):
@@ -188,7 +188,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     information = np.asarray(curvature(model, where, batch, prior, False), np.float64)
     if not np.all(np.isfinite(information)):
         return {"eigenvalue": float("nan")}
-    # A parameter held at a Laplace prior's kink has no standard error, and is no direction of the maximum.
+    # A parameter at a Laplace prior's kink has no standard error, and is left out of the curvature.
     rate, centre = _kinks(model) if prior else (np.zeros(len(position)), np.zeros(len(position)))
     free = np.flatnonzero((rate == 0) | (position != centre))
     block = information[np.ix_(free, free)]
@@ -200,7 +200,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
         slope = np.asarray(_jacobian(model, where), np.float64)  # (k, d)
         if len(free) == len(position):
             out["covariance"] = slope @ inverse @ slope.T
-        else:  # Laplace priors live on the reals: only what moves is carried through
+        else:  # Laplace priors live on the reals: only the free parameters pass through the delta method
             held = np.setdiff1d(np.arange(len(position)), free)
             out["covariance"] = slope[:, free] @ inverse[np.ix_(free, free)] @ slope[:, free].T
             out["covariance"][np.any(slope[:, held] != 0, axis=1)] = np.nan
@@ -216,9 +216,9 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
 
 
 def modes(session: Session, positions: jax.Array) -> np.ndarray:
-    """The mode of the unconstrained density climbed to from every position, (chain, d); may hold non-finite numbers.
+    """The mode of the unconstrained density that every position climbs to, (chain, d); may hold non-finite numbers.
 
-    By all rows, or by a first part of data that are large or on file.
+    The climb uses all rows, or a first part of data that are large or on file.
     """
     model, data = session.model, None if session.data is None else session.data.sketched()
     if data is not None and (not data.resident or data.nbytes > CLIMB_BYTES):
@@ -232,7 +232,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
-    """L with L Lᵀ the inverse curvature of the unconstrained log density at a mode; None where it has none."""
+    """L with L Lᵀ the inverse curvature of the unconstrained log density at a mode; None if that is singular."""
     where = jnp.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):
@@ -244,12 +244,12 @@ def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarra
 
 
 def all_rows(data: Data | None) -> Batch | None:
-    """All rows as one batch on the device; None where there are no data."""
+    """All rows as one batch on the device; None without data."""
     return None if data is None else whole(data.arrays())
 
 
 def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Rate 1/b and centre of every Laplace prior, laid out flat; rate 0 elsewhere."""
+    """Rate 1/b and centre of every Laplace prior, flat (d,); rate 0 elsewhere."""
     if model.prior_is_callable:
         return np.zeros(model.space.size), np.zeros(model.space.size)
     example = model.space.unravel(jnp.zeros(model.space.size))
@@ -280,12 +280,12 @@ def total(
 
 @compiled("model", "prior", "jacobian")
 def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
-    """−∇² of the objective; of many rows by chunks, in bounded memory."""
+    """−∇² of the objective (d, d); many rows are summed by chunks, in bounded memory."""
 
     def hessian(value: Callable) -> jax.Array:
         gradient, size = jax.grad(value), position.size
         together = min(TOGETHER, size)
-        directions = jnp.eye(-(-size // together) * together, size)  # whole batches: a rest would be a second program
+        directions = jnp.eye(-(-size // together) * together, size)  # a remainder would compile a second program
         columns = jax.lax.map(lambda e: jax.jvp(gradient, (position,), (e,))[1], directions, batch_size=together)
         return columns[:size]
 
@@ -314,5 +314,5 @@ def _objective(model: Model, batch: Batch | None, prior: bool, jacobian: bool) -
 
 @compiled("model")
 def _jacobian(model: Model, position: jax.Array) -> jax.Array:
-    """(k, d) of the user's parameters."""
+    """Jacobian (k, d) of the user's parameters."""
     return jax.jacobian(model.values)(position)

@@ -1,4 +1,4 @@
-"""A sitting of inference: the problem, the key, and what the host offers a method while it learns."""
+"""A session of inference: the problem, the key, and the host's services to a method while it learns."""
 
 import contextlib
 import time
@@ -14,61 +14,61 @@ from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
 
 PyTree = Any
-PARTS = 64  # in which a run of known length is saved
-SAVING = 0.05  # of the time that a run of unknown length takes, what saving it may take at most
+PARTS = 64  # saves of a run of known length
+SAVING = 0.05  # largest share of a run's time spent saving it, where its length is unknown
 
 
 class Saver(Protocol):
-    """A folder that a run is saved to as it goes."""
+    """A folder that a run is saved to while it runs."""
 
-    resume: dict[str, np.ndarray] | None  # leaves of where a run before stood
+    resume: dict[str, np.ndarray] | None  # leaves of an earlier run's saved state
 
     def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        """Where the run stands, and what was drawn since the last time, each (chain, draw, ...)."""
+        """Save the run's state, and the traces drawn since the last save, each (chain, draw, ...)."""
 
     def drawn(self) -> dict[str, np.ndarray]:
-        """All that was drawn."""
+        """All traces saved so far."""
         ...
 
     def inside(self, name: str) -> "Saver":
-        """A folder within, for a run that is part of this one."""
+        """A subfolder, for a run that is part of this one."""
         ...
 
 
 class Session(NamedTuple):
-    """What ``infer`` hands a method: the problem, the key, and the host's hooks."""
+    """What ``infer`` passes to a method: the problem, the key, and the host's hooks."""
 
     model: Model
-    data: Any  # Data, or None, which most methods refuse
+    data: Any  # Data or None; most methods raise without data
     key: jax.Array
     stop: Callable[[], bool]
     say: Callable[[str, int, int], None]  # (phase, done, of)
-    shard: Callable[[PyTree], PyTree]  # lays the chain axis over devices
+    shard: Callable[[PyTree], PyTree]  # spreads the chain axis over devices
     saver: Saver | None = None
-    moments: bool = False  # running moments are kept in place of draws
-    held_out: Any = None  # Data by which climbs end, or None
-    near: tuple[float, ...] | None = None  # an unconstrained position (d,) that the first climb begins at
+    moments: bool = False  # keep running moments instead of draws
+    held_out: Any = None  # Data or None: held-out rows that decide when a climb ends
+    near: tuple[float, ...] | None = None  # unconstrained position (d,) where the first climb starts
 
     @property
     def resume(self) -> dict[str, np.ndarray] | None:
-        """Leaves of where a run before this one stood."""
+        """Leaves of the saved state of an earlier run, or None."""
         return None if self.saver is None else self.saver.resume
 
     def alone(self) -> "Session":
-        """The same, of which nothing is said, saved or resumed."""
+        """The same session without progress, saving or resuming."""
         return self._replace(say=lambda phase, done, of: None, saver=None, moments=False)
 
     def inside(self, name: str) -> "Session":
-        """Of a run that is part of this one, and is saved within its folder."""
+        """A session for a run that is part of this one, saved in a subfolder."""
         return self.alone()._replace(saver=None if self.saver is None else self.saver.inside(name))
 
     def keeper(self, done: int = 0, of: int | None = None) -> Callable:
-        """``keep(standing, done=0, at_once=False)`` saves ``standing()``, where a run is saved, and not too often.
+        """A function ``keep(standing, done=0, at_once=False)`` that saves ``standing()``, but not too often.
 
         Args:
             done: how much of the run was done when it was last saved.
-            of: its length, of which every 64th part is saved; None where it is not known, and saving takes no more
-                than a twentieth of the time.
+            of: the run's length; it is saved after every 64th of it. None if unknown; saving then takes at most a
+                twentieth of the time.
         """
         saver, last, due = self.saver, done, 0.0
 
@@ -94,6 +94,6 @@ def sitting(
     opened: Callable[[], Saver | None] = lambda: None,
     moments: bool = False,
 ) -> Iterator[Session]:
-    """A session in which progress is shown and Ctrl-C is heard; ``opened()`` is the folder that it is saved to."""
+    """A session that shows progress and stops at Ctrl-C; ``opened()`` gives the folder that it is saved to."""
     with progress_of(progress) as say, interruptible() as stop:
         yield Session(model, data, jax.random.key(seed or 0), stop, say, shard, opened(), moments)

@@ -1,4 +1,4 @@
-"""What climbs have in common that are saved as they go: loops in stretches, and searches on the host that listen."""
+"""Climbs that are saved as they go: loops in stretches, and a journal of searches on the host."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,32 +14,32 @@ from tractable.methods.session import Session
 from tractable.tools.leaves import beneath, restored
 
 PyTree = Any
-HEARD = 1 << 24  # numbers that a search remembers, at most
-LOOKS = 50  # at rows held out, in a run
-PATIENCE = 8  # looks that found them predicted worse, after which a climb ends
+HEARD = 1 << 24  # most numbers that a journal keeps
+LOOKS = 50  # looks at the held-out rows in a run
+PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends
 
 
-HELD = "held-out best"  # steps after which rows held out were predicted best, as ``found`` calls it
+HELD = "held-out best"  # key in ``found``: steps after which the held-out rows were predicted best
 
 
 class Peak(NamedTuple):
-    """What a climb predicts rows held out by: the last of where it did no worse than best."""
+    """The best held-out score of a climb, and the last state whose score is not clearly worse."""
 
-    highest: np.ndarray  # (m,) nats of every row, where their mean was highest
-    rows: np.ndarray  # (m,) likewise, of what is kept
-    groups: int  # done then
-    looks: int  # since then
+    highest: np.ndarray  # (m,) nats of every row, at the highest mean so far
+    rows: np.ndarray  # (m,) nats of every row, at the kept state
+    groups: int  # done at the kept state
+    looks: int  # since the kept state
 
     @classmethod
     def of(cls, rows: np.ndarray) -> "Peak":
-        """A climb that has not begun."""
+        """The peak before the first step."""
         return cls(rows, rows, 0, 0)
 
     def after(self, rows: np.ndarray, groups: int) -> tuple["Peak", bool]:
-        """After one more look, and whether what was looked at is to be kept.
+        """The peak after one more look, and whether to keep the new state.
 
-        It is unless worse than the best by more than the standard error of their difference over rows: noise would
-        often choose an early step.
+        It is kept unless its score is below the best by more than the standard error of their difference over rows:
+        otherwise noise would often choose an early step.
         """
         highest = rows if rows.mean() > self.highest.mean() else self.highest
         lost = highest - rows
@@ -48,23 +48,23 @@ class Peak(NamedTuple):
         return self._replace(highest=highest, looks=self.looks + 1), False
 
     def found(self, group: int) -> dict[str, Any]:
-        """What is told of it; a group is so many steps."""
+        """Figures for the report; ``group`` is the number of steps in a group."""
         return {"held-out score": float(self.rows.mean()), HELD: int(self.groups) * group}
 
 
 class Stretch(NamedTuple):
-    """Where a loop stands whose positions are not kept: enough to go on exactly."""
+    """The state of a loop that keeps no positions: enough to continue it exactly."""
 
     groups: int  # done
     states: PyTree
     info: dict[str, np.ndarray]  # traces so far, (start, step)
-    moments: loop.Moments | None = None  # since the last cut
-    peak: Peak | None = None  # of rows held out, where there are some
-    kept: PyTree = None  # states there
-    seen: int = 0  # groups done when these were last looked at
+    moments: loop.Moments | None = None  # of positions since the last cut
+    peak: Peak | None = None  # of the held-out score, where rows are held out
+    kept: PyTree = None  # states at the peak
+    seen: int = 0  # groups done at the last look at held-out rows
 
     def found(self, group: int) -> dict[str, Any]:
-        """What is told of rows held out."""
+        """The held-out figures for the report, if rows are held out."""
         return {} if self.peak is None else self.peak.found(group)
 
 
@@ -81,13 +81,13 @@ def stretched(
     cuts: Sequence[int],
     score: Callable[[PyTree], np.ndarray] | None = None,
 ) -> tuple[Stretch, bool]:
-    """A loop to the last of ``cuts``, saved as it goes, and whether it was interrupted.
+    """Run a loop to the last of ``cuts``, saving as it goes: its state, and whether it was interrupted.
 
     Args:
-        begin: first states.
-        cuts: numbers of groups, ascending; running moments begin anew at each.
-        score: of states, (m,) nats of rows held out. They are looked at fifty times; eight looks in a row that find
-            them predicted worse than before end the run, and the states come back that did best.
+        begin: makes the first states.
+        cuts: numbers of groups, ascending; running moments start afresh at each.
+        score: gives the held-out rows' scores (m,), nats, for states. It is called fifty times; eight worse scores in
+            a row end the run, and the best states are returned.
     """
     if score is not None:
         cuts = np.unique(np.ceil(np.linspace(0, cuts[-1], LOOKS + 1)[1:]).astype(int)).tolist()
@@ -129,16 +129,16 @@ def stretched(
 
 
 def held_out_best(found: dict[str, Any], verdict: str = "trust", means: str = "") -> Check:
-    """Where rows held out ended a climb."""
-    said = f"steps after which rows held out were predicted best, {found['held-out score']:.4g} nats a row{means}"
+    """The check that says where held-out rows ended a climb."""
+    said = f"steps after which held-out rows were predicted best, {found['held-out score']:.4g} nats a row{means}"
     return Check(HELD, found[HELD], verdict, said)
 
 
 class Journal:
-    """What a deterministic search on the host asked, and heard: a run that goes on hears it again before it asks anew.
+    """Records the evaluations of a deterministic search on the host; a resumed run replays them, then evaluates anew.
 
-    So a search by a library that cannot be stopped half-way is saved as it goes. Past 2²⁴ numbers nothing more is
-    written down, and what is missing is asked again.
+    This saves a search by a library that cannot be stopped half-way. A journal keeps at most 2²⁴ numbers; a resumed
+    run evaluates the rest again.
     """
 
     def __init__(self, session: Session, phase: str, of: int) -> None:
@@ -149,7 +149,7 @@ class Journal:
         self.count, self.keep = 0, session.keeper()
 
     def __call__(self, ask: Callable[[], tuple[float, np.ndarray]]) -> tuple[float, np.ndarray]:
-        """A value and its gradient, or other numbers, (d,)."""
+        """A value and its gradient (d,), or other numbers, recorded or from ``ask()``."""
         self.count += 1
         if self.count <= len(self.heard):
             value, *gradient = np.split(self.heard[self.count - 1], [1])
@@ -167,5 +167,5 @@ class Journal:
         return {"heard": np.concatenate(self.heard), "lengths": np.array([len(each) for each in self.heard])}
 
     def close(self) -> None:
-        """Save all of it."""
+        """Save the whole journal."""
         self.keep(self.standing, at_once=True)

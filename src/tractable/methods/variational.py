@@ -1,4 +1,4 @@
-"""The unknown as a normal q(z) over the unconstrained parameters, fitted by climbing a bound."""
+"""Variational inference: a normal q(z) over the unconstrained parameters, fitted by climbing a bound."""
 
 import math
 import time
@@ -33,37 +33,37 @@ from tractable.tools.settings import Count, Positive, Range, is_number
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
-WEIGHED = 1000  # draws whose weights are looked at, at the end
-ROWS_WEIGHED = 1 << 28  # rows times draws times numbers up to which they are
-MODE_SIZE = 1000  # parameters up to which curvature is formed
-NODES = 10  # looks at each row that a group's integral takes, about
-FAR = 1.0  # nats short of its maximum, with which a bound is no posterior
+WEIGHED = 1000  # draws whose importance weights are computed at the end
+ROWS_WEIGHED = 1 << 28  # rows × draws × parameters / 64 up to which they are computed
+MODE_SIZE = 1000  # parameters up to which a climb starts at the mode
+NODES = 10  # evaluations of each row for a group's integral, roughly
+FAR = 1.0  # nats of the last gain above which the result is rejected
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(Method):
-    """Common fields of the normal families.
+    """The common fields of the normal families.
 
     Args:
         divergence: "reverse" climbs the ELBO, KL(q ‖ p); "forward" KL(p ‖ q) by self-normalised importance sampling.
         gradient: "reparameterised", "path" (without the score of q) or "score" (``objectives.elbo``).
         control: control variate of the score function: None, "running-mean", "leave-one-out" or "fitted".
-        samples: draws of q a step.
-        batch_size: rows a step; None takes all.
-        optimizer: "adam", whose learning rate is cut from stage to stage; or an optax optimiser, kept as it is.
-        learning_rate: first step of Adam, in units of the start's standard deviations.
-        steps: at most; the climb ends when a stage no longer gains ``tolerance``.
-        tolerance: nats of the bound. A stage ends when its noisy bound shows no more trend; the run when the averaged
-            iterates of two stages differ by less, on common random numbers, than this or than chance.
-        tempering: temperatures T ≥ 1 of first stages, which flatten the posterior while q finds its place.
-        start: "mode" (its curvature too, up to 1000 parameters) or "random".
+        samples: draws of q per step.
+        batch_size: rows per step; None takes all.
+        optimizer: "adam", whose learning rate falls from stage to stage; or an optax optimiser, used unchanged.
+        learning_rate: Adam's first learning rate, in units of the starting standard deviations.
+        steps: most steps; the climb ends earlier once stages no longer gain ``tolerance``.
+        tolerance: nats of the bound. A stage ends when its noisy bound shows no trend. The run ends when the averaged
+            iterates of two stages differ, on common random numbers, by less than this or than chance.
+        tempering: temperatures T ≥ 1 of the first stages, which flatten the posterior while q moves into place.
+        start: "mode", with the curvature there, up to 1000 parameters; or "random".
         starts: climbs side by side; the best bound is kept and the report says whether they agree.
         solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound
-            deterministic; "stochastic" draws; "auto" the former where the model allows it.
-        draws: independent draws of q that the posterior holds; ``sample`` makes fresh ones.
+            deterministic; "stochastic" draws; "auto" takes quadrature where the model allows it.
+        draws: independent draws of q in the posterior; ``sample`` makes fresh ones.
     """
 
-    kind: ClassVar[str] = ""  # of ``approximations.of``
+    kind: ClassVar[str] = ""  # the family's name in ``approximations.of``
     verified: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
     outside: ClassVar[tuple[str, ...]] = (
@@ -98,9 +98,9 @@ class Variational(Method):
         raise SettingsError(f"{type(self).__name__} has no family of its own; use MeanField, FullRank or LowRank.")
 
     def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
-        """The bound, on batches or on all rows; with a plan ``rows`` are only what batches are cut from."""
+        """The bound, on minibatches (cut from ``rows``) or on all ``rows``."""
         q, target = self.family(model.space.size), log_posterior(model, flat=True)
-        joint = target  # of a minibatch
+        joint = target  # on a minibatch
         if self.batch_size is None:
             batch = None if rows is None else whole(rows)
 
@@ -160,19 +160,19 @@ class Variational(Method):
         return Cost(found["steps"] * self.share(data) * self.samples * self.starts, 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
-        """φ to begin with, a leading axis of starts."""
+        """The starting φ, with a leading axis of starts."""
         return jax.vmap(self.family(model.space.size).init)(means, sds)
 
     def flat(self, model: Model, phi: PyTree) -> PyTree:
-        """φ of ``family`` from what the climb moved."""
+        """``family``'s φ from the climb's position."""
         return phi
 
     def most(self, plan: Plan | None) -> int:
-        """Steps at most."""
+        """The largest number of steps."""
         return self.steps
 
     def shape(self, model: Model, plan: Plan | None, positions: PyTree) -> loop.Shape:
-        """The loop's: a segment is a window, of whole epochs where there are batches."""
+        """The loop's shape: a segment is one window; with minibatches it holds whole epochs."""
         thin = 10
         noise = self.samples * self.family(model.space.size).noise
         shape = loop.shape(10**6, thin, noise, self.starts, moments=True)
@@ -181,12 +181,12 @@ class Variational(Method):
         return shape._replace(capacity=-(-window // shape.group))
 
     def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(start, d) means and standard deviations to begin with."""
+        """(start, d) starting means and standard deviations."""
         model, data = session.model, session.data
         positions = starts_of(session, key, self.starts)
         size = model.space.size
         if self.start == "random" or size > MODE_SIZE or (data is not None and not data.resident):
-            scale = 0.1 if model.start is None else 0.01  # a network's start is a point that more noise would drown
+            scale = 0.1 if model.start is None else 0.01  # more noise would swamp a network's starting weights
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
         for position in positions:
@@ -194,7 +194,7 @@ class Variational(Method):
             root = laplace_root(model, data, found.position)
             good = np.all(np.isfinite(found.position))
             means.append(found.position if good else np.asarray(position))
-            # Of a mean field at its optimum, were the posterior normal: 1/√Λᵢᵢ.
+            # A mean field's optimum, were the posterior normal: 1/√Λᵢᵢ.
             sds.append(np.full(size, 0.1) if root is None or not good else conditional_sd(root))
         return jnp.asarray(np.stack(means), positions.dtype), jnp.asarray(np.stack(sds), positions.dtype)
 
@@ -204,18 +204,18 @@ class Variational(Method):
             return [held_out_best(found)]
         gain, error = found["gain"], found["gain error"]
         chance = max(self.tolerance, SIGMAS * error)
-        far = abs(gain) > FAR + chance and posterior.model.start is None  # a network is judged by its predictions
+        far = abs(gain) > FAR + chance and posterior.model.start is None  # networks are judged by their predictions
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         sentence += "" if verdict == "trust" else ": raise steps="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
         if posterior.looked:
-            pass  # the looks say more than q's own weights
+            pass  # the verification says more than q's own weights
         elif weights is not None:
             out.append(khat_check(weigh(weights)))
         else:
-            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by predictions held out"))
+            out.append(Check("k-hat", math.nan, "caution", "not computed at this size: judge by held-out predictions"))
         if self.starts > 1:
             verdict = "trust" if found["agreement"] <= 1.0 else "caution"
             out.append(Check("starts", found["agreement"], verdict, "nats between best and worst start"))
@@ -230,8 +230,8 @@ class Variational(Method):
 class MeanField(Variational):
     """Independent normals over the unconstrained parameters (ADVI, Kucukelbir et al. 2017).
 
-    Cheap and scalable. Understates sds where parameters are correlated (1/Λᵢᵢ for Σᵢᵢ): do not use its intervals
-    where the report's k-hat says otherwise; use FullRank or NUTS.
+    Cheap and scalable. It understates variances where parameters are correlated (1/Λᵢᵢ for Σᵢᵢ): where the report's
+    k-hat is high, do not use its intervals; use FullRank or NUTS.
 
     Args: as for ``Variational``.
     """
@@ -245,7 +245,7 @@ class MeanField(Variational):
 
 @dataclass(frozen=True, kw_only=True)
 class FullRank(Variational):
-    """A normal of any covariance: d(d + 3)/2 numbers, up to some hundreds of parameters.
+    """A normal with a full covariance: d(d + 3)/2 numbers, for up to some hundreds of parameters.
 
     Args: as for ``Variational``.
     """
@@ -259,10 +259,10 @@ class FullRank(Variational):
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank(Variational):
-    """A normal of covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018).
+    """A normal with covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018).
 
     Args:
-        rank: columns of F. Others as for ``Variational``.
+        rank: columns of F. Other fields as for ``Variational``.
     """
 
     label: ClassVar[str] = "lowrank"
@@ -274,7 +274,7 @@ class LowRank(Variational):
 
 
 def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
-    """Updates times −rate and, number by number, ``scale(params)``."""
+    """Multiplies updates by −rate and, elementwise, by ``scale(params)``."""
 
     def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         return jax.tree.map(lambda u, s: -rate * s * u, updates, scale(params)), state
@@ -283,13 +283,13 @@ def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.Gradient
 
 
 def conditional_sd(root: np.ndarray) -> np.ndarray:
-    """1/√Λᵢᵢ of Σ = root rootᵀ."""
+    """1/√Λᵢᵢ, where Λ⁻¹ = root rootᵀ."""
     precision_root = np.linalg.inv(root)
     return 1 / np.sqrt(np.square(precision_root).sum(0))
 
 
 def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, key: jax.Array) -> np.ndarray | None:
-    """log p(y, z) − log q(z) of independent draws of q, (S,); None where that is too much work."""
+    """log p(y, z) − log q(z) at independent draws of q, (S,); None where that is too much work."""
     size = 1 if data is None else data.size
     if data is not None and isinstance(data.given, Members):
         size = NODES * data.given.counts.size

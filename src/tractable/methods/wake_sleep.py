@@ -1,4 +1,4 @@
-"""Ladders of discrete layers, learnt awake and in dreams."""
+"""Ladders of discrete layers, learnt by wake–sleep, from data and from dreams."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,9 +17,9 @@ from tractable.tools.settings import Count, NotNegative, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class WakeSleep(Amortised):
-    """Wake–sleep: θ learns from h inferred at data, φ from dreams (Hinton, Dayan, Frey & Neal 1995).
+    """Wake–sleep: θ learns from h inferred for the data, φ from dreams (Hinton, Dayan, Frey & Neal 1995).
 
-    There is no one objective that both climb. The report says where the bound fell at the end.
+    θ and φ climb no common objective. The report says if the bound fell at the end.
 
     Args:
         As for ``Amortised``.
@@ -37,22 +37,22 @@ class WakeSleep(Amortised):
 
     def checks(self, posterior: Learnt) -> list[Check]:
         down = posterior.found["fell"]
-        sentence = "1 where the noisy bound of the last half falls: θ and φ climb no one objective, so it may; lower "
+        sentence = "1 if the noisy bound of the last half falls, as it may: θ and φ climb no common objective. Lower "
         sentence += "learning_rate="
         return [*super().checks(posterior), Check("fall", float(down), "caution" if down else "trust", sentence)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReweightedWakeSleep(WakeSleep):
-    """Reweighted wake–sleep: θ and φ learn from h inferred at data and weighted (Bornschein & Bengio 2015).
+    """Reweighted wake–sleep: θ and φ learn from importance-weighted draws of h (Bornschein & Bengio 2015).
 
-    The gradients' bias is O(1/K). φ may learn from dreams besides, or from them alone.
+    The gradients' bias is O(1/K). φ may also learn from dreams, or from dreams alone.
 
     Args:
-        samples: K draws of h a row and step; 2 or more where wake_phi > 0.
-        wake_phi: ≥ 0, weight of what φ learns at data.
-        sleep_phi: ≥ 0, weight of what φ learns from dreams, one a row.
-        Others as for ``Amortised``.
+        samples: K draws of h per row and step; at least 2 if wake_phi > 0.
+        wake_phi: ≥ 0, weight of φ's gradient from data.
+        sleep_phi: ≥ 0, weight of φ's gradient from dreams, one dream per row.
+        Other fields as for ``Amortised``.
     """
 
     label: ClassVar[str] = "reweighted-wake-sleep"
@@ -69,5 +69,5 @@ class ReweightedWakeSleep(WakeSleep):
 
 
 def fell(trace: np.ndarray) -> bool:
-    """Whether the last half of a noisy trace (start, step) shows a trend downward; no of one too short to tell."""
+    """Whether the last half of a noisy trace (start, step) shows a downward trend; False if it is too short to tell."""
     return settled(trace) and not settled(-trace)

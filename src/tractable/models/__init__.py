@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What reads tables is imported when it is asked for: pandas takes as long to import as all the rest."""
+    """Imports the module that reads tables at first use: pandas takes as long to import as all the rest."""
     if name in ("Regression", "regression"):
         from tractable.models import formula
 

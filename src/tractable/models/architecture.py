@@ -1,4 +1,4 @@
-"""Networks as functions of weights and one input: perceptrons, Equinox modules, and any pair of the kind."""
+"""Networks as functions of weights and one input: perceptrons, Equinox modules, and pairs (params, apply)."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from tractable.tools.tree import path_name
 PyTree = Any
 RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
 
-ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # and the gain at which a start keeps their scale
+ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # function, and the gain that keeps the scale of starting weights
     "relu": (jax.nn.relu, RELU_GAIN),
     "gelu": (jax.nn.gelu, RELU_GAIN),
     "silu": (jax.nn.silu, RELU_GAIN),
@@ -36,17 +36,17 @@ class Network:
     """A function of weights and one input.
 
     Args:
-        params: pytree of real arrays, example weights: they say shapes, and where ``start`` is left out they say
-            how widely weights start.
+        params: pytree of real arrays, example weights: they give the shapes and, without ``start``, the spread of
+            starting weights.
         apply: ``(params, x) -> output`` for one x, without a batch axis; deterministic.
-        example: one x, or its ``jax.ShapeDtypeStruct``; with it, faults of shape are found at once.
-        output_axis: the axis of a weight that runs over a layer's outputs; all others are its fan-in. −1 for
+        example: one x, or its ``jax.ShapeDtypeStruct``; with it, wrong shapes raise at once.
+        output_axis: the axis of a weight that runs over a layer's outputs; the other axes are its fan-in. −1 for
             x @ W (this library, Flax), 0 for W @ x (Equinox, PyTorch).
-        start: ``key -> params`` where methods begin. By default every leaf is drawn from a normal with the mean and sd
-            of the example's leaf, as its library initialised them; a constant leaf begins at that constant.
+        start: ``key -> params``, the starting weights. By default every leaf is drawn from a normal with the mean and
+            sd of the example's leaf, as its library initialised it; a constant leaf starts at that constant.
 
     Raises:
-        ModelError: no weights; weights that are not real numbers, or not finite.
+        ModelError: no weights; weights that are not real, or not finite.
     """
 
     params: PyTree
@@ -54,7 +54,7 @@ class Network:
     example: Any = None
     output_axis: int = -1
     start: Callable[[jax.Array], PyTree] | None = None
-    # ``made(function, *arguments)``: what was made of it, which goes when it goes.
+    # ``made(function, *arguments)``: a cache of objects built from this network; it is freed with the network.
     made: Callable[..., Any] = field(
         default_factory=lambda: functools.lru_cache(32)(operator.call), init=False, repr=False
     )
@@ -73,7 +73,7 @@ class Network:
                 raise ModelError(f"The weight {path_name(path)!r} is not finite: give example weights that are.")
 
     def __reduce__(self) -> tuple:
-        """What was given, as another process takes it; what is made of it is made again there."""
+        """Pickles the arguments only; the cache is rebuilt in the other process."""
         return Network, (self.params, self.apply, self.example, self.output_axis, self.start)
 
 
@@ -84,16 +84,16 @@ def mlp(
 
         h₀ = x,   hₗ = σ(hₗ₋₁ Wₗ + bₗ),   output = h_L W + b
 
-    Weights start as He et al. 2015 draw them, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh,
-    sigmoid and functions of the user's own; biases start at 0.
+    Weights start as in He et al. 2015, N(0, g/fan_in) with g = 2 for ReLU and its kin and 1 for tanh, sigmoid and the
+    user's own functions; biases start at 0.
 
     Args:
         features, outputs: lengths of x and of the output, ≥ 1.
-        hidden: widths of the hidden layers, each ≥ 1; one number for one layer, () for a linear map.
+        hidden: widths of the hidden layers, each ≥ 1; a number for one layer, () for a linear map.
         activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
 
     Returns:
-        A Network of ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
+        A Network with weights ``layer0``, ``layer1``, …, each with ``weight`` (in, out) and ``bias`` (out,). The same
         arguments give the same Network.
 
     Raises:
@@ -113,7 +113,7 @@ def mlp(
 
 
 def activated(activation: str | Callable) -> tuple[Callable, float]:
-    """The function called so, and the gain of a start; or a sentence."""
+    """The function of this name, and its starting gain; raises ModelError for unknown names."""
     if not isinstance(activation, str):
         return activation, 1.0
     if activation not in ACTIVATIONS:
@@ -126,7 +126,7 @@ def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
     dtype, (function, gain) = jnp.result_type(float), activated(activation)
     layers = {f"layer{i}": shape for i, shape in enumerate(itertools.pairwise(widths))}
     if len(layers) == 1:
-        gain = 1.0  # nothing is lost to an activation
+        gain = 1.0  # no activation, no loss of scale
 
     def layer(key: jax.Array, shape: tuple[int, int]) -> dict[str, jax.Array]:
         weight = float(np.sqrt(gain / shape[0])) * jax.random.normal(key, shape, dtype)
@@ -148,12 +148,12 @@ def _mlp(widths: tuple[int, ...], activation: str | Callable) -> Network:
 
 
 def as_network(network: PyTree, example: PyTree) -> Network:
-    """A network of whatever ``neural_network`` takes."""
+    """A Network from anything that ``neural_network`` takes."""
     if isinstance(network, Network):
         return network if example is None else replace(network, example=example)
     if isinstance(network, tuple) and len(network) == 2 and callable(network[1]):
         return Network(network[0], network[1], example)
-    import equinox  # here, for those who need it: it takes a while
+    import equinox  # imported here because it is slow
 
     if isinstance(network, equinox.Module):
         return _from_equinox(network, example)
@@ -172,7 +172,7 @@ def _from_equinox(module: PyTree, example: PyTree) -> Network:
     def drops(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
 
-    # The innermost layers have the telling names.
+    # The innermost layers have the most telling names.
     for layer in _layers(module, equinox.Module):
         kind = type(layer).__name__
         if stateful(layer) and not any(stateful(inner) for inner in _layers(layer, equinox.Module)[1:]):
@@ -198,7 +198,7 @@ def _layers(module: PyTree, kind: type) -> list[Any]:
 
 
 def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
-    """The output of one x, or a sentence about its shape."""
+    """The output for one x; raises ModelError if the shape does not fit."""
     got = jax.tree.map(jnp.shape, x)
     if network.example is not None:
         wanted = jax.tree.map(jnp.shape, network.example)
@@ -218,12 +218,12 @@ def applied(network: Network, weights: PyTree, x: PyTree) -> PyTree:
 
 
 def fan_in(shape: tuple[int, ...], output_axis: int) -> int:
-    """Inputs of each output; 1 of vectors and numbers."""
+    """Inputs per output; 1 for vectors and scalars."""
     return int(np.prod(shape)) // shape[output_axis] if len(shape) > 1 else 1
 
 
 def spread(params: PyTree, key: jax.Array) -> PyTree:
-    """Weights drawn as widely as the example's, leaf by leaf; constants as they are."""
+    """Weights drawn with the example's mean and sd, leaf by leaf; constant leaves stay."""
     leaves, treedef = jax.tree.flatten(params)
     dtype = jnp.result_type(float)
     drawn = []
@@ -236,6 +236,6 @@ def spread(params: PyTree, key: jax.Array) -> PyTree:
 
 
 def check_units(name: str, count: object) -> None:
-    """A sentence where it is no number of units."""
+    """Raises ModelError unless ``count`` is a whole number ≥ 1."""
     if not is_whole(count):
         raise ModelError(f"{name} counts units: expected a whole number, 1 or more; got {count!r}.")

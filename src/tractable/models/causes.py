@@ -1,4 +1,4 @@
-"""The z of one datum as a pytree of distributions: its density, its draws, and its values where they can be listed."""
+"""The z of one datum as a pytree of distributions: its density, its draws, and its values if they can be listed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-MOST_VALUES = 10_000  # of z that are summed over
+MOST_VALUES = 10_000  # most values of z to sum over
 
 
 def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
@@ -22,7 +22,7 @@ def log_prob_of(distributions: PyTree, value: PyTree) -> jax.Array:
 
 
 def base_of(distribution: Distribution) -> Any:
-    """The distribution of single numbers, where several of them are one draw."""
+    """The distribution of a single number, where a draw has several."""
     while isinstance(distribution, Independent | ExpandedDistribution):
         distribution = distribution.base_dist
     return distribution
@@ -36,7 +36,7 @@ def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
 
 
 def listed(causes: PyTree) -> PyTree:
-    """Values of z with their leading axis m, or a sentence: each is summed over as often as it is listed."""
+    """Values of z with leading axis m; raises ModelError for values listed twice, which would count twice."""
     scalars = isinstance(causes, list) and all(np.ndim(value) == 0 for value in causes)
     causes = np.asarray(causes) if scalars else causes
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(causes)]
@@ -56,12 +56,12 @@ def listed(causes: PyTree) -> PyTree:
 
 
 def values_of(latent: Callable, example: Callable[[jax.Array], PyTree]) -> PyTree:
-    """Every value of z, leading axis m; None where z is continuous or infinitely many."""
+    """All values of z, with leading axis m; None if z is continuous or takes infinitely many values."""
     try:
         found = latent(example(jax.random.key(0)))
     except TypeError as error:
         raise ModelError(
-            f"latent(params) could not be called: {error}. Where it looks at inputs, give causes=, those of z."
+            f"latent(params) could not be called: {error}. If it takes inputs, give causes=, the values of z."
         ) from error
     leaves, structure = jax.tree.flatten(found, is_leaf=is_distribution)
     for leaf in leaves:

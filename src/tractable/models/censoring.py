@@ -1,4 +1,4 @@
-"""A datum of which only bounds are known: the density where it was seen, its mass between the bounds elsewhere."""
+"""Censored data: the density of y where y was observed, its mass between bounds where only bounds are known."""
 
 import functools
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
 PyTree = Any
-NARROW = 1e-3  # of an interval's mass in that of its tail: below it the density times the width is nearer
-FAR = 80.0  # logarithm of a hazard, from which it would overflow
+NARROW = 1e-3  # log ratio of the tails at an interval's ends below which density × width is more accurate
+FAR = 80.0  # log hazard above which its exponential would overflow
 
 
 class Weibull(dist.Weibull):
-    """NumPyro's, of log scale η and shape k:  z = k (log y − η),   log p(y) = log k + z − e^z − log y.
+    """NumPyro's Weibull with log scale η and shape k:  z = k (log y − η),   log p(y) = log k + z − e^z − log y.
 
-    log y = η + w/k, with e^w of an exponential law: R's survreg has η and 1/k, lifelines e^η and k.
+    log y = η + w/k, with e^w ~ Exponential(1): R's survreg has η and 1/k, lifelines e^η and k.
     """
 
     def __init__(self, eta: jax.Array, shape: ArrayLike) -> None:
@@ -42,9 +42,9 @@ class Weibull(dist.Weibull):
 
 @functools.singledispatch
 def log_tails(distribution: dist.Distribution, value: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """(log P(y ≤ value), log P(y > value)) of a continuous distribution; register one's own where it is known better.
+    """(log P(y ≤ value), log P(y > value)) of a continuous distribution, from its ``cdf``, and as accurate as that.
 
-    Of those not registered it is as good as their ``cdf``.
+    Register your own function for a distribution whose log tails are known more accurately.
     """
     below = distribution.cdf(value)
     return jnp.log(below), jnp.log1p(-below)
@@ -78,7 +78,7 @@ def _of_hazard(total: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 
 class _Bounds(constraints.Constraint):
-    """Two numbers, the second no smaller, within a support where they are known."""
+    """Two numbers, the second no smaller; finite ones lie in the support."""
 
     event_dim = 1
 
@@ -98,14 +98,14 @@ class _Bounds(constraints.Constraint):
 
 
 class Censored(dist.Distribution):
-    """y of which bounds are known, (2,) numbers a ≤ b (``data.censored`` makes them), for one y of ``base``.
+    """Bounds a ≤ b, (2,), of one y with distribution ``base`` (``data.censored`` makes them).
 
         log p(a, b) = log f(a) where a = b, else log P(a < y < b):
-        right-censored log S(a), left-censored log F(b), of an interval log (F(b) − F(a)), told in its nearer tail
+        right-censored log S(a), left-censored log F(b), interval-censored log (F(b) − F(a)) from the nearer tail
 
-    A lower bound outside of the support, as 0 of a time, is none. Right as far as what censors says nothing more of y
-    than the bounds do (non-informative censoring; Klein & Moeschberger 2003, section 3.5). A draw is a y that was seen,
-    twice; mean and variance are those of y itself, which is what predictions are of.
+    A lower bound outside the support, as 0 for a time, counts as no bound. This is right if the censoring says nothing
+    more about y than the bounds (non-informative censoring; Klein & Moeschberger 2003, section 3.5). A draw is an
+    observed y, given twice; mean and variance are those of y itself, which predictions are about.
     """
 
     arg_constraints = {}  # noqa: RUF012
@@ -135,8 +135,8 @@ class Censored(dist.Distribution):
         value = jnp.asarray(value, jnp.result_type(value, float))
         low, high = value[..., 0], value[..., 1]
         support: Any = self.base.support
-        below, above = (low > -OPEN) & support(low), high < OPEN  # which bounds there are
-        # Of a bound that is none the other one stands in, so that no derivative is of infinity.
+        below, above = (low > -OPEN) & support(low), high < OPEN  # which bounds exist
+        # A missing bound is replaced by the other one, so that no derivative is taken at infinity.
         a = jnp.where(below, low, jnp.where(above, high, 1.0))
         b = jnp.where(above, high, a)
         (less_a, more_a), (less_b, more_b) = log_tails(self.base, a), log_tails(self.base, b)
@@ -145,7 +145,7 @@ class Censored(dist.Distribution):
         return jnp.where(below | above, told, 0.0)
 
     def _between(self, a, b, more_a, less_b, less_a, more_b) -> jax.Array:
-        """log P(a < y < b) as a difference in the tail where both are small."""
+        """log P(a < y < b) as a difference of the smaller tail's masses."""
         upper = more_a < less_b
         most = jnp.where(upper, more_a, less_b)
         gap = most - jnp.where(upper, more_b, less_a)
@@ -156,7 +156,7 @@ class Censored(dist.Distribution):
 
 
 class _Observed:
-    """``observe(params, η)`` of a y of which bounds are known."""
+    """``observe(params, η)`` for a y known by bounds."""
 
     def __init__(self, observe: Callable[[PyTree, jax.Array], dist.Distribution]) -> None:
         self.observe = observe
@@ -167,13 +167,13 @@ class _Observed:
 
 @shared
 def with_censoring(model: Model) -> Model:
-    """The model of the same y where only bounds of it are known: its data are ``censored(y, …)``, (n, 2).
+    """The model for censored data ``censored(y, …)``, (n, 2), of the same y.
 
-    The same model gives the same ``Model``. Predictions are of y itself, as if nothing censored it.
+    The same model gives the same ``Model``. Predictions are of the uncensored y.
 
     Raises:
-        ModelError: a model whose likelihood does not go ``Through`` a predictor; write its ``likelihood`` as
-            ``models.Censored(...)`` of what it was.
+        ModelError: the likelihood does not go ``Through`` a predictor; let your ``likelihood`` return
+            ``models.Censored(...)`` of its distribution.
     """
     through = model.through
     if through is None:
@@ -185,11 +185,11 @@ def with_censoring(model: Model) -> Model:
 
 
 def censors(model: Model, given: PyTree) -> bool:
-    """Whether rows of the model are bounds."""
+    """Whether the model's rows are bounds of y."""
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
     return isinstance(jax.eval_shape(model.datum, jax.eval_shape(model.example, jax.random.key(0)), row), Censored)
 
 
 def itself(datum: PyTree) -> PyTree:
-    """The distribution of y, of which bounds may be known; of any other datum its own."""
+    """The distribution of y behind a Censored one; any other distribution itself."""
     return datum.base if isinstance(datum, Censored) else datum

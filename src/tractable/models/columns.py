@@ -1,4 +1,4 @@
-"""Rows of d numbers, looked at about a centre so that single precision keeps their digits."""
+"""Rows (n, d) minus a centre, so that single precision keeps their digits."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from tractable.tools.settings import expect_whole
 
 
 def rows_of(x: ArrayLike, features: int) -> jax.Array:
-    """Rows of the right shape (n, d), or a sentence."""
+    """The rows as an array; raises DataError unless their shape is (n, d)."""
     shape = jnp.shape(x)
     if len(shape) != 2 or shape[1] != features:
         raise DataError(f"Expected rows of {features} numbers, shape (n, {features}); got shape {shape}.")
@@ -19,19 +19,19 @@ def rows_of(x: ArrayLike, features: int) -> jax.Array:
 
 
 def about(centre: np.ndarray, x: ArrayLike, dtype: DTypeLike) -> jax.Array:
-    """Rows (n, d) less the centre (1, d), subtracted in their own precision where they are real numbers."""
+    """Rows (n, d) minus the centre (1, d), subtracted in the rows' own precision if they are floats."""
     x = rows_of(x, centre.shape[1])
     x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
     return (x - centre.astype(x.dtype)).astype(dtype)
 
 
 def origin_of(centre: Numbers | None, features: int) -> tuple[float, ...]:
-    """A centre in single precision, the same number in both precisions, as hashable numbers (d,); 0 by default."""
+    """The centre as a hashable tuple (d,), rounded to single precision and so the same in both; 0 by default."""
     return tuple(finite("centre", np.zeros(features) if centre is None else centre, features, np.float32).tolist())
 
 
 def finite(name: str, value: Numbers, features: int, dtype: DTypeLike = np.float64) -> np.ndarray:
-    """(d,) finite numbers, or a sentence."""
+    """(d,) finite numbers; raises ModelError otherwise."""
     array = np.asarray(value, dtype)
     if array.shape != (features,) or not np.isfinite(array).all():
         raise ModelError(f"{name} has {features} finite numbers, one a column; got {value}.")
@@ -39,6 +39,6 @@ def finite(name: str, value: Numbers, features: int, dtype: DTypeLike = np.float
 
 
 def check_sizes(**sizes: int) -> None:
-    """A sentence where one is no whole number above 0."""
+    """Raises ModelError unless every size is a whole number above 0."""
     for name, value in sizes.items():
         expect_whole(name, value, ModelError)

@@ -1,4 +1,4 @@
-"""Exact answers, against which approximate ones are judged, in NumPy's float64 whatever JAX's precision is."""
+"""Exact posteriors, for judging approximate ones, in NumPy's float64 whatever JAX's precision."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ Real = float | int
 Number = jax.Array | Real
 Numbers = ArrayLike | Sequence[Any]
 LOG_2PI = float(np.log(2 * np.pi))
-EDGE = 1e-6  # density allowed at the edge of a grid, as a fraction of its peak
+EDGE = 1e-6  # largest density at the edge of a grid, as a share of its peak
 
 
 class BetaPosterior(NamedTuple):
@@ -31,13 +31,13 @@ class BetaPosterior(NamedTuple):
 
 
 def beta_bernoulli(y: Numbers, alpha: Real, beta: Real) -> BetaPosterior:
-    """The posterior of a probability, from flips.
+    """The posterior of a coin's probability, from flips.
 
         θ ~ Beta(α, β),  y ~ Bernoulli(θ)   ⇒   θ | y ~ Beta(α + k, β + n − k),  k = Σ y
         log p(y) = log B(α + k, β + n − k) − log B(α, β)
 
     Args:
-        y: (n,), each 0 or 1, else a DataError.
+        y: (n,), each 0 or 1; else raises DataError.
         alpha, beta: > 0.
 
     A uniform prior and two heads in three: mean 3/5, evidence 1/12.
@@ -78,7 +78,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
         μ ~ N(m, s²),  y ~ N(μ, σ²)   ⇒   precision 1/s² + n/σ²,  mean (m/s² + Σ y/σ²) / precision
         log p(y) = log p(y | μ) + log p(μ) − log p(μ | y)  at any μ
 
-    of y (n,), ``noise_sd`` σ > 0, ``prior_mean`` m and ``prior_sd`` s > 0.
+    for y (n,), ``noise_sd`` σ > 0, ``prior_mean`` m and ``prior_sd`` s > 0.
 
     One observation, all scales 1: half-way, and p(y) is the density of N(0, 2) at 2.
 
@@ -91,7 +91,7 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
     positive(noise_sd=noise_sd, prior_sd=prior_sd)
     y = np.asarray(y, np.float64)
     precision = 1 / prior_sd**2 + y.size / noise_sd**2
-    # Centred on the prior's mean, so that a mean far from zero costs no digits.
+    # Centred on the prior mean, so that a mean far from zero costs no digits.
     z = y - prior_mean
     shift = float(z.sum() / noise_sd**2 / precision)
     log_evidence = (
@@ -118,7 +118,7 @@ class LinearPosterior(NamedTuple):
 
 
 def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, D) and outputs (n,) as float64, or a sentence."""
+    """Inputs (n, D) and outputs (n,) as float64; raises DataError if the shapes do not fit."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise DataError(f"Expected x of shape (n, D) and y of shape (n,); got {x.shape} and {y.shape}.")
@@ -126,7 +126,7 @@ def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Predictive(NamedTuple):
-    """N(mean, sd²) of every new y."""
+    """N(mean, sd²) for each new y."""
 
     mean: Float[np.ndarray, " n"]
     sd: Float[np.ndarray, " n"]  # of a new y, noise included
@@ -138,10 +138,10 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
         w ~ N(0, s² I),  y ~ N(Xw, σ² I)   ⇒   Λ = I/s² + XᵀX/σ²,  Σ = Λ⁻¹,  μ = Σ Xᵀy/σ²
         log p(y | X) = −½ [n log 2πσ² + D log s² + log |Λ| + |y − Xμ|²/σ² + |μ|²/s²]
 
-    of x (n, D), y (n,), ``noise_sd`` σ > 0 and ``weight_sd`` s > 0. Bishop 2006, eqs. 3.53, 3.54 and 3.86.
+    for x (n, D), y (n,), ``noise_sd`` σ > 0 and ``weight_sd`` s > 0. Bishop 2006, eqs. 3.53, 3.54 and 3.86.
 
     Raises:
-        DataError: x and y whose shapes do not fit.
+        DataError: the shapes of x and y do not fit.
 
     One weight, one observation, all scales 1, as in ``normal_mean``:
 
@@ -168,7 +168,7 @@ def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -
 
 
 def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) -> Predictive:
-    """What a new y is expected to be at x (n, D), under ``linear_regression`` of noise σ: N(xᵀμ, xᵀΣx + σ²).
+    """The predictive of new y at x (n, D), for a posterior of ``linear_regression`` with noise σ: N(xᵀμ, xᵀΣx + σ²).
 
     >>> posterior = linear_regression([[1.0]], [2.0], 1.0, 1.0)
     >>> mean, sd = linear_predictive(posterior, [[2.0]], 1.0)
@@ -184,30 +184,30 @@ def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) ->
 
 
 class Grid(NamedTuple):
-    """A density in two dimensions on a regular grid, which integrates to one over it."""
+    """A density in two dimensions on a regular grid, normalised over the grid."""
 
     first: Float[np.ndarray, " n"]  # values of θ₁
     second: Float[np.ndarray, " n"]  # values of θ₂
     density: Float[np.ndarray, "n n"]  # [i, j] at (first[i], second[j])
     mean: Float[np.ndarray, "2"]
     sd: Float[np.ndarray, "2"]
-    log_mass: float  # log ∫ exp(log_density): the log evidence, where that was log p(y, θ)
+    log_mass: float  # log ∫ exp(log_density): the log evidence, if log_density was log p(y, θ)
 
 
 def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 201) -> Grid:
-    """The moments of a density in two dimensions, by the trapezium rule.
+    """The moments of a density in two dimensions, by the trapezoid rule.
 
-    Its error falls faster than any power of the spacing where the density is smooth and vanishes at the
-    edges: for a normal, a spacing of one sd costs under 3e-7 of the variance, of half an sd nothing.
+    If the density is smooth and vanishes at the edges, the error falls faster than any power of the spacing: for a
+    normal, a spacing of one sd costs under 3e-7 of the variance, and half an sd nothing.
 
     Args:
         log_density: ``points (m, 2) -> (m,)``, up to a constant.
-        ranges: ((low, high), (low, high)) of θ₁ and θ₂; wide enough that nothing is left outside.
-        n: points a side.
+        ranges: ((low, high), (low, high)) of θ₁ and θ₂; wide enough to leave no mass outside.
+        n: points per side.
 
     Raises:
-        ModelError: a range upside down; a density that is not finite anywhere, NaN somewhere, or not yet
-            negligible at the edge of the grid.
+        ModelError: a range with low ≥ high; a density that is nowhere finite, NaN somewhere, or not negligible at the
+            edge of the grid.
 
     A standard normal:
 
@@ -223,7 +223,7 @@ def grid_2d(log_density: Callable, ranges: Sequence[Sequence[Real]], n: int = 20
     first, second = (np.linspace(low, high, n) for low, high in ranges)
     points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(-1, 2)
     values = np.asarray(log_density(points), np.float64).reshape(n, n)
-    peak = values.max()  # NaN where any is
+    peak = values.max()  # NaN if any value is
     if not np.isfinite(peak):
         raise ModelError(f"The log density's maximum over the grid is {peak}; expected a finite number.")
     relative = np.exp(values - peak)
@@ -259,7 +259,7 @@ def mixture_grid(x: Numbers, ranges: Sequence[Sequence[Real]] = ((-2, 3), (-4, 4
 
 
 def positive(**values: Real) -> None:
-    """A sentence that names the first value which is not positive and finite."""
+    """Raises ModelError about the first value that is not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
             raise ModelError(f"{name} needs to be positive and finite; got {value}.")

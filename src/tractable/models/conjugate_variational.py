@@ -1,4 +1,4 @@
-"""Variational Bayes where it is closed form: conjugate-exponential models with q(θ) q(z), by coordinate ascent."""
+"""Closed-form variational Bayes: conjugate-exponential models with q(θ) q(z), by coordinate ascent."""
 
 import math
 from collections.abc import Callable
@@ -16,32 +16,32 @@ from tractable.models.latent import LatentModel
 
 PyTree = Any
 Self = TypeVar("Self", bound="ConjugateModel")
-NODES = 257  # of the trapezium rule over a log precision
+NODES = 257  # of the trapezoid rule over a log precision
 
 
 @dataclass(frozen=True, eq=False)
 class Conjugate:
-    """What a model with a closed-form q(θ; λ) can do; pure functions, compiled by whoever calls them.
+    """The closed forms of a model with q(θ; λ): pure functions, compiled by their callers.
 
         log p(x) ≥ ELBO(λ) = Σ_n w_n log Σ_z exp E_q(θ;λ)[log p(x_n, z | θ)] − KL(q(θ; λ) ‖ p(θ))
 
-    Given q(θ), the best q(z) is a softmax of expected log densities; given q(z), the best q(θ) is the prior with
-    expected statistics added. These are an E-step and an M-step on additive statistics, with λ in the place of θ, so
-    that ``em(e_step, m_step, log_prior=lambda λ: -divergence(λ))`` is coordinate ascent, whose ELBO never falls, and
-    ``online_em`` of the same stochastic variational inference by natural gradients. q is too narrow where the
+    Given q(θ), the optimal q(z) is a softmax of expected log densities; given q(z), the optimal q(θ) is the prior with
+    expected statistics added. These are an E-step and an M-step on additive statistics, with λ in place of θ. So
+    ``em(e_step, m_step, log_prior=lambda λ: -divergence(λ))`` is coordinate ascent, whose ELBO never falls, and
+    ``online_em`` on the same steps is stochastic variational inference by natural gradients. q is too narrow where the
     posterior's parts depend on each other. Attias 1999; Hoffman, Blei, Wang & Paisley 2013.
 
     Attributes:
         e_step: ``(lambda, batch) -> Expected``: sums over rows weighted by the batch's mask, and the bound's local part
             Σ_n w_n log Σ_z exp E_q[log p(x_n, z | θ)], nats.
-        m_step: ``statistics -> lambda``, the q(θ) that is best for them.
+        m_step: ``statistics -> lambda``, the optimal q(θ) for them.
         divergence: ``lambda -> ()``, KL(q(θ; λ) ‖ p(θ)) ≥ 0, nats.
         sample: ``(key, lambda, n) -> θ`` with a leading axis of n, independent draws from q(θ; λ).
-        mean: ``lambda -> θ`` of q's means; of precisions, so that a covariance is the inverse of a mean.
+        mean: ``lambda -> θ``, q's means; for a covariance, the inverse of the mean precision.
         predictive_log_prob: ``(lambda, x) -> (n,)``, log ∫ p(x_n | θ) q(θ; λ) dθ, nats.
-        prior: a λ from before any data, in NumPy's float64; not a place to climb from where components are alike.
-        responsibilities: ``(lambda, x) -> (n, K)``, q(z), where there are components.
-        assigned: ``(batch, responsibilities (n, K)) -> statistics``: a start from a guess of which row is whose.
+        prior: the prior's λ, in NumPy's float64; no starting point where it makes all components alike.
+        responsibilities: ``(lambda, x) -> (n, K)``, q(z), for mixtures.
+        assigned: ``(batch, responsibilities (n, K)) -> statistics``, to start from a guess of each row's component.
     """
 
     e_step: Callable
@@ -56,11 +56,11 @@ class Conjugate:
 
 
 class ConjugateModel(LatentModel):
-    """A latent model with a closed-form q(θ; λ), and the density of its prior, so that any method runs on it.
+    """A latent model with a closed-form q(θ; λ), and with a prior density, so that any method runs on it.
 
     Attributes:
         conjugate: its closed forms.
-        first: ``(key, rows) -> λ`` to begin from; the prior's by default.
+        first: ``(key, rows) -> λ``, a starting point; by default the prior's λ.
     """
 
     conjugate: Conjugate
@@ -72,7 +72,7 @@ class ConjugateModel(LatentModel):
         cls: type[Self], conjugate: Conjugate, log_prob: OfRows, position: PyTree, support: PyTree, log_prior: Callable,
         first: Callable | None = None, **others: Any,
     ) -> Self:  # fmt: skip
-        """The model of closed forms and densities.
+        """The model with these closed forms and densities.
 
         Args:
             log_prob: ``(θ, rows) -> (n,)``, log p(x_n | θ), nats.
@@ -85,7 +85,7 @@ class ConjugateModel(LatentModel):
 
 
 def conjugate_model(model: Model) -> ConjugateModel | None:
-    """The model, where its q(θ) is known in closed form; else None."""
+    """The model if its q(θ) has a closed form; else None."""
     return model if isinstance(model, ConjugateModel) else None
 
 
@@ -104,7 +104,7 @@ def gamma_divergence(shape: Number, rate: Number, prior_shape: Number, prior_rat
 
 
 def dirichlet_divergence(concentration: jax.Array, prior: jax.Array) -> jax.Array:
-    """KL(Dirichlet(α) ‖ Dirichlet(α₀)), nats, over the last axis; of two, a Beta's."""
+    """KL(Dirichlet(α) ‖ Dirichlet(α₀)), nats, over the last axis; with two entries, KL of Betas."""
     total = jnp.sum(concentration, axis=-1)
     expected = digamma(concentration) - jnp.expand_dims(digamma(total), -1)  # E log π
     normalisers = gammaln(total) - gammaln(jnp.sum(prior, axis=-1))
@@ -112,17 +112,17 @@ def dirichlet_divergence(concentration: jax.Array, prior: jax.Array) -> jax.Arra
 
 
 def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: Number, rate: Number) -> jax.Array:
-    """log ∫ N(off; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t where the variance is 0.
+    """log ∫ N(off; 0, variance + 1/τ) Gamma(τ; shape, rate) dτ, nats; a Student t if the variance is 0.
 
-    By the trapezium rule in log τ, whose error is below 1e-9 for a shape of ½ or more.
+    By the trapezoid rule in log τ, whose error is below 1e-9 for a shape of ½ or more.
 
     Args:
         off: (n,), distance from the mean.
-        variance: (n,), ≥ 0, what is added to the noise's.
+        variance: (n,), ≥ 0, added to the noise variance 1/τ.
         shape: (), a.
         rate: (), b.
     """
-    reach = 40 / shape + 9 / jnp.sqrt(shape)  # beyond this to the left, and log(1 + it) to the right, e⁻⁴⁰ of the peak
+    reach = 40 / shape + 9 / jnp.sqrt(shape)  # further left than this, or right than log(1 + this): e⁻⁴⁰ of the peak
     high = jnp.log(shape / rate) + jnp.log1p(reach)
     low = jnp.log(shape) - jnp.log(rate + off**2 / 2) - reach  # a row far out makes a small τ likely
     step = (high - low) / (NODES - 1)
@@ -139,7 +139,7 @@ def log_normal_of_unknown_precision(off: jax.Array, variance: jax.Array, shape: 
 
 
 def log_evidence(of_mean: float, size: int, prior: tuple[Real, Real], posterior: tuple[Real, Real]) -> float:
-    """log p of so many normal rows whose precision was Gamma(a₀, b₀) and became Gamma(a, b)."""
+    """log p of ``size`` normal rows whose precision has prior Gamma(a₀, b₀) and posterior Gamma(a, b)."""
     (shape, rate), (a, b) = prior, posterior
     of_mean = of_mean + shape * math.log(rate) - a * math.log(b)
     return of_mean + math.lgamma(a) - math.lgamma(shape) - 0.5 * size * LOG_2PI

@@ -1,7 +1,7 @@
-"""What a state shows: densities of one step's numbers, the sums an M-step needs of them, and their maxima.
+"""Emission families: the density of a step's numbers given the state, the sums that an M-step needs, and its maximum.
 
-Arrays of steps are (T, d) of one sequence, or (T, d, n) of several; NaN is a number that is missing, whose density is
-integrated over. Every family knows a prior: ``counts`` steps imagined in each state, as a conjugate prior has it.
+Arrays of steps are (T, d) for one sequence, or (T, d, n) for several; NaN marks a missing number, which is integrated
+out. Every family has a conjugate prior, worth ``counts`` imagined steps in each state.
 """
 
 from dataclasses import dataclass
@@ -24,42 +24,42 @@ PyTree = Any
 
 
 class Normals(NamedTuple):
-    """θ of states that show independent normal numbers."""
+    """θ of states that emit independent normal numbers."""
 
     mean: Any  # (K,) or (K, d)
-    sd: Any  # likewise
+    sd: Any  # the same shape
 
 
 class FullNormals(NamedTuple):
-    """θ of states that show normal vectors."""
+    """θ of states that emit normal vectors."""
 
     mean: Any  # (K, d)
     covariance: Any  # (K, d, d)
 
 
 class Rates(NamedTuple):
-    """θ of states that show Poisson counts."""
+    """θ of states that emit Poisson counts."""
 
     rate: Any  # (K,) or (K, d)
 
 
 class Chances(NamedTuple):
-    """θ of states that show zeros and ones, or one of L classes."""
+    """θ of states that emit zeros and ones, or one of L classes."""
 
     probs: Any  # of a 1: (K,) or (K, d); of classes: (K, L)
 
 
 class Moments(NamedTuple):
-    """Σ of shares p(z = k | x), about each state's mean m, of the numbers there are."""
+    """Sums over the observed numbers, weighted by p(z = k | x), about each state's mean m."""
 
-    count: Any  # (K, d); of vectors (K,)
+    count: Any  # (K, d); for vectors (K,)
     first: Any  # (K, d) x − m
-    second: Any  # (K, d) (x − m)²; of vectors (K, d, d)
-    frame: Any  # (K, d) m times
-    weight: Any  # () how many sequences there are
+    second: Any  # (K, d) (x − m)²; for vectors (K, d, d)
+    frame: Any  # (K, d) weight · m
+    weight: Any  # () total weight of the sequences
 
     def told_as(self, other: "Moments") -> "Moments":
-        """The same about the means of others."""
+        """The same sums about the means of ``other``."""
         off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
         count = self.count if self.count.ndim == 2 else self.count[:, None]
         first = self.first + count * off
@@ -73,20 +73,20 @@ class Moments(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Σ of shares: how often a state was, and what it showed."""
+    """Sums of p(z = k | x): each state's steps, and what it emitted."""
 
     count: Any  # (K, d)
-    first: Any  # (K, d) x; of classes (K, L) how often each
+    first: Any  # (K, d) x; for classes (K, L), steps of each class
 
 
 @dataclass(frozen=True)
 class Emission:
-    """A family of densities of what states show.
+    """A family of emission densities.
 
     Attributes:
         states: K.
-        features: d numbers a step; None where a step is one number, and sequences are (T,).
-        counts: c ≥ 0, steps imagined in each state; 0 for a flat prior.
+        features: d, numbers per step; None if a step is a single number and sequences are (T,).
+        counts: c ≥ 0, imagined steps in each state; 0 for a flat prior.
     """
 
     states: int
@@ -96,28 +96,28 @@ class Emission:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one state's numbers."""
+        """The shape of one state's parameters."""
         return () if self.features is None else (self.features,)
 
     def flat(self, leaf: ArrayLike, rank: int = 2) -> jax.Array:
-        """A leaf of θ as (1, K, d), and axes of length 1 for sequences."""
+        """A leaf of θ as (1, K, d), with axes of length 1 appended for sequences."""
         spread = jnp.asarray(leaf).reshape(1, self.states, -1)
         return spread.reshape(spread.shape + (1,) * (rank - 2))
 
     def shaped(self, leaf: jax.Array) -> jax.Array:
-        """(K, d) as a leaf of θ."""
+        """An array (K, d) in the shape of a leaf of θ."""
         return leaf.reshape(self.states, *self.shape)
 
     def example(self) -> tuple[PyTree, PyTree]:
-        """A θ, and where its numbers may lie."""
+        """An example θ, and its support."""
         raise NotImplementedError
 
     def log_density(self, theta: PyTree, x: jax.Array) -> jax.Array:
-        """log b (T, K, …) of steps (T, d, …)."""
+        """log b (T, K, …) for steps (T, d, …)."""
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """What ``m_step`` needs, of shares (T, K, …) of sequences that count ``weight`` together."""
+        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``."""
         raise NotImplementedError
 
     def m_step(self, sums: PyTree) -> PyTree:
@@ -125,11 +125,11 @@ class Emission:
         raise NotImplementedError
 
     def of_state(self, theta: PyTree, *x: jax.Array) -> Distribution:
-        """What one state shows at a step, of its own θ, given the step's inputs where there are some."""
+        """The distribution of a step given the state's own θ, and the step's inputs if there are any."""
         raise NotImplementedError
 
     def log_prior(self, theta: PyTree) -> jax.Array:
-        """Log density of the prior, where ``counts`` > 0."""
+        """Log density of the prior, for ``counts`` > 0."""
         raise NotImplementedError
 
     def draw_prior(self, key: jax.Array) -> PyTree:
@@ -137,48 +137,48 @@ class Emission:
 
     @property
     def drawable(self) -> bool:
-        """Whether its prior is one that can be drawn from."""
+        """Whether the prior can be sampled."""
         return self.counts > 0
 
     def laid(self, y: PyTree) -> jax.Array:
-        """Sequences (n, T) or (n, T, d) as (T, d, n), or (T, d) of one."""
+        """Sequences (n, T) or (n, T, d) as (T, d, n), or (T, d) if n = 1."""
         x = jnp.asarray(y, jnp.result_type(float)).reshape(*y.shape[:2], -1)
         return x[0] if len(x) == 1 else jnp.transpose(x, (1, 2, 0))
 
     def there(self, x: jax.Array) -> jax.Array:
-        """At which steps there is a number at all, (T, …)."""
+        """Which steps have any observed number, (T, …)."""
         return ~jnp.all(jnp.isnan(x), axis=1)
 
     def guessed(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Steps (m, d), some of those there are, and a guess of which states showed them, (m, K)."""
+        """A selection of steps (m, d), and a guess of their states, (m, K)."""
         chosen, near = clustered(key, x, self.states)
         random = np.asarray(jax.random.dirichlet(jax.random.fold_in(key, 1), jnp.ones(self.states), (len(chosen),)))
         return chosen, 0.8 * near + 0.2 * random
 
     def check(self, x: np.ndarray) -> None:
-        """Raise a DataError about steps (N, d) that no state can show; NaN is a number that is missing."""
+        """Raise a DataError if no state can emit the steps (N, d); NaN marks a missing number."""
 
     def least_sd(self, theta: PyTree) -> float:
-        """The least sd of a state over its floor; infinite where there is no such thing."""
+        """The least sd of a state divided by its floor; ∞ for families without an sd."""
         return np.inf
 
 
 def present(x: jax.Array, axis: int = 1) -> tuple[jax.Array, jax.Array]:
-    """Which numbers of steps (T, d, …) there are, and 0 for those there are not, with an axis for states."""
+    """Which numbers of steps (T, d, …) are observed, and the numbers with 0 for missing, with an axis for states."""
     there = ~jnp.isnan(x)
     return jnp.expand_dims(there, axis), jnp.expand_dims(jnp.where(there, x, 0), axis)
 
 
 def over_steps(share: jax.Array, terms: jax.Array) -> jax.Array:
-    """Σ over steps and sequences of shares (T, K, …) times terms (T, K or 1, d, …): (K, d)."""
+    """The sum over steps and sequences of shares (T, K, …) times terms (T, K or 1, d, …): (K, d)."""
     return jnp.sum(share[:, :, None] * terms, axis=(0, *range(3, terms.ndim)))
 
 
 @dataclass(frozen=True)
 class Normal(Emission):
-    """x ~ N(m_k, s_k²), number by number.
+    """x ~ N(m_k, s_k²), independently for each number.
 
-    Prior, with centre and scale: m | s ~ N(centre, s²/c), s² ~ scaled inverse χ²(c, scale²); flat where scale is None.
+    Prior, with centre and scale: m | s ~ N(centre, s²/c), s² ~ scaled inverse χ²(c, scale²); flat if scale is None.
     """
 
     floor: float  # of variances
@@ -210,7 +210,7 @@ class Normal(Emission):
     def m_step(self, sums: Moments) -> Normals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
         mean, c = frame / jnp.where(weight > 0, weight, 1), self.counts if self.scale is not None else 0.0
-        tiny = 10 * jnp.finfo(count.dtype).eps  # a state that nothing is of stays where it is
+        tiny = 10 * jnp.finfo(count.dtype).eps  # a state without steps stays unchanged
         off = jnp.asarray(self.centre, count.dtype)[None] - mean
         shift = (first + c * off) / (count + c + tiny)
         left = second - 2 * shift * first + shift**2 * count
@@ -252,7 +252,7 @@ class Normal(Emission):
 
 @dataclass(frozen=True)
 class FullNormal(Normal):
-    """x ~ N(m_k, C_k), vectors of numbers that are correlated; a step is there as a whole or not at all.
+    """x ~ N(m_k, C_k), vectors of correlated numbers; a step is observed as a whole or not at all.
 
     Prior, with centre and scale: m | C ~ N(centre, C/c), C ~ inverse Wishart(c + d, c diag(scale²)); else flat.
     """
@@ -346,7 +346,7 @@ def _outer(rows: jax.Array) -> jax.Array:
 
 
 def inverse_wishart_log_prob(covariance: ArrayLike, counts: float, scale: jax.Array) -> jax.Array:
-    """log density of inverse Wishart(c + d, c diag(scale²)) at covariances (…, d, d)."""
+    """Log density of inverse Wishart(c + d, c diag(scale²)) at covariances (…, d, d)."""
     covariance = jnp.asarray(covariance)
     d = covariance.shape[-1]
     nu = counts + d
@@ -455,7 +455,7 @@ class Categorical(Emission):
         return Chances(np.full((self.states, self.classes), 1 / self.classes)), Chances(constraints.simplex)
 
     def _shown(self, x: jax.Array) -> jax.Array:
-        """(T, L, …) which class was shown; none of a step that is missing."""
+        """(T, L, …) whether each class was emitted; all False at a missing step."""
         classes = jnp.arange(self.classes, dtype=x.dtype).reshape(1, -1, *(1,) * (x.ndim - 2))
         return x == classes
 
@@ -486,7 +486,7 @@ class Categorical(Emission):
         return Chances(self._dirichlet().sample(key))
 
     def guessed(self, key: jax.Array, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Classes have no distance: each is given to states at random."""
+        """A guess that assigns each class to states at random, since classes have no distance."""
         shares = np.asarray(jax.random.dirichlet(key, 0.5 * jnp.ones(self.states), (self.classes,)))
         return x, 0.9 * shares[x[:, 0].astype(int)] + 0.1 / self.states
 

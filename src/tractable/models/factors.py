@@ -1,8 +1,8 @@
-"""Factor analysis and probabilistic principal components: few numbers behind many columns.
+"""Factor analysis and probabilistic principal components: few latent numbers explain many columns.
 
     z ~ N(0, I_q),    x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
 
-W is known up to a rotation of z: W Wᵀ is what data say. Rubin & Thayer 1982; Tipping & Bishop 1999.
+W is identified up to a rotation of z, by W Wᵀ. Rubin & Thayer 1982; Tipping & Bishop 1999.
 """
 
 import functools
@@ -43,7 +43,7 @@ class Regression(NamedTuple):
 
 
 def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbers | None = None) -> LatentModel:
-    """Factor analysis: every column has noise of its own.
+    """Factor analysis: every column has its own noise.
 
         p(x | θ) = N(x; μ, W Wᵀ + diag ψ)
         M-step:  [W μ] = (Σ x z̃ᵀ)(Σ z̃ z̃ᵀ)⁻¹,    ψ = max{diag(Σ xxᵀ − [W μ] Σ z̃ xᵀ) / N, floor},    z̃ = [z, 1]
@@ -51,8 +51,8 @@ def factor_analysis(features: int, rank: int, floor: Real = 1e-12, centre: Numbe
     Args:
         features: d ≥ 1, columns of x.
         rank: q in 1..d.
-        floor: > 0, least variance of a column: the likelihood of a column explained whole (Heywood) is unbounded.
-        centre: (d,), such as the data's mean, taken off x first so that single precision keeps its digits; 0 by
+        floor: > 0, least noise variance: the likelihood is unbounded if a column is fully explained (Heywood case).
+        centre: (d,), such as the data's mean, subtracted from x first so that single precision keeps its digits; 0 by
             default.
 
     Returns:
@@ -72,7 +72,7 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Num
 
         p(x | θ) = N(x; μ, W Wᵀ + σ² I);    M-step: as factor analysis, σ² the mean of ψ
 
-    ``probabilistic_pca_maximum`` is where it converges. Args, Raises: as for ``factor_analysis``.
+    It converges to ``probabilistic_pca_maximum``. Args, Raises: as for ``factor_analysis``.
 
     >>> probabilistic_pca(5, 2).parameters
     15
@@ -81,7 +81,7 @@ def probabilistic_pca(features: int, rank: int, floor: Real = 1e-12, centre: Num
 
 
 def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None = None) -> Loadings:
-    """The maximum of the likelihood of probabilistic PCA, in closed form and in NumPy's float64.
+    """The maximum likelihood of probabilistic PCA, in closed form and in NumPy's float64.
 
         W = U_q (Λ_q − σ² I)^½,    σ² = (1/(d − q)) Σ_{j > q} λ_j
 
@@ -93,7 +93,7 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
         rank: q in 1..d−1.
 
     Raises:
-        DataError: x that is not (n, d). ModelError: a rank that leaves no direction to the noise.
+        DataError: x is not (n, d). ModelError: the rank leaves no direction to the noise.
     """
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or x.shape[0] < 1:
@@ -111,7 +111,7 @@ def probabilistic_pca_maximum(x: Numbers, rank: int, weights: np.ndarray | None 
 
 
 class Setting(NamedTuple):
-    """Which factor model it is, and its closed forms."""
+    """The settings of a factor model, and its closed forms."""
 
     features: int  # d
     rank: int  # q
@@ -125,7 +125,7 @@ class Setting(NamedTuple):
 
     @functools.lru_cache(maxsize=128)  # noqa: B019
     def model(self) -> LatentModel:
-        """The same one for equal settings."""
+        """The model; equal settings give the same one."""
         features, rank, _, _, isotropic = self
         position = Loadings(np.zeros(features), np.eye(features, rank), np.ones(() if isotropic else features))
         return LatentModel.from_steps(
@@ -137,7 +137,7 @@ class Setting(NamedTuple):
         )  # fmt: skip
 
     def coded(self, theta: Loadings, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), of x about the centre."""
+        """E[z | x] (n, q), Cov[z | x] (q, q), log p(x) (n,), for x minus the centre."""
         features = self.features
         noise = jnp.broadcast_to(theta.noise, (features,))
         off = x - (theta.mean[None, :] - self.centre.astype(x.dtype))
@@ -146,7 +146,7 @@ class Setting(NamedTuple):
         root = inverse_root(inner)
         covariance = jnp.matmul(root.T, root, precision="highest")
         means = jnp.matmul(off, jnp.matmul(scaled, covariance, precision="highest"), precision="highest")
-        # |x|² in Σ⁻¹ as the residual's and the code's: a sum of squares, where Woodbury's formula is a difference.
+        # xᵀ Σ⁻¹ x as the residual's square plus the code's: a sum, where Woodbury's formula is a difference.
         residual = off - jnp.matmul(means, theta.loadings.T, precision="highest")
         square = jnp.sum(residual**2 / noise[None, :], axis=1) + jnp.sum(means**2, axis=1)
         log_det = jnp.sum(jnp.log(noise)) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
@@ -155,7 +155,7 @@ class Setting(NamedTuple):
     def e_step(self, theta: Loadings, batch: Batch) -> Expected:
         x, rank = about(self.centre, observed(batch), theta.mean.dtype), self.rank
         weights = jnp.asarray(batch.mask, x.dtype)
-        x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+        x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
         means, covariance, log_probs = self.coded(theta, x)
         codes = jnp.concatenate([means, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)  # z̃
         weighted = codes * weights[:, None]
@@ -191,7 +191,7 @@ class Setting(NamedTuple):
         return theta.mean[None, :] + jnp.matmul(z, theta.loadings.T, precision="highest") + sd[None, :] * noise, z
 
     def begin(self, key: jax.Array, rows: ArrayLike) -> Loadings:
-        """Small loadings in a random direction: at zero there is none, and EM would stay."""
+        """Starting θ with small random loadings: from zero loadings EM would not move."""
         features, rank, floor, _, isotropic = self
         x = np.asarray(rows, np.float64)
         variance = np.maximum(x.var(0), floor)
@@ -200,11 +200,11 @@ class Setting(NamedTuple):
         return Loadings(x.mean(0), np.sqrt(0.5 * variance / rank)[:, None] * direction, np.maximum(noise, floor))
 
     def examine(self, theta: Loadings, size: int) -> list[Check]:
-        """What a report should say of a maximum."""
+        """The report's checks of a maximum."""
         least, floor = float(np.min(theta.noise)), self.floor
         if least > 4 * floor:
             return []
-        sentence = f"noise variance, at its floor {floor:g}: a column is explained whole (Heywood)"
+        sentence = f"noise variance, at its floor {floor:g}: a column is fully explained (Heywood case)"
         return [Check("columns at the floor", float(np.sum(np.asarray(theta.noise) <= 4 * floor)), "caution", sentence)]
 
 

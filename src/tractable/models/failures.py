@@ -1,4 +1,4 @@
-"""Twelve targets of two numbers, on each of which some method fails: for looking at, and for checking verdicts by."""
+"""Twelve two-dimensional targets, on each of which some method fails: to look at, and to test verdicts on."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from tractable.tools.errors import DataError
 from tractable.tools.words import nearest
 
 Window = tuple[tuple[float, float], tuple[float, float]]
-FINE = 401  # places along each side of the grid
+FINE = 401  # points along each side of the grid
 Built = tuple[Model, Data | None]
 
 
@@ -21,13 +21,13 @@ class Failure(NamedTuple):
     """A target, and how methods fail on it.
 
     Attributes:
-        name: as typed.
+        name: as users type it.
         title: what it is.
-        notes: who fails, and why.
+        notes: which methods fail, and why.
         build: ``() -> (model, data or None)``.
-        window: low and high of both unconstrained numbers, outside of which there is no mass to speak of.
+        window: low and high of both unconstrained numbers; there is hardly any mass outside.
         proper: whether it has a mean.
-        known: mean and sd of both numbers where the grid is too coarse for them.
+        known: mean and sd of both numbers, if the grid is too coarse for them.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
     known: tuple[np.ndarray, np.ndarray] | None = None
 
     def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Both axes, (g,) each, and the density on them, (g, g) with the second number along columns; it sums to 1."""
+        """Both axes, (g,) each, and the density on the grid, (g, g), second number along columns; it sums to 1."""
         model, data = self.build()
         target = log_density(model, None if data is None else data.arrays(), flat=True)
         x, y = (np.linspace(*edges, FINE) for edges in self.window)
@@ -49,7 +49,7 @@ class Failure(NamedTuple):
         return x, y, heights / heights.sum()
 
     def exact(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the user's two numbers, (2,) each; NaN where there is no posterior."""
+        """Mean and sd of the user's two numbers, (2,) each; NaN if there is no posterior."""
         if self.known is not None:
             return self.known
         if not self.proper:
@@ -66,7 +66,7 @@ def failure(name: str) -> Failure:
     """The failure of that name.
 
     Raises:
-        DataError: no such failure; the sentence lists those there are.
+        DataError: no such failure; the message lists the failures.
 
     >>> failure("funnel").title
     'A scale, and a number on that scale'
@@ -154,7 +154,7 @@ FAILURES = {
     for each in (
         Failure(
             "two-modes", "Two normals, 0.7 and 0.3 of the mass, eight sds apart along each number",
-            "Everything that begins in one place answers for one mode, and chains that are all there agree.",
+            "Methods that start in one place find one mode, and chains that are all there agree.",
             _density(_two_modes), ((-5, 13), (-5, 13)),
         ),
         Failure(
@@ -164,12 +164,12 @@ FAILURES = {
         ),
         Failure(
             "banana", "A bent ridge",
-            "A normal at the mode looks right from where it stands, and most of the mass is elsewhere.",
+            "A normal fits well near the mode, but most of the mass is elsewhere.",
             _density(_banana), ((-9, 9), (-3, 40)),
         ),
         Failure(
             "spike-in-slab", "Half the mass in a spike of width 0.1, half in a slab of width 5",
-            "The spike is where climbs end and what a normal fits; the slab is never seen.",
+            "Climbs end in the spike, and a normal fits it; the slab is never seen.",
             _density(_spike), ((-20, 20), (-20, 20)),
         ),
         Failure(
@@ -199,18 +199,18 @@ FAILURES = {
         ),
         Failure(
             "stuck-chain", "A plain normal, and a proposal a thousand times too wide",
-            "Hardly any proposal is accepted, and a chain's few places are taken for draws.",
+            "Hardly any proposal is accepted, so a chain repeats a few positions as its draws.",
             _density(_normal), ((-5, 5), (-5, 5)),
         ),
         Failure(
             "unconverged", "A plain normal, thirty sds from where the climb begins",
-            "A bound that still rises belongs to a q that is not there yet.",
+            "While the bound still rises, q has not arrived at the posterior.",
             _density(_far), ((25, 35), (25, 35)),
         ),
         Failure(
             "misspecified", "Readings with outliers, taken for normal",
-            "The posterior is right and the model is wrong, which no verdict on a posterior sees: hold predictions "
-            "against rows kept out.",
+            "The posterior is right but the model is wrong, which no verdict on a posterior sees: compare predictions "
+            "with held-out rows.",
             _outliers, ((-3, 3), (0.5, 2.5)),
         ),
     )

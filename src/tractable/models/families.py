@@ -1,4 +1,4 @@
-"""Families of y given a linear predictor or a network's output η: what they look like, and what else they have."""
+"""Families of y given η, a linear predictor or a network's output: their distributions and further parameters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,17 +17,17 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
 PyTree = Any
-LARGE = 8.0  # arguments of the gamma function from which Stirling's series is exact in single precision
-FEWEST = 1e-4  # of a dispersion: below it counts are Poisson's, to the last digit
+LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
+FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit
 
 
 class Family(NamedTuple):
-    """Of y given η.
+    """A family of y given η.
 
     Attributes:
         observe: ``(params, η) -> distribution`` of one datum.
-        others: priors of the further parameters, of as many classes.
-        intercept: whether η has one of its own.
+        others: ``classes -> `` priors of the further parameters.
+        intercept: whether η has an intercept.
     """
 
     observe: Callable[..., dist.Distribution | None]
@@ -36,16 +36,16 @@ class Family(NamedTuple):
 
 
 class BernoulliLogits(dist.BernoulliLogits):
-    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is right at η = 0 too: ±½, not 0 and 1."""
+    """NumPyro's, with log p(y|η) = log σ((2y − 1) η), whose derivative is also right at η = 0: ±½, not 0 and 1."""
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        # Pixels of an unsigned type have no −1.
+        # Pixels of an unsigned type cannot be −1.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
 
 
 class NegativeBinomial(dist.NegativeBinomial2):
-    """NumPyro's, of mean μ and dispersion d: variance μ + d² μ²; to single precision's last digits down to d = 0.
+    """NumPyro's with mean μ and dispersion d, variance μ + d² μ²; accurate in single precision down to d = 0.
 
     r = 1/d²,   log p(y) = y log μ − (y + r) log(1 + μ/r) + [log Γ(r + y) − log Γ(r) − y log r] − log y!
     """
@@ -58,7 +58,7 @@ class NegativeBinomial(dist.NegativeBinomial2):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         y = jnp.asarray(value, jnp.result_type(float))
         r: Any = self.concentration
-        # A difference of two large log Γ loses what it is about; that of their series does not.
+        # A difference of two large log Γ loses all digits; a difference of their series does not.
         large = jnp.maximum(r, LARGE)
         series = (large + y - 0.5) * jnp.log1p(y / large) - y + _stirling(large + y) - _stirling(large)
         small = jnp.minimum(r, LARGE)
@@ -67,9 +67,9 @@ class NegativeBinomial(dist.NegativeBinomial2):
 
 
 class Gamma(dist.Gamma):
-    """NumPyro's, of mean e^η and variation v = sd/mean; k = 1/v²,  t = log y − η:
+    """NumPyro's with mean e^η and coefficient of variation v = sd/mean; k = 1/v²,  t = log y − η:
 
-    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   s what Stirling's formula leaves of log Γ
+    log p(y) = −k (e^t − 1 − t) − log y + ½ log k − ½ log 2π − s(k),   s the remainder of Stirling's formula for log Γ
     """
 
     def __init__(self, eta: jax.Array, variation: jax.Array) -> None:
@@ -91,7 +91,7 @@ class Gamma(dist.Gamma):
 
 
 class OrderedLogits(dist.OrderedLogistic):
-    """NumPyro's: P(y ≤ k) = σ(cₖ − η), with log p(y) right far out in both tails.
+    """NumPyro's: P(y ≤ k) = σ(cₖ − η), with log p(y) accurate far out in both tails.
 
     log (σ(b) − σ(a)) = log σ(b) + log σ(−a) + log(1 − e^(a − b))
     """
@@ -123,7 +123,7 @@ def _beta(params: dict[str, Any], eta: jax.Array) -> dist.Distribution:
 
 
 def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
-    """Of log odds: the first around −log(K − 1), where the lowest of K equal classes ends, and steps of about 1."""
+    """Priors of cutpoints: the first near −log(K − 1), the log odds of the lowest of K equal classes; steps near 1."""
     first = jnp.zeros(classes - 1).at[0].set(-jnp.log(classes - 1.0))
     scale = jnp.ones(classes - 1).at[0].set(2.5)
     return {"cutpoints": dist.TransformedDistribution(dist.Normal(first, scale).to_event(1), OrderedTransform())}
@@ -150,19 +150,19 @@ FAMILIES = {
     "categorical": Family(lambda params, eta: dist.Categorical(logits=eta)),
     "ordered": Family(lambda params, eta: OrderedLogits(eta, params["cutpoints"]), _cutpoints, intercept=False),
 }
-CLASSES = ("categorical", "ordered")  # whose number is to be told
+CLASSES = ("categorical", "ordered")  # families that need a number of classes
 
 
 @shared
 def with_offset(model: Model) -> Model:
-    """The model with a known part of η: its data are given ``{"x": …, "offset": …}``.
+    """The model with a known part of η: its data have given = ``{"x": …, "offset": …}``.
 
-        η = offset + what the model's own predictor says of x
+        η = offset + the model's own predictor at x
 
-    An exposure of counts is an offset of its logarithm. The same model gives the same ``Model``.
+    For counts with an exposure, the offset is the log exposure. The same model gives the same ``Model``.
 
     Raises:
-        ModelError: a model whose likelihood does not go ``Through`` a predictor.
+        ModelError: the likelihood does not go ``Through`` a predictor.
     """
     through = model.through
     if through is None:

@@ -1,4 +1,4 @@
-"""Built-in examples: a model, its data and, where there is one, the exact answer.
+"""Built-in examples: a model, its data and, if known, the exact answer.
 
 Data are drawn from a fixed seed or come with scikit-learn; nothing is downloaded.
 """
@@ -31,12 +31,12 @@ class Example:
     """A model with data to fit it to.
 
     Attributes:
-        name: as typed.
-        title: one line.
-        build: ``() -> (model, data to fit, data held out or None)``; the same model at every call.
-        notes: what to look at.
-        exact: ``() -> {parameter: (posterior mean, posterior sd)}``, float64; None where it is not known.
-        log_evidence: ``() -> log p(y)``, exact; None where it is not known.
+        name: as users type it.
+        title: a description in one line.
+        build: ``() -> (model, data to fit, held-out data or None)``; the same model at every call.
+        notes: what to notice.
+        exact: ``() -> {parameter: (posterior mean, posterior sd)}``, float64; None if unknown.
+        log_evidence: ``() -> log p(y)``, exact; None if unknown.
         grid: ``() -> conjugate.Grid`` of a posterior in two dimensions; None elsewhere.
     """
 
@@ -53,7 +53,7 @@ def example(name: str) -> Example:
     """The built-in example of that name.
 
     Raises:
-        DataError: no such example; the sentence lists those there are.
+        DataError: no such example; the message lists the examples.
 
     >>> example("beta-bernoulli").title
     'One hundred flips of a coin with a Beta(5, 5) prior'
@@ -100,7 +100,7 @@ def _loaded(loader: Callable, **options: bool) -> Data:
 
 
 def _diabetes() -> Data:
-    """Numbers as they come: scikit-learn's own scaling looks at all rows."""
+    """The unscaled data: scikit-learn's own scaling would use held-out rows too."""
     return _loaded(datasets.load_diabetes, scaled=False)
 
 
@@ -112,13 +112,13 @@ def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
 
 
 def _held_out(data: Data, outputs: bool = False) -> tuple[Data, Data]:
-    """Four fifths and one fifth, inputs (and outputs) standardised by the first: the second is not looked at."""
+    """Four fifths to fit and one fifth held out; inputs (and outputs) are standardised by the first alone."""
     train, rest = data.split(0.2)
     return _standardised(train, train, outputs), _standardised(rest, train, outputs)
 
 
 def _known(parameter: str, posterior: Callable[[], Exact]) -> dict[str, Callable]:
-    """What an example says of an exact posterior of its one parameter."""
+    """An example's ``exact`` and ``log_evidence``, from the exact posterior of its one parameter."""
 
     def exact() -> Moments:
         found = posterior()
@@ -147,7 +147,7 @@ EXAMPLES = {
             "beta-bernoulli",
             "One hundred flips of a coin with a Beta(5, 5) prior",
             lambda: (coin(ALPHA, BETA), Data(flips()), None),
-            "The posterior is a Beta; every method can be held against it.",
+            "The posterior is a Beta; every method can be compared with it.",
             **_known("theta", lambda: conjugate.beta_bernoulli(flips(), ALPHA, BETA)),
         ),
         Example(
@@ -188,7 +188,7 @@ EXAMPLES = {
             "diabetes",
             "Linear regression with learnt noise, diabetes data (442 × 10, a fifth held out)",
             lambda: (linear.generalised_linear(10, "normal"), *_held_out(_diabetes(), outputs=True)),
-            "The noise is positive: it is moved on the log scale and comes back as it is.",
+            "The noise is positive: methods move it on the log scale and return it on its own scale.",
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""The closed forms of a mixture of normals, of whole rows and of rows with gaps."""
+"""The closed forms of a mixture of normals, for complete rows and for rows with missing numbers."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -34,12 +34,12 @@ class Gaussians(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Which mixture of normals it is, and its closed forms.
+    """The settings of a mixture of normals, and its closed forms.
 
-    Squares of x about one origin hold a variance as the difference of two numbers that are (distance/sd)² times as
-    large, and a matrix holds its small eigenvalues to a share of its large ones. So rows are looked at in the frame of
-    each component, statistics are told there, and the next root is the last one times a factor near 1: in single
-    precision a distance of a thousand sds, and sds that differ by as much, cost three digits of seven and not six.
+    Sums of squares about one origin give a variance as the difference of two numbers (distance/sd)² times as large, and
+    rounding errors of a matrix scale with its largest eigenvalue. So rows and statistics are expressed in the frame of
+    each component, and the next root is the last one times a factor near 1: in single precision a distance of a
+    thousand sds, or sds that differ by a thousand, cost three digits of seven, not six.
     """
 
     components: int  # K
@@ -47,14 +47,14 @@ class Setting(NamedTuple):
     covariance: str  # one of COVARIANCES
     floor: float  # of variances
     origin: tuple[float, ...]  # (d,) in single precision: the same number in both
-    rooted: bool = False  # whether θ holds a covariance, where it is a matrix, as its root
+    rooted: bool = False  # whether θ holds matrix covariances as their roots
 
     @property
     def centre(self) -> np.ndarray:
         return np.array([self.origin], np.float32)  # (1, d)
 
     def family(self, constant: Callable[[Any], jax.Array]) -> Family:
-        """Of logits ``constant(theta)``, (K,), less log |L| and ½ |y|²."""
+        """The family with logits ``constant(theta)`` (K,) − log |L| − ½ |y|²."""
 
         def logits(theta: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
             frame = self.frame(theta)
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture(self) -> LatentModel:
-        """The same one for equal settings."""
+        """The mixture; equal settings give the same one."""
         position, support = self.example()
         tied = self.covariance == "tied"
         made = self.family(lambda theta: jnp.log(theta.weights) - 0.5 * self.features * LOG_2PI).model(
@@ -80,7 +80,7 @@ class Setting(NamedTuple):
 
     @lru_cache(maxsize=128)  # noqa: B019
     def mixture_of_gaps(self) -> LatentModel:
-        """Of rows in which NaN marks what is missing."""
+        """The mixture for rows in which NaN marks missing numbers."""
         return self.mixture().with_steps(
             e_step=self.e_step_of_gaps,
             log_prob=lambda theta, x: self.shares(theta, x)[1],
@@ -89,9 +89,9 @@ class Setting(NamedTuple):
         )  # fmt: skip
 
     def climbed(self, make: Callable[["Setting"], LatentModel]) -> Climbed | None:
-        """The same mixture with roots for matrices, which has the same unconstrained numbers.
+        """The same mixture with roots in place of matrices; its unconstrained position is the same.
 
-        It begins and is examined as this one: ``LatentModel.climbed`` sees to that.
+        ``LatentModel.climbed`` gives it the same starting points and checks.
         """
         if self.rooted or not is_matrix(self.covariance):
             return None
@@ -100,7 +100,7 @@ class Setting(NamedTuple):
             given = np.asarray(theta.covariances, np.float64)
             try:
                 return theta._replace(covariances=np.linalg.cholesky(given))
-            except np.linalg.LinAlgError:  # of which no climb comes to an end, which is told there
+            except np.linalg.LinAlgError:  # a climb from NaN fails, and says so
                 return theta._replace(covariances=np.full_like(given, np.nan))
 
         def back(theta: Gaussians) -> Gaussians:
@@ -110,7 +110,7 @@ class Setting(NamedTuple):
         return Climbed(make(self._replace(rooted=True)), into, back)
 
     def frame(self, theta: Any) -> Frame:
-        """That of θ, or of a λ, whose covariances are E[Λ]⁻¹."""
+        """The frame of θ, or of a λ, whose covariances are E[Λ]⁻¹."""
         features, means, given = self.features, jnp.asarray(theta.means), jnp.asarray(theta.covariances)
         if is_matrix(self.covariance):
             given = given.reshape(-1, features, features)
@@ -120,7 +120,7 @@ class Setting(NamedTuple):
         return Frame(means - self.centre.astype(means.dtype), roots)
 
     def within(self, frame: Frame, x: jax.Array) -> jax.Array:
-        """y of rows (n, d) about the centre, (K, d, n)."""
+        """y (K, d, n) of rows (n, d) that are centred already."""
         if not is_matrix(self.covariance):
             return (x.T[None] - frame.means[:, :, None]) / frame.roots[:, :, None]
         back = inverse(frame.roots)
@@ -128,11 +128,11 @@ class Setting(NamedTuple):
         return rows.reshape(*back.shape[:2], -1) - times(back, frame.means)[:, :, None]
 
     def summed(self, theta: Any, share: jax.Array, y: jax.Array) -> Moments:
-        """Statistics of responsibilities (K, n)."""
+        """The statistics for responsibilities (K, n)."""
         return self._told(self.frame(theta), share, y)
 
     def statistics(self, batch: Batch, responsibilities: ArrayLike) -> Moments:
-        """Those of a guess, (n, K), of which row belongs to which component."""
+        """The statistics for guessed responsibilities (n, K)."""
         share = jnp.asarray(responsibilities, jnp.result_type(float))
         weights = jnp.asarray(batch.mask, share.dtype)
         x = jnp.where(weights[:, None] > 0, about(self.centre, observed(batch), share.dtype), 0)
@@ -145,7 +145,7 @@ class Setting(NamedTuple):
     def _told(self, frame: Frame, share: jax.Array, y: jax.Array) -> Moments:
         count = jnp.sum(share, axis=1)
         first = jnp.einsum("kin,kn->ki", y, share, precision="highest")
-        if is_matrix(self.covariance):  # one component at a time is twice as fast as all of them
+        if is_matrix(self.covariance):  # one component at a time is twice as fast as all at once
             second = jax.lax.map(lambda of: jnp.matmul(of[0] * of[1][None], of[0].T, precision="highest"), (y, share))
         else:
             second = jnp.einsum("kin,kn->ki", y**2, share, precision="highest")
@@ -153,12 +153,12 @@ class Setting(NamedTuple):
         return Moments(count, first, self.pooled(second), frame)
 
     def pooled(self, second: jax.Array) -> jax.Array:
-        """What of second moments, a leading axis of components, is one number or matrix."""
+        """Second moments (K, ...) summed over what shares a covariance: components if tied, columns if spherical."""
         over = {"tied": 0, "spherical": 1}.get(self.covariance)
         return second if over is None else jnp.sum(second, axis=over)
 
     def units(self, dtype: DTypeLike) -> jax.Array:
-        """Roots that are all 1."""
+        """Unit roots."""
         components, features, covariance, *_ = self
         if not is_matrix(covariance):
             return jnp.ones((components, features if covariance == "diagonal" else 1), dtype)
@@ -167,9 +167,9 @@ class Setting(NamedTuple):
         )
 
     def spreads(self, statistics: Moments) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Means about the centre (K, d), covariances (1 or K, ...) in units of the frame and about them, and its roots.
+        """Centred means (K, d), covariances (1 or K, ...) about them in the frame's units, and the frame's roots.
 
-        Of an empty component they are finite.
+        They are finite for an empty component.
         """
         count, first, second, told = jax.tree.map(jnp.asarray, statistics)
         total = jnp.sum(count)
@@ -200,13 +200,13 @@ class Setting(NamedTuple):
         return Gaussians(count / jnp.sum(count), means + self.centre.astype(means.dtype), spread)
 
     def _matrices(self, spread: jax.Array, roots: jax.Array) -> jax.Array:
-        """L V Lᵀ + floor I of matrices V, or a root of it, by a root of V + floor L⁻¹L⁻ᵀ."""
+        """L V Lᵀ + floor I for matrices V; if ``rooted``, its root, from a root of V + floor L⁻¹L⁻ᵀ."""
         unit = jnp.eye(self.features, dtype=spread.dtype)[None]
         if not self.rooted:
             return between(roots, spread) + self.floor * unit
         back = inverse(roots)
         spread = spread + self.floor * jnp.matmul(back, jnp.swapaxes(back, 1, 2), precision="highest")
-        # A component that falls onto few rows has directions in which only rounding is left.
+        # A component with few rows has directions in which only rounding is left.
         largest = jnp.max(jnp.diagonal(spread, axis1=1, axis2=2), axis=1)[:, None, None]
         spread = spread + 4 * self.features * jnp.finfo(spread.dtype).eps * largest * unit
         return jnp.matmul(roots, cholesky(spread), precision="highest")
@@ -224,12 +224,12 @@ class Setting(NamedTuple):
         return theta.means[k] + roots[k] * noise, k
 
     def begin(self, key: jax.Array, rows: ArrayLike) -> Gaussians:
-        """θ of clusters of rows."""
+        """A starting θ from clusters of rows."""
         components, features, covariance, floor, *_ = self
         x, shares = linear_mixture.clustered(key, rows, components)
         count = shares.sum(0)
         means = shares.T @ x / count[:, None]
-        # Clusters of few rows have no covariance of their own yet: all begin with the one within clusters.
+        # Small clusters have no covariance of their own: all start with the pooled one within clusters.
         off = x - shares @ means
         within = off.T @ off / len(x) + floor * np.eye(features)
         within[np.diag_indices(features)] += 1e-3 * x.var(0)
@@ -239,7 +239,7 @@ class Setting(NamedTuple):
         return Gaussians(count / len(x), means, np.broadcast_to(spread[covariance], shape))
 
     def example(self) -> tuple[Gaussians, Gaussians]:
-        """A θ, and where its numbers may lie."""
+        """An example θ, and its support."""
         components, features, covariance, *_ = self
         matrix = is_matrix(covariance)
         unit = np.eye(features) if matrix else np.ones(features if covariance == "diagonal" else ())
@@ -250,32 +250,32 @@ class Setting(NamedTuple):
         return position, Gaussians(constraints.simplex, constraints.real, positive)
 
     def examine(self, theta: Gaussians, size: int) -> list[Check]:
-        """What a report should say of a maximum."""
+        """The report's checks of a maximum."""
         return [*linear_mixture.counts_check(theta, size, self.features + 1), *self._floor_checks(theta, size)]
 
     def _floor_checks(self, theta: Gaussians, size: int) -> list[Check]:
-        """Components whose least variance the floor holds up."""
+        """A check that counts components whose least variance is at the floor."""
         count, floor = np.asarray(theta.weights, np.float64) * size, self.floor
         given = np.asarray(theta.covariances, np.float64)
         if is_matrix(self.covariance):
             least = np.broadcast_to(np.linalg.eigvalsh(given)[..., 0], count.shape)
         else:
             least = given.reshape(len(count), -1).min(1)
-        # Without a floor a component that falls onto equal rows is left with the rounding of its mean.
+        # Without a floor, a component of equal rows keeps only the rounding of its mean as variance.
         rounding = float(jnp.finfo(jnp.result_type(float)).eps * np.ptp(np.asarray(theta.means), axis=0).max()) ** 2
         at = least <= max(4 * floor, rounding)
         if not at.any():
             return []
         if np.any(count[at] < 2 * (self.features + 1)):
-            verdict, what = "reject", "collapsed onto few rows, where the likelihood knows no bound"
+            verdict, what = "reject", "collapsed onto few rows, where the likelihood is unbounded"
         elif floor == 0:
-            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood knows no bound"
+            verdict, what = "reject", "collapsed onto rows that are equal, where the likelihood is unbounded"
         else:
             verdict, what = "caution", "the floor holds them up"
         return [Check("components at the floor", float(at.sum()), verdict, f"of variance, {floor:g}: {what}")]
 
     def conditionals(self, theta: Gaussians, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """log π_k N(x_o; μ_k, Σ_k) (K, n), and of z = x − μ_k E[z | x_o, k] (K, n, d), E[zzᵀ | x_o, k] (K, n, d, d)."""
+        """log π_k N(x_o; μ_k, Σ_k) (K, n); for z = x − μ_k: E[z | x_o, k] (K, n, d), E[zzᵀ | x_o, k] (K, n, d, d)."""
         components, features, covariance, *_ = self
         x, frame = about(self.centre, x, theta.means.dtype), self.frame(theta)
         if is_matrix(covariance):
@@ -288,11 +288,11 @@ class Setting(NamedTuple):
         return log_probs + jnp.log(theta.weights)[:, None], filled, second
 
     def shares(self, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Responsibilities (K, n) and log densities (n,) of rows with gaps."""
+        """Responsibilities (K, n) and log densities (n,) of rows with missing numbers."""
         return linear_mixture.normalised(self.conditionals(theta, jnp.asarray(x))[0])
 
     def e_step_of_gaps(self, theta: Gaussians, batch: Batch) -> Expected:
-        """Sums over rows in which NaN marks what is missing."""
+        """The E-step for rows in which NaN marks missing numbers."""
         logits, filled, second = self.conditionals(theta, jnp.asarray(observed(batch)))
         share, log_probs = linear_mixture.normalised(logits)
         weights, frame = batch.mask.astype(logits.dtype), self.frame(theta)
@@ -310,7 +310,7 @@ class Setting(NamedTuple):
 
 
 def checked(components: int, features: int, covariance: str, floor: Real, centre: Numbers | None) -> Setting:
-    """The setting of arguments, or a sentence where one is out of range."""
+    """The setting for these arguments; raises ModelError if one is out of range."""
     check_sizes(components=components, features=features)
     if covariance not in COVARIANCES:
         raise ModelError(f"covariance is 'full', 'tied', 'diagonal' or 'spherical'; got {covariance!r}.")
@@ -320,7 +320,7 @@ def checked(components: int, features: int, covariance: str, floor: Real, centre
 
 
 def conditional(x: jax.Array, mean: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """log N(x_o), E[z | x_o] and E[zzᵀ | x_o] of one row (d,) and component, z = x less the mean."""
+    """log N(x_o), E[z | x_o] and E[zzᵀ | x_o] of one row (d,) and component, z = x − mean."""
     present = ~jnp.isnan(x)
     inner = jnp.where(present[:, None] & present[None, :], matrix, jnp.eye(x.size, dtype=matrix.dtype))
     root = inverse_root(inner)

@@ -1,4 +1,4 @@
-"""A ladder of stochastic layers: top-down to generate, bottom-up to infer."""
+"""Ladders of stochastic layers, which generate from the top down, with inference networks."""
 
 import functools
 import math
@@ -21,8 +21,8 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-Choose = Callable[[int, Distribution], PyTree]  # (layer from 0, its distribution) -> its h
-EDGE = 0.01  # of the unit interval, that pixel means are kept from
+Choose = Callable[[int, Distribution], PyTree]  # (layer's index from 0, its distribution) -> its h
+EDGE = 0.01  # least distance of pixel means from 0 and 1
 
 
 class Recognition(NamedTuple):
@@ -30,9 +30,9 @@ class Recognition(NamedTuple):
 
     Attributes:
         init: ``key -> φ``.
-        walk: ``(θ, φ, x (…, m), choose) -> [q(h¹ | ·), …, q(h^L | ·)]``, having called ``choose(i, q)`` once for each
-            layer in the order in which they are drawn; what it returns is that layer's h. x is what networks see.
-        upward: layer i sees only layer i − 1, so that log q = Σ_i log q(h^i | h^{i−1}) from the bottom up.
+        walk: ``(θ, φ, x (…, m), choose) -> [q(h¹ | ·), …, q(h^L | ·)]``. It calls ``choose(i, q)`` once per layer, in
+            the order of drawing, which returns that layer's h. x are the features that networks see.
+        upward: whether layer i sees only layer i − 1, so that log q = Σ_i log q(h^i | h^{i−1}) from the bottom up.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -41,7 +41,7 @@ class Recognition(NamedTuple):
 
 
 def bottom_up(layers: Sequence[Layer]) -> Recognition:
-    """q(h¹ | x) q(h² | h¹) …: each layer sees the one below."""
+    """The inference network q(h¹ | x) q(h² | h¹) …: each layer sees the layer below."""
     layers = tuple(layers)
 
     def init(key: jax.Array) -> PyTree:
@@ -61,23 +61,23 @@ def bottom_up(layers: Sequence[Layer]) -> Recognition:
 class Ladder(LatentModel):
     """p(x | h¹) p(h¹ | h²) … p(h^L), and a network that infers h from x: q(h | x) = q(h¹ | x) q(h² | h¹) …
 
-    A variational autoencoder has L = 1, a belief network Bernoulli layers. Arrays of rows carry leading axes
+    A variational autoencoder has L = 1, a belief network has Bernoulli layers. Arrays of rows carry leading axes
     (draw, row).
 
     Args:
-        layers: [p(x | h¹), p(h¹ | h²), …, p(h^L)], made by ``layer``, ``top`` and ``standard_normal``, or of your own.
-        recognition: ``bottom_up([q(h¹ | x), …])`` or another; it says how h is inferred, not what is believed.
-        weight_sd: of a normal prior N(0, sd²) on every weight of θ; None for maximum likelihood.
-        redraw: rows are probabilities of binary pixels, from which x is drawn afresh at every visit (Burda, Grosse &
-            Salakhutdinov 2016); what is learnt is the mean over such draws.
+        layers: [p(x | h¹), p(h¹ | h²), …, p(h^L)], made by ``layer``, ``top`` and ``standard_normal``, or your own.
+        recognition: ``bottom_up([q(h¹ | x), …])`` or another; it infers h and is no part of the model.
+        weight_sd: sd of a normal prior N(0, sd²) on every weight of θ; None for maximum likelihood.
+        redraw: rows are probabilities of binary pixels, and x is drawn from them afresh at every visit (Burda, Grosse
+            & Salakhutdinov 2016); the objective is the mean over such draws.
 
-    θ, the generative weights, is a pytree {"x": …, "h1": …, …, "hL": …}; φ are those of the inference network, which
-    belong to an approximation and not to what is believed; h is a tuple (h¹, …, h^L). Where h takes at most ten
-    thousand values it is summed out, and any method learns θ (MAP, EM, NUTS …) exactly; elsewhere AutoEncoding,
-    ImportanceWeighted, NVIL, VIMCO, WakeSleep and ReweightedWakeSleep do.
+    θ, the generative weights, is a pytree {"x": …, "h1": …, …, "hL": …}. φ are the weights of the inference network,
+    which belong to the approximation, not to the model. h is a tuple (h¹, …, h^L). If h takes at most ten thousand
+    values it is summed out, and any method (MAP, EM, NUTS …) learns θ exactly; otherwise use AutoEncoding,
+    ImportanceWeighted, NVIL, VIMCO, WakeSleep or ReweightedWakeSleep.
 
     Raises:
-        ModelError: fewer than two layers; layers whose sizes do not chain.
+        ModelError: fewer than two layers, or layers whose sizes do not fit.
     """
 
     layers: tuple[Layer, ...]
@@ -109,7 +109,7 @@ class Ladder(LatentModel):
 
     @property
     def depth(self) -> int:
-        """L, hidden layers."""
+        """L, the number of hidden layers."""
         return len(self.layers) - 1
 
     @property
@@ -123,14 +123,14 @@ class Ladder(LatentModel):
 
     @property
     def discrete(self) -> list[int]:
-        """The hidden layers, from 1, whose draws have no derivative."""
+        """Indices, from 1, of the hidden layers whose draws have no derivative."""
         return [i for i, layer in enumerate(self.layers) if i and (layer.family.discrete or layer.family.levels)]
 
     def initial(self, key: jax.Array, rows: ArrayLike | None = None) -> dict[str, PyTree]:
-        """{"theta": θ, "phi": φ} to begin from.
+        """Starting parameters {"theta": θ, "phi": φ}.
 
-        With rows (n, …) of x, the inference network sees x about its mean; the biases of pixels begin at their
-        log-odds, those of normal units at their mean.
+        With rows (n, …) of x, the inference network sees x minus its mean, and x's biases start at the mean: at its
+        log odds for pixels, at the mean itself for normal units.
         """
         theta_key, phi_key = jax.random.split(key)
         theta = self._start(theta_key)
@@ -142,7 +142,7 @@ class Ladder(LatentModel):
         return {"theta": theta, "phi": {"centre": centre, "layers": self.recognition.init(phi_key)}}
 
     def look(self, key: jax.Array, rows: PyTree) -> PyTree:
-        """x of rows: themselves, or binary pixels drawn from them."""
+        """x for rows: the rows themselves, or binary pixels drawn from them."""
         return jax.random.bernoulli(key, rows).astype(jnp.result_type(float)) if self.redraw else rows
 
     def log_p(self, theta: PyTree, x: PyTree, h: tuple) -> list[jax.Array]:
@@ -164,7 +164,7 @@ class Ladder(LatentModel):
         return ["x", *(f"h{i}" for i in range(1, len(self.layers)))]
 
     def infer(self, params: dict[str, PyTree], x: PyTree, choose: Choose) -> tuple[tuple, list[Any]]:
-        """h as ``choose`` takes it, layer by layer, and [q(h¹ | ·), …, q(h^L | ·)]."""
+        """h as ``choose`` picks it, layer by layer, and [q(h¹ | ·), …, q(h^L | ·)]."""
         phi, taken = params["phi"], [None] * self.depth
 
         def take(i: int, q: Distribution) -> PyTree:
@@ -179,11 +179,11 @@ class Ladder(LatentModel):
     def drawn(
         self, key: jax.Array, params: dict[str, PyTree], x: PyTree, draws: int, *, pathwise: bool = False
     ) -> tuple[tuple, list[Any]]:
-        """``draws`` of h ~ q(h | x) for every row, leading axes (draw, row), and the distributions they came from.
+        """``draws`` draws of h ~ q(h | x) for every row, leading axes (draw, row), and the distributions drawn from.
 
         Args:
             x: (row, …).
-            pathwise: let gradients through the draws; otherwise they are values.
+            pathwise: let gradients pass through the draws; otherwise draws are constants.
         """
         keys = jax.random.split(key, self.depth)
 
@@ -194,11 +194,11 @@ class Ladder(LatentModel):
         return self.infer(params, jax.tree.map(lambda a: a[None], x), choose)
 
     def log_q(self, params: dict[str, PyTree], x: PyTree, h: tuple) -> list[jax.Array]:
-        """[log q(h¹ | ·), …, log q(h^L | ·)] of given h, with the leading axes of h."""
+        """[log q(h¹ | ·), …, log q(h^L | ·)] at h, with the leading axes of h."""
         return [q.log_prob(value) for q, value in zip(self.infer(params, x, lambda i, q: h[i])[1], h, strict=True)]
 
     def dreamt(self, key: jax.Array, theta: PyTree, n: int) -> tuple[Any, tuple]:
-        """n of (x, h) from the model, from the top down; leading axis (n,)."""
+        """n draws of (x, h) from the model, from the top down; leading axis (n,)."""
         keys = jax.random.split(key, len(self.layers))
         above, taken = None, []
         for layer, name, k in zip(reversed(self.layers), reversed(self.layer_names), keys, strict=True):
@@ -217,15 +217,15 @@ class Ladder(LatentModel):
         return [f"{self.layers[i].family.name} units of layer {i}" for i in self.discrete]
 
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
-        """n of (x, h), from the top down."""
+        """n draws of (x, h), from the top down."""
         _no_inputs(given)
         return self.dreamt(key, params, n)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """What rows are checked against: p(x | h) at one value of h."""
+        """The distribution that rows are validated against: p(x | h) at one value of h."""
         _no_inputs(x)
         p = self.generative(params, self._one_cause(params, ()))[0]
-        # Probabilities are rows that this p(x | h) never draws.
+        # Rows of probabilities are no draws of this p(x | h).
         return continuous_bernoulli.distribution(base_of(p).logits) if self.redraw else p
 
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
@@ -237,7 +237,7 @@ class Ladder(LatentModel):
         return self.sums.log_prob(params, rows)
 
     def outside(self) -> str:
-        """What to do about data that the likelihood cannot give."""
+        """Advice about data outside the likelihood's support."""
         if self.visible.family.name == "Bernoulli":
             return (
                 "Pixels between 0 and 1 are not Bernoulli's: binarise them (x > 0.5), let them be drawn afresh at "
@@ -253,7 +253,7 @@ class Ladder(LatentModel):
         return {name: layer.init(k) for layer, name, k in zip(self.layers, self.layer_names, keys, strict=True)}
 
     def _biased(self, theta: PyTree, mean: jax.Array) -> PyTree:
-        """θ whose last bias gives x its mean, where it is that of a perceptron."""
+        """θ with x's last bias set to give x its mean, if x's network is a perceptron."""
         params, name, size = theta["x"], self.visible.family.name, self.visible.size
         pixels = name in ("Bernoulli", "ContinuousBernoulli")
         found = [key for key in params if re.fullmatch(r"layer\d+", key)] if isinstance(params, dict) else []
@@ -264,12 +264,12 @@ class Ladder(LatentModel):
         if bias is None or mean.shape != (size,) or bias.shape[0] < size:
             return theta
         inside = jnp.clip(mean, EDGE, 1 - EDGE)
-        begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # a normal unit's sd comes after the means
+        begun = jnp.log(inside) - jnp.log1p(-inside) if pixels else mean  # normal units' sds come after the means
         bias = bias.at[:size].set(begun.astype(bias.dtype))
         return theta | {"x": params | {last: params[last] | {"bias": bias}}}
 
     def _values(self) -> tuple | None:
-        """Every value of h, leading axis m; None where there are too many."""
+        """All values of h, with leading axis m; None if there are too many."""
         hidden = self.layers[1:]
         levels = [layer.family.levels for layer in hidden for _ in range(layer.size)]
         if not all(levels) or math.prod(levels) > MOST_VALUES:
@@ -302,7 +302,7 @@ class Ladder(LatentModel):
 
 
 def _shrinkage(sd: float, theta: PyTree) -> jax.Array:
-    """log p(θ) of normal weights."""
+    """log p(θ) under a normal prior on the weights."""
     each = jax.tree.map(lambda w: jnp.sum(-jnp.square(w / sd) / 2 - math.log(sd) - math.log(2 * math.pi) / 2), theta)
     return tree.total(each)
 
@@ -313,12 +313,12 @@ def _no_inputs(given: PyTree) -> None:
 
 
 def ladder_of(model: object) -> Ladder | None:
-    """The model, where it is a ladder."""
+    """The model if it is a ladder, else None."""
     return model if isinstance(model, Ladder) else None
 
 
 def draws_of(q: Distribution, key: jax.Array, count: int) -> PyTree:
-    """(count, row, …) draws; a q of x alone has been computed once for all of them, batch shape (1, row)."""
+    """(count, row, …) draws of q; a q that depends on x alone has batch shape (1, row), one for all draws."""
     if q.batch_shape[0] == count:
         return q.sample(key)
     many: Any = q.sample(key, (count,))

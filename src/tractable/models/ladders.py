@@ -1,4 +1,4 @@
-"""Ladders by name: sigmoid belief networks, and variational autoencoders with one hidden layer or several."""
+"""Named ladders: sigmoid belief networks, and variational autoencoders with one or several hidden layers."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,21 +24,21 @@ def sigmoid_belief_network(
     weight_sd: float | None = None,
     redraw: bool = False,
 ) -> Ladder:
-    """A belief network of binary data (Neal 1992), and an inference network that climbs it from x.
+    """A sigmoid belief network for binary data (Neal 1992), with a bottom-up inference network.
 
         h^L ~ Bernoulli(σ(b)),   h^i | h^{i+1} ~ Bernoulli(σ(W h^{i+1} + b)),   x | h¹ likewise
-        q(h^i | h^{i−1}) of the same form, bottom up, each with weights of its own; h⁰ = x
+        q(h^i | h^{i−1}) of the same form, bottom up, each with its own weights; h⁰ = x
 
     Args:
-        visible: D ≥ 1, numbers of x, each 0 or 1.
-        hidden: units of h¹, …, h^L, the first next to x.
+        visible: D ≥ 1, length of x, each entry 0 or 1.
+        hidden: numbers of units of h¹, …, h^L, the first next to x.
         between: widths of deterministic layers between two stochastic ones, from above to below; () for a linear map.
-            The inference network has the same, the other way about.
+            The inference network has the same widths in reverse.
         family: of the hidden units: "bernoulli" or ``categorical(levels)``.
-        activation, weight_sd, redraw, and what it returns: as for ``latent_gaussian``.
+        activation, weight_sd, redraw, and the returned Ladder: as for ``latent_gaussian``.
 
     Raises:
-        ModelError: sizes that are not whole numbers ≥ 1, no hidden layer, hidden units that are not discrete.
+        ModelError: sizes that are not whole numbers ≥ 1, no hidden layer, or hidden units that are not discrete.
 
     >>> sigmoid_belief_network(64, (30, 20))
     Ladder(64 Bernoulli ← 30 Bernoulli ← 20 Bernoulli)
@@ -75,17 +75,17 @@ def latent_gaussian(
 
         z ~ N(0, I),    x ~ family(network(z)),    q(z | x) = N(μ(x), diag σ²(x))
 
-    Both networks are perceptrons. With ``hidden=()``, a normal family and ``noise="shared"`` it is probabilistic PCA,
+    Both networks are perceptrons. With ``hidden=()``, a normal family and ``noise="shared"`` this is probabilistic PCA,
     whose maximum is known.
 
     Args:
-        visible: D ≥ 1, numbers in a row of x.
-        latent: numbers in z, ≥ 1.
-        hidden: widths of the decoder's layers from z on; the encoder has the same, from x on.
-        family: of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (an sd of its own
-            for every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or a
-            ``Family`` of your own.
-        noise: "shared": of a normal x, one sd for all units and rows, which is learnt; None otherwise.
+        visible: D ≥ 1, length of a row of x.
+        latent: length of z, ≥ 1.
+        hidden: widths of the hidden layers between z and x; the encoder has them from x on, the decoder in reverse.
+        family: of x given z: "bernoulli", "continuous bernoulli" (grey pixels in [0, 1]), "normal" (a separate sd for
+            every unit and row, at least 0.001), ``normal_noise(sd)``, "poisson", ``categorical(levels)``, or your own
+            ``Family``.
+        noise: "shared": for a normal x, one learnt sd for all units and rows; None otherwise.
         activation: "tanh", "relu", … or a function of arrays.
         weight_sd, redraw: as for ``Ladder``.
 
@@ -93,7 +93,7 @@ def latent_gaussian(
         A Ladder; the same arguments give the same one.
 
     Raises:
-        ModelError: sizes below 1, an unknown family or activation, a noise that the family does not have.
+        ModelError: sizes below 1, an unknown family or activation, or a noise that does not suit the family.
 
     >>> latent_gaussian(784)
     Ladder(784 Bernoulli ← 20 Normal)
@@ -118,17 +118,17 @@ def hierarchical(
     weight_sd: float | None = None,
     redraw: bool = False,
 ) -> Ladder:
-    """A hierarchical variational autoencoder: L normal layers, each of which sets mean and sd of the one below.
+    """A hierarchical variational autoencoder: L normal layers, each of which sets mean and sd of the layer below.
 
         h^L ~ N(0, I),    h^i | h^{i+1} ~ N(μ_i, diag σ_i²),    x ~ family(network(h¹))
 
     Args:
         latents: sizes of (h¹, …, h^L), from x on.
-        hidden: widths between x and h¹, between h¹ and h², …; one tuple for each hidden layer, used both ways.
+        hidden: widths between x and h¹, between h¹ and h², …; one tuple per hidden layer, used in both directions.
         inference: "bottom-up": q(h¹ | x) q(h² | h¹) …; "top-down": q(h^L | x) … q(h¹ | h², x), the ladder of Sønderby
-            et al. 2016, which shares θ with the model (``models.top_down``) and keeps more of its upper layers alive.
-        Others, what it returns and raises: as for ``latent_gaussian``; ModelError also for widths for another number of
-            layers and for an unknown inference.
+            et al. 2016, which shares θ with the model (``models.top_down``) and uses its upper layers more.
+        Other arguments, Returns and Raises: as for ``latent_gaussian``; also ModelError if ``hidden`` has widths for
+            another number of layers, or for an unknown inference.
 
     >>> hierarchical(784, (100, 50), inference="top-down")
     Ladder(784 Bernoulli ← 100 Normal ← 50 Normal)
@@ -152,7 +152,7 @@ def _ladder(
     widths: tuple[tuple[int, ...], ...], activation: str | Callable, inference: str, weight_sd: float | None,
     redraw: bool,
 ) -> Ladder:  # fmt: skip
-    """Of x's family, and of hidden layers of one kind; widths, of networks between layers, from below to above."""
+    """A ladder with hidden layers of one kind; ``widths`` of the networks between layers, from below to above."""
     highest = standard_normal(hidden[-1]) if kind == "normal" else top(hidden[-1], kind)
     above = [family_of(kind).seen(size) for size in hidden]
     down = widths[0][::-1]

@@ -18,11 +18,11 @@ from tractable.tools.settings import is_whole
 from tractable.tools.shared import shared
 
 PyTree = Any
-SD_FLOOR = 1e-3  # of a normal layer whose sd is computed: without one the likelihood of x has no bound
+SD_FLOOR = 1e-3  # least sd of a normal layer with computed sd: without it x's likelihood is unbounded
 
 
 class Soft(NamedTuple):
-    """Discrete units that were relaxed, by their logits l: σ(l), l (…, n); softmax(l), l (…, n, levels)."""
+    """Relaxed discrete units, by their logits l: σ(l), l (…, n); softmax(l), l (…, n, levels)."""
 
     logits: jax.Array
 
@@ -36,16 +36,16 @@ def _one_each(n: int) -> int:
 
 
 class Family(NamedTuple):
-    """What a layer's units are.
+    """The kind of a layer's units.
 
     Attributes:
-        name: as sentences and reports call it.
-        width: ``n -> `` numbers of η that n units take.
-        distribution: ``η (…, width(n)) -> `` a distribution of one layer, batch shape (…).
-        features: ``h -> (…, m)``, what the network of a neighbouring layer sees of it.
-        seen: ``n -> m``.
-        levels: values that one unit takes; 0 for a continuous one, or for infinitely many.
-        discrete: draws have no derivative.
+        name: in messages and reports.
+        width: ``n -> `` length of η for n units.
+        distribution: ``η (…, width(n)) -> `` the distribution of a layer, batch shape (…).
+        features: ``h -> (…, m)``, what a neighbouring layer's network sees of h.
+        seen: ``n -> m``, the number of features.
+        levels: number of values of a unit; 0 for a continuous unit or infinitely many values.
+        discrete: whether draws have no derivative.
     """
 
     name: str
@@ -61,8 +61,8 @@ class Layer(NamedTuple):
     """p(h | above), or q(h | below): h ~ family(network(above)). Arrays carry any leading axes, (…, n).
 
     Attributes:
-        size: n, its units.
-        family: what they are.
+        size: n, number of units.
+        family: the units' kind.
         init: ``key -> params``.
         distribution: ``(params, above (…, m)) -> `` the layer's distribution, batch shape (…); ``above`` is None at the
             top.
@@ -75,7 +75,7 @@ class Layer(NamedTuple):
 
     @property
     def seen(self) -> int:
-        """m, numbers that a neighbouring layer's network sees of it."""
+        """m, the number of features that a neighbouring layer's network sees."""
         return self.family.seen(self.size)
 
     def features(self, h: PyTree) -> jax.Array:
@@ -113,9 +113,9 @@ poisson = Family("Poisson", _one_each, _poisson, lambda h: jnp.log1p(_real(h)), 
 FAMILIES = {"bernoulli": bernoulli, "normal": normal, "continuous bernoulli": continuous_bernoulli, "poisson": poisson}
 
 
-@shared  # one family for one sd, so that models of it are one too
+@shared  # one family per sd, so that its models are shared too
 def normal_noise(sd: float) -> Family:
-    """Normal units of mean η and a given sd > 0."""
+    """Normal units with mean η and a given sd > 0."""
     if not (isinstance(sd, int | float) and math.isfinite(sd) and sd > 0):
         raise ModelError(f"normal_noise(sd) expects a positive finite number; got {sd!r}.")
 
@@ -127,7 +127,7 @@ def normal_noise(sd: float) -> Family:
 
 @shared
 def categorical(levels: int) -> Family:
-    """Units of ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
+    """Units with ``levels`` values each, 0 … levels − 1; networks see them one-hot."""
     if not is_whole(levels, 2):
         raise ModelError(f"categorical(levels) expects a whole number, 2 or more; got {levels!r}.")
 
@@ -147,7 +147,7 @@ def categorical(levels: int) -> Family:
 
 
 def family_of(family: str | Family) -> Family:
-    """The family called so, or a sentence."""
+    """The family of this name; raises ModelError for unknown names."""
     if isinstance(family, Family):
         return family
     if family not in FAMILIES:
@@ -167,19 +167,19 @@ def layer(
     activation: str | Callable = "tanh",
     network: Network | None = None,
 ) -> Layer:
-    """A layer below (or, of an inference network, above) another.
+    """A layer below another layer, or above it in an inference network.
 
     Args:
-        above: m, the numbers that its network sees of the other layer (``Layer.seen``).
+        above: m, the number of features of the other layer (``Layer.seen``).
         size: n ≥ 1 units.
         family: "bernoulli", "normal" (mean and softplus sd), "continuous bernoulli", "poisson",
-            ``categorical(levels)``, ``normal_noise(sd)``, or a ``Family`` of your own.
+            ``categorical(levels)``, ``normal_noise(sd)``, or your own ``Family``.
         hidden: widths of deterministic layers between; () for a linear map.
-        activation: of those.
-        network: a ``Network`` of your own from (m,) to (family.width(n),), in place of the perceptron.
+        activation: of the deterministic layers.
+        network: your own ``Network`` from (m,) to (family.width(n),), in place of the perceptron.
 
     Raises:
-        ModelError: sizes below 1, an unknown family, a network whose output has another length.
+        ModelError: sizes below 1, an unknown family, or a network with the wrong output length.
     """
     kind = family_of(family)
     _check_size(size)
@@ -196,9 +196,9 @@ def layer(
 def shared_noise(
     above: int, size: int, *, hidden: int | tuple[int, ...] = (), activation: str | Callable = "tanh"
 ) -> Layer:
-    """Normal units that share one sd, which is learnt: x of probabilistic PCA, where the network is linear.
+    """Normal units that share one learnt sd; with a linear network, the x of probabilistic PCA.
 
-        η = network(above),   h ~ N(η, σ² I),   σ = 0.001 + softplus(ρ), 1 to begin with
+        η = network(above),   h ~ N(η, σ² I),   σ = 0.001 + softplus(ρ), starting at 1
 
     Args:
         As for ``layer``; params are the perceptron's and ``noise``, ρ ().
@@ -218,7 +218,7 @@ def shared_noise(
 
 
 def top(size: int, family: str | Family = "bernoulli") -> Layer:
-    """A layer that nothing is above: its η is learnt, one for all data, and starts at 0."""
+    """The top layer: its η is learnt, one for all data, and starts at 0 (normal units at sd 1)."""
     kind = family_of(family)
     _check_size(size)
 
@@ -232,7 +232,7 @@ def top(size: int, family: str | Family = "bernoulli") -> Layer:
 
 
 def standard_normal(size: int) -> Layer:
-    """The top of a latent Gaussian model, N(0, I), of which nothing is learnt."""
+    """The top of a latent Gaussian model, N(0, I), without parameters."""
     _check_size(size)
 
     def distribution(params: PyTree, above: jax.Array | None) -> Distribution:
@@ -242,7 +242,7 @@ def standard_normal(size: int) -> Layer:
 
 
 def mapped(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
-    """A network of one input, over all leading axes of x (…, m)."""
+    """Applies a network of one input over all leading axes of x (…, m)."""
     lead = x.shape[:-1]
     if not lead:
         return apply(params, x)
@@ -251,7 +251,7 @@ def mapped(apply: Callable, params: PyTree, x: jax.Array) -> PyTree:
 
 
 def started(net: Network, key: jax.Array) -> PyTree:
-    """Weights to begin from."""
+    """The network's starting weights."""
     return net.params if net.start is None else net.start(key)
 
 

@@ -1,6 +1,6 @@
-"""Models in which a linear predictor η = a + xᵀw says all about y; and the mixture of Welling & Teh 2011.
+"""Models with a linear predictor η = a + xᵀw; and the mixture of Welling & Teh 2011.
 
-Inputs are expected standardised, so that one scale suits every weight.
+Standardise the inputs, so that one scale suits every weight.
 """
 
 from collections.abc import Mapping
@@ -27,44 +27,44 @@ from tractable.tools.words import listing, nearest
 def generalised_linear(
     features: int, family: str, classes: int | None = None, weight_scale: Real = 2.5, intercept_scale: Real = 5.0
 ) -> Model:
-    """A generalised linear model of standardised inputs. The same arguments give the same ``Model``.
+    """A generalised linear model for standardised inputs. The same arguments give the same ``Model``.
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
         normal:             y ~ N(η, noise²),  noise ~ HalfNormal(1);  y standardised
-        lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, by its geometric mean
-        gamma:              y of mean e^η and sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, by its mean
-        weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, by its mean
-        exponential:        the same with shape 1: of mean e^η
-        beta:               y ~ Beta of mean m = 1 / (1 + e^−η) and variance spread² m (1 − m),  spread ~ U(0, 1)
+        lognormal:          log y ~ N(η, noise²),  noise ~ HalfNormal(1);  y > 0, divided by its geometric mean
+        gamma:              y with mean e^η, sd variation · e^η,  variation ~ HalfNormal(1);  y > 0, divided by its mean
+        weibull:            P(y > t) = exp(−(t e^−η)^shape),  shape ~ LogNormal(0, 1);  y > 0, divided by its mean
+        exponential:        the same with shape 1 and so mean e^η
+        beta:               y ~ Beta with mean m = 1 / (1 + e^−η), variance spread² m (1 − m),  spread ~ U(0, 1)
         poisson:            y ~ Poisson(e^η)
-        negative-binomial:  y of mean e^η and variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
+        negative-binomial:  y with mean e^η, variance e^η + dispersion² e^2η,  dispersion ~ HalfNormal(1)
         bernoulli:          y ~ Bernoulli(1 / (1 + e^−η));  y in {0, 1}
-        categorical:        y ~ Categorical(softmax(η));  y in 0..classes−1, η of length classes
+        categorical:        y ~ Categorical(softmax(η));  y in 0..classes−1, η has length classes
         ordered:            P(y ≤ k) = 1 / (1 + e^(η − cₖ));  y in 0..classes−1, cutpoints c in place of a
 
-    Counts want an offset, the logarithm of their mean or of an exposure: ``with_offset``.
+    Counts need an offset, the log of their mean or of an exposure: use ``with_offset``.
 
-    Where only bounds of y are known: ``with_censoring``.
+    If only bounds of y are known, use ``with_censoring``.
 
-    A weight of 2.5 moves the odds twelvefold for one sd of its input, which is rare; an intercept of −7, a class of one
-    in a thousand, is within 1.4 of its scale.
+    A weight of 2.5 multiplies the odds by twelve per sd of its input, which is rare; an intercept of −7, a class of one
+    in a thousand, is 1.4 prior sds from 0.
 
-    The softmax is symmetric: no class is the reference. As it is blind to a constant added to every η, weights and
-    intercepts sum to zero over the classes, under Normals conditioned on that sum. Differences of classes are then
-    distributed as under independent Normals, and the direction which the data say nothing about is gone.
+    The softmax is symmetric: no class is the reference. Since a constant added to every η changes nothing, weights and
+    intercepts sum to zero over the classes, with Normal priors conditioned on that sum. Differences between classes
+    then have the same distribution as under independent Normals, and no direction is left that the data cannot inform.
 
     Args:
         features: D, columns of x.
         family: of y given η.
-        classes: C ≥ 2, for "categorical" and "ordered" alone.
+        classes: C ≥ 2, only for "categorical" and "ordered".
         weight_scale, intercept_scale: > 0, prior sds.
 
     Returns:
-        A Model of ``intercept`` (), ``weights`` (D,) and the family's further parameter (); where categorical of
-        ``intercept`` (C,) and ``weights`` (D, C); where ordered of ``weights`` (D,) and ``cutpoints`` (C − 1,).
+        A Model with ``intercept`` (), ``weights`` (D,) and the family's further parameter (); for "categorical" with
+        ``intercept`` (C,) and ``weights`` (D, C); for "ordered" with ``weights`` (D,) and ``cutpoints`` (C − 1,).
 
     Raises:
-        ModelError: an unknown family, a number of classes that does not fit it, a scale not positive.
+        ModelError: an unknown family, a number of classes that does not fit it, or a scale that is not positive.
 
     >>> sorted(generalised_linear(3, "normal").prior)
     ['intercept', 'noise', 'weights']
@@ -90,14 +90,14 @@ def generalised_linear(
 
 
 def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
-    """The model with other priors of some of its parameters, by name. Equal priors give the same ``Model``.
+    """The model with new priors for some of its parameters, by name. Equal priors give the same ``Model``.
 
     Args:
-        model: whose prior is a dict of distributions.
-        priors: a distribution of the parameter's shape, or of one number for each of its numbers.
+        model: its prior must be a dict of distributions.
+        priors: for each name a distribution with the parameter's shape, or a scalar one for all its entries.
 
     Raises:
-        ModelError: a name that the model does not have, a shape that does not fit, a prior of a part of the support.
+        ModelError: an unknown name, a shape that does not fit, or a prior that leaves the parameter's support.
 
     >>> model = with_priors(generalised_linear(3, "normal"), {"weights": dist.Laplace(0.0, 1.0)})
     >>> model.prior["weights"].shape()
@@ -123,11 +123,11 @@ def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:
 
 
 def _check_support(name: str, prior: dist.Distribution, usual: dist.Distribution) -> None:
-    """Raise a sentence where a prior leaves what the parameter can be: a noise is positive, classes sum to zero."""
+    """Raise if a prior leaves the parameter's support: a noise is positive, weights sum to zero over classes."""
     if isinstance(base_of(usual), dist.ZeroSumNormal) != isinstance(base_of(prior), dist.ZeroSumNormal):
         raise ModelError(
-            f"The prior of {name!r} is a ZeroSumNormal, as constants added to all classes mean nothing, and of nothing "
-            f"else; got {type(prior).__name__}."
+            f"The prior of {name!r} is a ZeroSumNormal where the parameter sums to zero over classes, and only there; "
+            f"got {type(prior).__name__}."
         )
     if usual.shape() != ():
         return
@@ -153,9 +153,9 @@ def _with_priors(model: Model, priors: tuple) -> Model:
 
 @shared
 def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
-    """Linear regression with known noise, whose posterior ``conjugate.linear_regression`` knows exactly.
+    """Linear regression with known noise; ``conjugate.linear_regression`` gives the exact posterior.
 
-        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²);   both sds > 0, x of D columns
+        y ~ N(xᵀw, noise_sd²),   w ~ N(0, weight_sd²);   both sds > 0, x has D columns
 
     There is no intercept: centre y, or give x a column of ones. θ is ``weights`` (D,).
     """
@@ -170,14 +170,14 @@ def bayesian_linear(features: int, noise_sd: Real, weight_sd: Real) -> Model:
 def logistic_laplace(features: int, scale: Real = 1.0) -> Model:
     """Logistic regression with Laplace priors, as Welling & Teh 2011 (section 5.2) fit to the a9a data.
 
-        y ~ Bernoulli(1 / (1 + e^−(a + xᵀw))),   p(w) = e^(−|w|/scale) / (2 scale),   a likewise
+        y ~ Bernoulli(1 / (1 + e^−(a + xᵀw))),   p(w) = e^(−|w|/scale) / (2 scale),   the same for a
 
     Args:
         features: D, columns of x.
-        scale: > 0, mean of |w|; a weight's prior sd is √2 of it.
+        scale: > 0, mean of |w|; a weight's prior sd is √2 · scale.
 
     Returns:
-        A Model of ``intercept`` () and ``weights`` (D,); y in {0, 1}.
+        A Model with ``intercept`` () and ``weights`` (D,); y in {0, 1}.
     """
     positive(features=features, scale=scale)
     prior = {"intercept": dist.Laplace(0.0, scale), "weights": dist.Laplace(jnp.zeros(features), scale)}
@@ -190,7 +190,7 @@ def gaussian_mixture_2d() -> Model:
 
         θ₁ ~ N(0, 10),   θ₂ ~ N(0, 1),   x ~ ½ N(θ₁, 2) + ½ N(θ₁ + θ₂, 2)   (variances)
 
-    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), leaves the likelihood as it is. θ is ``theta`` (2,), a datum
+    Swapping the components, (θ₁, θ₂) → (θ₁ + θ₂, −θ₂), does not change the likelihood. θ is ``theta`` (2,); a datum is
     one x.
     """
 
@@ -203,7 +203,7 @@ def gaussian_mixture_2d() -> Model:
 
 
 def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> np.ndarray:
-    """x (size,) for ``gaussian_mixture_2d``: a component is drawn for every point, never averaged over.
+    """Data x (size,) for ``gaussian_mixture_2d``, with a component drawn for every point.
 
     z ~ Bernoulli(½),   x = θ₁ + z θ₂ + √2 ε,   ε ~ N(0, 1)
     """
@@ -213,7 +213,7 @@ def draw_mixture(size: int, theta: tuple[float, float] = (0.0, 1.0), seed: int =
 
 
 def predictor(params: dict[str, Any], x: ArrayLike) -> jax.Array:
-    """η = a + xᵀw of one datum: () or, with a column of weights a class, (C,)."""
+    """η = a + xᵀw of one datum: (), or (C,) with a column of weights per class."""
     return params.get("intercept", 0.0) + jnp.dot(x, params["weights"])
 
 

@@ -1,4 +1,4 @@
-"""What mixtures have in common, whatever their densities."""
+"""The parts that all mixtures share, whatever their densities."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -18,27 +18,27 @@ from tractable.tools.small import inverse
 
 PyTree = Any
 Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
-SEEN = 10_000  # rows that a start is made from
-BLOCK = 4096  # rows looked at at a time: what is made of them stays in a cache, which is three times as fast
+SEEN = 10_000  # most rows that a starting point is made from
+BLOCK = 4096  # rows at a time: the intermediate arrays then stay in the cache, which is three times as fast
 
 
 class Frame(NamedTuple):
-    """What rows are looked at in, component by component: y = L⁻¹ (x − m), in which rows of its own are of size 1."""
+    """The coordinates of rows, one frame per component: y = L⁻¹ (x − m), of unit scale for the component's rows."""
 
     means: Any  # (K, d) m, about the centre
     roots: Any  # L, of a covariance: full (K, d, d), tied (1, d, d); an sd: diagonal (K, d), spherical (K, 1)
 
 
 class Moments(NamedTuple):
-    """Σ_n w_n r_nk T(y_n), of y = x, or of what a frame makes of it."""
+    """Σ_n w_n r_nk T(y_n), where y is x, or x in a frame."""
 
     count: Any  # (K,), T = 1
     first: Any  # (K, d), T = y
     second: Any = ()  # T = y yᵀ: full (K, d, d), tied (d, d); y²: (K, d); |y|²: (K,)
-    frame: Any = ()  # a Frame times Σ_n w_n, so that statistics made at one θ add up
+    frame: Any = ()  # a Frame times Σ_n w_n, so that statistics computed at one θ add up
 
     def told_as(self, other: "Moments") -> "Moments":
-        """The same statistics in the frame of others; made at different θ, they are added up thereafter.
+        """The same statistics in the frame of ``other``, so that statistics computed at different θ can be added.
 
         y' = A y + b,    A = L'⁻¹ L,    b = L'⁻¹ (m − m')
         """
@@ -68,24 +68,24 @@ class Moments(NamedTuple):
 
 
 def times(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
-    """A_k v_k, (K, d), of (1 or K, d, d) and (K, d)."""
+    """A_k v_k, (K, d), for A (1 or K, d, d) and v (K, d)."""
     return jnp.sum(matrices * vectors[:, None, :], axis=2)
 
 
 def between(matrices: jax.Array, inner: jax.Array) -> jax.Array:
-    """A V Aᵀ of (1 or K, d, d)."""
+    """A V Aᵀ, for A (1 or K, d, d)."""
     return jnp.matmul(
         jnp.matmul(matrices, inner, precision="highest"), jnp.swapaxes(matrices, 1, 2), precision="highest"
     )
 
 
 class Family(NamedTuple):
-    """Mixtures whose densities and statistics are made of the same features of rows.
+    """Mixtures whose densities and statistics use the same features of rows.
 
     Attributes:
-        clean: ``(rows, dtype) -> x``, rows as they are looked at.
-        logits: ``(theta, x) -> (logits (K, n), features)``, log π_k p(x | θ_k), or its expectation; n last,
-            because what is done to rows is done to many side by side.
+        clean: ``(rows, dtype) -> x``, which checks, centres and casts rows.
+        logits: ``(theta, x) -> (logits (K, n), features)``, log π_k p(x | θ_k), or its expectation; n is last
+            because operations run over many rows side by side.
         summed: ``(theta, responsibilities (K, n), features) -> statistics``.
     """
 
@@ -108,24 +108,24 @@ class Family(NamedTuple):
         return Expected(self.summed(theta, share, features), jnp.sum(weights * log_probs))
 
     def log_prob(self, theta: PyTree, x: ArrayLike) -> jax.Array:
-        """log Σ_k of every row, (n,), nats."""
+        """log p(x_n | θ) = log Σ_k π_k p(x_n | θ_k), (n,), nats."""
         return self._shares(theta, x)[2]
 
     def responsibilities(self, theta: PyTree, x: ArrayLike) -> jax.Array:
-        """(n, K)."""
+        """p(k | x_n, θ), (n, K)."""
         return self._shares(theta, x)[1].T
 
     def _shares(self, theta: PyTree, rows: ArrayLike, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Features, (weighted) responsibilities (K, n) and log densities (n,)."""
         x = self.clean(rows, jnp.result_type(theta.means))
         if weights is not None:
-            x = jnp.where(weights[:, None] > 0, x, 0)  # a row that does not count may hold anything
+            x = jnp.where(weights[:, None] > 0, x, 0)  # a row of weight 0 may hold NaN
         logits, features = self.logits(theta, x)
         return features, *normalised(logits, weights)
 
 
 def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """(Weighted) responsibilities (K, n) and log densities (n,), by one exponential a logit."""
+    """(Weighted) responsibilities (K, n) and log densities (n,), with one exponential per logit."""
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=0))
     powers = jnp.exp(logits - peak[None])
     total = jnp.sum(powers, axis=0)
@@ -134,28 +134,28 @@ def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax
 
 
 def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:
-    """Which component each of n rows comes from, (n,)."""
+    """The drawn components of n rows, (n,)."""
     return jax.random.categorical(key, jnp.log(weights)[None, :], shape=(n,))
 
 
 def permuted(theta: Theta, order: jax.Array, tied: bool = False) -> Theta:
-    """The same mixture, its components in another order; a tied covariance is no component's own."""
+    """The same mixture with its components in another order; a tied covariance is not reordered."""
     own = theta[2:] if tied else [leaf[order] for leaf in theta[2:]]
     return type(theta)(theta.weights[order], theta.means[order], *own)
 
 
 def by_weight(theta: Theta, tied: bool = False) -> Theta:
-    """The same mixture, its components by descending weight."""
+    """The same mixture with its components sorted by descending weight."""
     return permuted(theta, jnp.argsort(-theta.weights), tied)
 
 
 def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows, at most ``SEEN`` of them and without gaps, and which of K k-means++ centres each is nearest to, (n, K).
+    """At most ``SEEN`` rows without gaps, and the nearest of K k-means++ centres, one-hot (n, K).
 
-    In units of each column's sd. A missing number is its column's mean.
+    Distances are in units of each column's sd. A missing number is replaced by its column's mean.
 
     Raises:
-        DataError: fewer rows than components; numbers that are infinite.
+        DataError: fewer rows than components; a column without numbers; infinite numbers.
     """
     from sklearn.cluster import kmeans_plusplus
 
@@ -177,12 +177,12 @@ def clustered(key: jax.Array, rows: ArrayLike, components: int) -> tuple[np.ndar
     centres, chosen = kmeans_plusplus(scaled, components, random_state=int(generator.integers(2**31)))
     squares = np.stack([np.square(scaled - c).sum(1) for c in centres], 1)
     nearest = squares.argmin(1)
-    nearest[chosen] = np.arange(components)  # so that of equal rows none is left without
+    nearest[chosen] = np.arange(components)  # so that equal rows leave no component empty
     return x, np.eye(components)[nearest]
 
 
 def counts_check(theta: PyTree, size: int, least: int) -> list[Check]:
-    """How many rows a component has to itself."""
+    """The check of the smallest component's number of rows."""
     count = float(np.min(np.asarray(theta.weights, np.float64)) * size)
     verdict = "trust" if count >= 2 * least else "caution" if count >= 1 else "reject"
     sentence = f"effective rows of the smallest component; below {2 * least} it describes rows, not a population"

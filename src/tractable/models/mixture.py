@@ -1,4 +1,4 @@
-"""Mixtures: a datum comes from one of K components, and which one is not seen: p(x | θ) = Σ_k π_k p(x | θ_k)."""
+"""Mixtures: each datum comes from one of K components, which is not observed: p(x | θ) = Σ_k π_k p(x | θ_k)."""
 
 import functools
 import math
@@ -40,24 +40,24 @@ def gaussian_mixture(
         M-step:  N_k = Σ_n w_n r_nk,  π_k = N_k / Σ N_k,  μ_k = Σ w r x / N_k,
                  Σ_k = Σ w r xxᵀ / N_k − μ_k μ_kᵀ + floor · I
 
-    The likelihood is unbounded, Σ_k → 0 on a point: the floor keeps it finite. It is scikit-learn's ``reg_covar``,
-    added at every M-step and not a maximum of anything, so with it a step may go down by a little.
+    The likelihood is unbounded as Σ_k → 0 on a point: the floor keeps it finite. The floor is scikit-learn's
+    ``reg_covar``, added after every M-step; the step is then no exact maximum and may go down a little.
 
-    Rows are looked at in units of each component's sds, about its mean, and statistics are told there, so that single
-    precision loses what it takes to say how many sds a component is from the centre, and no more: three digits of
-    seven at a thousand. A full or tied covariance holds a small eigenvalue to a share of its largest; where sds differ
-    by a thousand or more, climb ``.climbed``, the same mixture of roots, as ``EM`` and ``OnlineEM`` do.
+    Rows and statistics are expressed in each component's sds about its mean. Single precision then loses only the
+    digits needed for a component's distance from the centre in sds: three of seven at a thousand. Rounding errors of a
+    full or tied covariance scale with its largest eigenvalue; if sds differ by a thousand or more, climb ``.climbed``,
+    the same mixture with roots, as ``EM`` and ``OnlineEM`` do.
 
     Args:
         components: K ≥ 1.
         features: d ≥ 1, columns of x.
         covariance: "full", "tied" (one for all), "diagonal" or "spherical".
         floor: ≥ 0, added to every variance; in the units of x².
-        centre: (d,), such as the data's mean, taken off x first; 0 by default. Rounded to single precision, so that it
-            is the same number in both precisions. Means stay in the user's coordinates.
+        centre: (d,), such as the data's mean, subtracted from x first; 0 by default. It is rounded to single precision,
+            so that both precisions use the same number. Means stay in the user's coordinates.
 
     Returns:
-        A ``LatentModel`` of ``Gaussians``. The same arguments give the same one, which a second fit finds compiled.
+        A ``LatentModel`` of ``Gaussians``. The same arguments give the same one, and a second fit does not recompile.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n, d).
@@ -71,31 +71,31 @@ def gaussian_mixture(
 def with_missing(
     components: int, features: int, covariance: str = "full", floor: Real = 1e-6, centre: Numbers | None = None
 ) -> LatentModel:
-    """``gaussian_mixture`` for rows in which NaN marks a number that is missing (at random): nothing is imputed.
+    """``gaussian_mixture`` for rows in which NaN marks numbers missing at random; nothing is imputed.
 
         r_nk ∝ π_k N(x_o; μ_o, Σ_oo),    E[x | x_o, k] = μ + Σ_·o Σ_oo⁻¹ (x_o − μ_o)
         E[xxᵀ | x_o, k] = E[x] E[x]ᵀ + Σ − Σ_·o Σ_oo⁻¹ Σ_o·
 
-    o are the numbers seen of row n. Exact, by a factorisation a row and component: O(n K d³), and memory O(n K d²), so
-    give it to ``chunked``. Ghahramani & Jordan 1994.
+    o are the observed entries of row n. Exact, by one factorisation per row and component: time O(n K d³) and memory
+    O(n K d²), so wrap its E-step in ``chunked``. Ghahramani & Jordan 1994.
 
-    Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it has.
+    Args and Raises: as for ``gaussian_mixture``, whose ``m_step`` and ``sample`` it uses.
     """
     return gaussians.checked(components, features, covariance, floor, centre).mixture_of_gaps()
 
 
 @shared
 def bernoulli_mixture(components: int, features: int, prior_counts: Real = 1.0) -> LatentModel:
-    """A mixture of independent Bernoullis: what binary columns have in common.
+    """A mixture of independent Bernoullis, for binary columns.
 
         p(x | θ) = Σ_k π_k Π_i μ_ki^{x_i} (1 − μ_ki)^{1 − x_i},    μ_ki ~ Beta(1 + c, 1 + c)
         M-step:  μ_k = (Σ w r x + c) / (N_k + 2c),  π_k = N_k / Σ N_k
 
-    The M-step finds a posterior mode: give ``em`` this mixture's ``log_prior``. Without prior counts a column that is
-    constant in a component would have probability 0, and the next row that differs a likelihood of 0.
+    The M-step finds a posterior mode: give ``em`` this mixture's ``log_prior``. Without prior counts, a column constant
+    within a component would get probability 0 or 1, and the next row that differs a likelihood of 0.
 
-    Args: as for ``gaussian_mixture``, of columns that are 0 or 1, and
-        prior_counts: c > 0, ones and zeros imagined in each cell.
+    Args: as for ``gaussian_mixture``, with columns of 0 and 1, and
+        prior_counts: c > 0, imagined ones, and zeros, in each cell.
 
     Returns:
         A ``LatentModel`` of ``Bernoullis``.

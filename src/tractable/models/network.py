@@ -1,4 +1,4 @@
-"""Networks whose weights are unknown: Bayesian neural networks, their likelihoods and the priors of their weights."""
+"""Bayesian neural networks: networks with unknown weights, their likelihoods and the priors of the weights."""
 
 import functools
 from collections.abc import Callable
@@ -23,8 +23,8 @@ __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
 PyTree = Any
 NARROW = float(np.exp(-6.0))
-SD_FLOOR = 1e-3  # of a heteroscedastic network's sd: without one the likelihood has no bound
-SCALE = 2.0  # of the prior of scales that are learnt: they may be twice the default, and as small as they like
+SD_FLOOR = 1e-3  # least sd of a heteroscedastic network: without it the likelihood is unbounded
+SCALE = 2.0  # prior scale of learnt scales s, which may be twice the default, or far smaller
 
 
 class ScaleMixture(dist.Distribution):
@@ -38,7 +38,7 @@ class ScaleMixture(dist.Distribution):
         super().__init__((), (), validate_args=validate_args)
 
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
-        # In the tails the narrow density underflows long before its logarithm does.
+        # In the tails the narrow density underflows long before its log density does.
         return jnp.logaddexp(
             jnp.log(self.share) + dist.Normal(0.0, self.wide).log_prob(value),
             jnp.log1p(-self.share) + dist.Normal(0.0, self.narrow).log_prob(value),
@@ -60,9 +60,9 @@ class ScaleMixture(dist.Distribution):
 
 @shared
 def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) -> ScaleMixture:
-    """A spike and a slab, both normal: a prior under which most weights are near 0 and a few are free.
+    """A normal spike and a normal slab: a prior under which most weights are near 0 and a few are free.
 
-        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   each weight by itself;   variance π σ₁² + (1 − π) σ₂²
+        p(w) = π N(w; 0, σ₁²) + (1 − π) N(w; 0, σ₂²),   independent weights;   variance π σ₁² + (1 − π) σ₂²
 
     Blundell et al. 2015, equation 7; they choose π from ¼, ½, ¾, −log σ₁ from 0, 1, 2 and −log σ₂ from 6, 7, 8.
 
@@ -72,10 +72,10 @@ def scale_mixture(share: Real = 0.5, wide: Real = 1.0, narrow: Real = NARROW) ->
         narrow: σ₂ in (0, σ₁], an sd; e⁻⁶ by default.
 
     Returns:
-        A distribution of one real; ``.expand(shape)`` for many. The same arguments give the same object.
+        A scalar distribution; ``.expand(shape)`` for many. The same arguments give the same object.
 
     Raises:
-        ModelError: a share outside (0, 1); sds that are not positive, or in the wrong order.
+        ModelError: a share outside (0, 1), or sds that are not positive or in the wrong order.
 
     >>> print(scale_mixture().log_prob(15.0).round(2))
     -114.11
@@ -102,8 +102,8 @@ LIKELIHOODS: dict[str, tuple[str, Callable[[tuple[int, ...]], bool]]] = {  # the
         }.items()
     },
 }  # fmt: skip
-NOISY = ("normal", "student-t")  # with a noise that can be learnt
-PRIORS = ("scaled", "relevance")  # of the weights, by name
+NOISY = ("normal", "student-t")  # likelihoods with a learnable noise
+PRIORS = ("scaled", "relevance")  # named priors of the weights
 
 
 def _of(likelihood: str, output: jax.Array, params: dict[str, Any], df: float) -> dist.Distribution | None:
@@ -127,9 +127,9 @@ def neural_network(
     noise: Real | None = None, df: Real = 4.0, extra: dict[str, dist.Distribution] | None = None,
     example: PyTree = None,
 ) -> Model:  # fmt: skip
-    """A model in which a network f with unknown weights w says all about y.
+    """A model of y given the output of a network f with unknown weights w.
 
-        normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a number, (D,) for D numbers
+        normal:           y ~ N(f(x), noise²)                      f: () or (1,) for a scalar y, (D,) for y (D,)
         student-t:        y ~ f(x) + noise · t_df                  the same
         heteroscedastic:  y ~ N(f₀, (softplus(f₁) + 0.001)²)       f: (2,)
         categorical:      y ~ Categorical(softmax(f(x)))           f: (C,), y in 0..C−1
@@ -138,43 +138,43 @@ def neural_network(
 
     and "lognormal", "gamma", "beta" and "negative-binomial" with η = f(x) as in ``models.generalised_linear``.
 
-    Standardise x, and y where it is a measurement.
+    Standardise x, and y if it is a measurement.
 
-    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (a layer's inputs are the product of all
-    axes but the outputs'; vectors and numbers have a fan-in of 1). At standardised inputs, |x|² = D, the output of a
-    ReLU network then has the variance 2 exactly, whatever its widths and depth, and that of a tanh network between
-    1 and 2. Under one sd for all, functions grow with the width (Neal 1996). Embeddings and layers with weights of
-    several factors want a prior of their own.
+    The prior "scaled" is N(0, 1/fan_in) for weights and N(0, 1) for biases (the fan-in is the product of all axes but
+    the outputs'; vectors and scalars have a fan-in of 1). At standardised inputs, |x|² = D, a ReLU network's output
+    then has variance 2 exactly, whatever its widths and depth, and a tanh network's between 1 and 2. With one sd for
+    all weights, functions grow with the width (Neal 1996). Embeddings, and layers whose weights multiply each other,
+    need a prior of their own.
 
-    The prior "relevance" learns how large weights are, and which inputs matter (MacKay 1995; Neal 1996, chapter 4):
+    The prior "relevance" learns the size of weights, and which inputs matter (MacKay 1995; Neal 1996, chapter 4):
 
         w = s · v,   v ~ "scaled",   s ~ HalfNormal(2)
 
-    one s for every array of weights, and for the first matrix that x meets one for each input. As s and v trade places
-    chains have to be longer; long ones predicted tables of ten inputs or so better than under "scaled", and of few
-    inputs worse. A joint maximum over s and v overfits: not for MAP or Laplace.
+    with one s per array of weights, and one per input for the first matrix applied to x. Since s and v trade off,
+    chains must be longer; long chains predicted tables of about ten inputs better than under "scaled", and tables of
+    few inputs worse. A joint maximum over s and v overfits: do not use it with MAP or Laplace.
 
     Args:
         network: a Network, such as ``mlp(8, (50,), 1)``; an Equinox module called with one x; or a pair
             ``(params, apply)`` whose layers compute x @ W. A Flax module: ``tractable.adapters.flax.from_nnx``.
         likelihood: a name above, or ``(output, extra) -> distribution`` of one datum.
-        prior: of the weights: "scaled"; "relevance"; an sd > 0 for all of them; a distribution of one number for all
-            of them, such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as
-            "layer0.weight"; or a pytree of distributions with the structure of the weights.
+        prior: of the weights: "scaled"; "relevance"; an sd > 0 for all weights; a scalar distribution for all weights,
+            such as ``scale_mixture()``; ``(path, shape) -> distribution``, with paths such as "layer0.weight"; or a
+            pytree of distributions with the structure of the weights.
         noise: the sd (for student-t the scale), > 0; None learns it under HalfNormal(1).
         df: > 0, degrees of freedom of student-t.
-        extra: priors of a callable likelihood's further parameters, by name.
-        example: one x; with it, a network that does not fit its likelihood is refused here and not by ``infer``.
+        extra: priors, by name, of the further parameters of your own likelihood function.
+        example: one x; with it, a network that does not fit its likelihood raises here, not in ``infer``.
 
     Returns:
-        A Model of ``weights`` (the network's own pytree; of v under "relevance", and ``scales``, the same pytree of s,
-        each () or (D,)) and, where learnt, ``noise`` () or the ``extra``. Methods begin at the weights' own start, at
-        scales of 1, and at a noise within a factor e of 1. The same Network and arguments give the same Model, whose
-        second fit compiles nothing; a pair or a module gives a new one each time.
+        A Model with ``weights`` (the network's own pytree; v under "relevance", with ``scales``, the same pytree of s,
+        each () or (D,)) and, if learnt, ``noise`` () or the ``extra``. Methods start at the network's own starting
+        weights, at scales of 1, and at a noise within a factor e of 1. The same Network and arguments give the same
+        Model, and a second fit compiles nothing; a pair or a module gives a new one each time.
 
     Raises:
-        ModelError: an unknown likelihood or prior; settings that belong to another likelihood; a network whose output
-            does not fit; layers that keep a state or drop units at random.
+        ModelError: an unknown likelihood or prior; settings of another likelihood; a network whose output does not
+            fit; layers that keep a state or drop units at random.
 
     >>> model = neural_network(mlp(3, (2,), 1))
     >>> model.names[:4]
@@ -202,16 +202,16 @@ def _model(
     network: Network, precision: np.dtype, likelihood: str | Callable, prior: PyTree, noise: Real | None, df: float,
     extra: tuple,
 ) -> Model:  # fmt: skip
-    """The Model of arguments that are known to be good; the precision is there for the cache to see."""
+    """The Model for checked arguments; ``precision`` is only part of the cache's key."""
     arguments = (network, precision, likelihood, _is_relevance(prior), noise, df, extra)
     parts = network.made(_parts, *arguments) if _hashable(arguments) else _parts(*arguments)
     return Model({"weights": _priors(prior, network), **parts.priors}, parts.likelihood, start=parts.start)
 
 
 class _Parts(NamedTuple):
-    """What models of one network share, whatever the prior of their weights: the same functions, compiled once."""
+    """The parts that models of one network share, whatever the weights' prior: the same functions, compiled once."""
 
-    priors: dict[str, PyTree]  # of all but the weights
+    priors: dict[str, PyTree]  # of all parameters but the weights
     likelihood: Through
     start: Callable[[jax.Array], dict[str, Any]]
 
@@ -267,14 +267,14 @@ def _check_output(likelihood: str, output: PyTree) -> None:
 
 
 def _priors(prior: PyTree, network: Network) -> PyTree:
-    """A distribution for every leaf of the weights."""
+    """The prior of every leaf of the weights."""
     one = _prior_of_each(prior, network)
     leaves, treedef = jax.tree_util.tree_flatten_with_path(network.params)
     return jax.tree.unflatten(treedef, [_shaped(path_name(path), one, jnp.shape(leaf)) for path, leaf in leaves])
 
 
 def _prior_of_each(prior: PyTree, network: Network) -> Callable[[str, tuple[int, ...]], Any]:
-    """``(path, shape) -> distribution`` of a leaf, or a sentence."""
+    """The function ``(path, shape) -> distribution`` of a leaf; raises ModelError for an invalid prior."""
     if isinstance(prior, str):
         if prior not in PRIORS:
             raise ModelError(f"prior is 'scaled', 'relevance', an sd, or distributions; got {prior!r}.")
@@ -311,7 +311,7 @@ def _is_relevance(prior: PyTree) -> bool:
 
 
 def _scale_priors(network: Network) -> PyTree:
-    """Of s: (D,) for the first matrix whose fan-in is x's length D, () for every other array of weights."""
+    """Priors of s: (D,) for the first matrix whose fan-in is x's length D, () for every other array of weights."""
     features = np.shape(network.example)[:1] if network.example is not None else ()
     leaves, treedef = jax.tree.flatten(network.params)
     shapes = [jnp.shape(leaf) for leaf in leaves]
@@ -322,7 +322,7 @@ def _scale_priors(network: Network) -> PyTree:
 
 
 def _scaled(output_axis: int, scale: jax.Array, weight: jax.Array) -> jax.Array:
-    """s · v, a scale for each input where there are several."""
+    """s · v, with one scale or one per input."""
     return weight * (jnp.expand_dims(scale, output_axis) if jnp.ndim(scale) else scale)
 
 
@@ -338,7 +338,7 @@ def _shaped(path: str, one: Callable, shape: tuple[int, ...]) -> dist.Distributi
 
 
 def _near(prior: dist.Distribution, key: jax.Array) -> jax.Array:
-    """Within 1 of the origin of the reals, in the support of a prior."""
+    """A starting value: uniform within 1 of the unconstrained origin, mapped to the prior's support."""
     bijection = biject_to(prior.support)
     like = jax.eval_shape(lambda k: bijection.inv(prior.sample(k)), key)
     return bijection(jax.random.uniform(key, like.shape, like.dtype, -1.0, 1.0))

@@ -1,10 +1,10 @@
-"""What is believed of the means and precisions of K normals: Normal–Wishart, and Normal–Gamma for less than matrices.
+"""Distributions of the means and precisions of K normals: Normal–Wishart for matrices, Normal–Gamma otherwise.
 
     μ_k | Λ_k ~ N(m_k, (β_k Λ_k)⁻¹),    C = ν E[Λ]⁻¹
-    full:      Λ_k ~ Wishart(ν_k, C_k⁻¹)               tied:       one Λ for all k, likewise
+    full:      Λ_k ~ Wishart(ν_k, C_k⁻¹)               tied:       Λ ~ Wishart(ν, C⁻¹), one for all k
     diagonal:  Λ_ki ~ Gamma(ν_k/2, C_ki/2), Λ_k diag   spherical:  λ_k ~ Gamma(d ν_k/2, d C_k/2), Λ_k = λ_k I
 
-Gammas by shape and rate. N rows of a component make ν + N of its ν, whatever the kind. Bishop 2006, appendix B.
+Gammas have shape and rate. N rows of a component turn ν into ν + N, for every kind. Bishop 2006, appendix B.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +22,7 @@ Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 class NormalWishart(NamedTuple):
-    """Of K normals in d dimensions. Which kind it is goes beside it, as in ``mixture.COVARIANCES``."""
+    """λ for K normals in d dimensions. Functions take its kind as an argument, one of ``mixture.COVARIANCES``."""
 
     means: Any  # (K, d) m
     mean_precision: Any  # (K,) β
@@ -31,12 +31,12 @@ class NormalWishart(NamedTuple):
 
 
 def is_matrix(kind: str) -> bool:
-    """Whether a precision of this kind is one."""
+    """Whether a precision of this kind is a matrix."""
     return kind in ("full", "tied")
 
 
 def inverse_root(q: NormalWishart, kind: str) -> jax.Array:
-    """L⁻¹ of E[Λ]⁻¹ = L Lᵀ, (K, d, d) or tied (1, d, d); else 1/sd, (K, d)."""
+    """L⁻¹, where E[Λ]⁻¹ = L Lᵀ, (K, d, d) or tied (1, d, d); for other kinds 1/sd, (K, d)."""
     components, features = jnp.shape(q.means)
     given = jnp.asarray(q.covariances)
     if is_matrix(kind):
@@ -59,7 +59,7 @@ def log_det_lost(nu: jax.Array, kind: str, features: int) -> jax.Array:
 
 
 def divergence(q: NormalWishart, prior: NormalWishart, kind: str) -> jax.Array:
-    """KL(q ‖ prior) of means and precisions, (), nats; both are of the same shapes."""
+    """KL(q ‖ prior) of means and precisions, (), nats; both have the same shapes."""
     q, prior = (NormalWishart(*map(jnp.asarray, leaves)) for leaves in (q, prior))
     features, root = q.means.shape[1], inverse_root(q, kind)
     white = _whitened(root, q.means - prior.means)
@@ -109,10 +109,10 @@ def sample(key: jax.Array, q: NormalWishart, kind: str, n: int) -> tuple[jax.Arr
 def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
     """log ∫ N(x; μ_k, Λ_k⁻¹) q(μ_k, Λ_k), (n, K), nats: Student t's.
 
-    Degrees: ν − d + 1 of a matrix, d ν of a sphere, ν of each column of a diagonal.
+    Degrees of freedom: ν − d + 1 for full and tied, d ν for spherical, ν per column for diagonal.
     """
     features, root = q.means.shape[1], inverse_root(q, kind)
-    wider = 1 + 1 / q.mean_precision  # (K,), by what the mean is not known
+    wider = 1 + 1 / q.mean_precision  # (K,), for the uncertainty of the mean
     nu = jnp.broadcast_to(q.degrees_of_freedom, wider.shape)
     squares = _whitened(root, x[:, None, :] - q.means[None]) ** 2 / wider[None, :, None]  # (n, K, d)
     log_det = half_log_det(root) - 0.5 * features * jnp.log(wider)
@@ -126,14 +126,14 @@ def predictive_log_prob(q: NormalWishart, kind: str, x: jax.Array) -> jax.Array:
 
 
 def second(mean: Array, kind: str) -> Array:
-    """m mᵀ, m² or |m|²/d: of means (K, d) what a C is made of, one a mean."""
+    """m mᵀ, m² or |m|²/d for each of the means (K, d), in the shape of a C."""
     if is_matrix(kind):
         return mean[:, :, None] * mean[:, None, :]
     return mean**2 if kind == "diagonal" else (mean**2).mean(1)  # pyright: ignore[reportReturnType]
 
 
 def _whitened(root: jax.Array, off: jax.Array) -> jax.Array:
-    """(E Λ)^½ off, of off (..., K, d)."""
+    """(E Λ)^½ off, for off (..., K, d)."""
     if root.ndim == 2:
         return root.reshape((1,) * (off.ndim - 2) + root.shape) * off
     return jnp.einsum("kij,...kj->...ki", jnp.broadcast_to(root, (off.shape[-2], *root.shape[1:])), off,
@@ -141,17 +141,17 @@ def _whitened(root: jax.Array, off: jax.Array) -> jax.Array:
 
 
 def _half(kind: str, features: int) -> float:
-    """A Gamma's shape in degrees of freedom."""
+    """A Gamma's shape per degree of freedom."""
     return 0.5 * (features if kind == "spherical" else 1)
 
 
 def _counting(features: int, like: jax.Array, rank: int) -> jax.Array:
-    """0 … d − 1 along the last of so many axes."""
+    """0 … d − 1 along the last of ``rank`` axes."""
     return jnp.arange(features, dtype=like.dtype).reshape((1,) * (rank - 1) + (-1,))
 
 
 def _student(square: jax.Array, free: jax.Array, dimensions: int) -> jax.Array:
-    """log density of a Student t of unit scale at squared distance ``square``, nats."""
+    """Log density, nats, of a Student t with unit scale at squared distance ``square``."""
     return (
         gammaln((free + dimensions) / 2)
         - gammaln(free / 2)

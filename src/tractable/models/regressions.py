@@ -1,10 +1,10 @@
-"""Linear regressions of several rows at once, some of whose coefficients are known.
+"""Several linear regressions on the same regressors, with some coefficients known.
 
     y_i ~ N(β_i g, s_i²)  for rows i = 1 … m  (or y ~ N(β g, Σ)),    β_ij | s_i ~ N(0, s_i² / λ_j)
     s_i² ~ scaled inverse χ²(c, scale_i²)  (Σ ~ inverse Wishart(c + m, c diag scale²))
 
-As the M-step of a linear system needs them: from sums of expected residuals about the coefficients that made them, so
-that a small noise keeps its digits in single precision.
+For the M-step of a linear system. It uses sums of expected residuals about the current coefficients, so that a small
+noise keeps its digits in single precision.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from numpyro.distributions import constraints
 from tractable.models.emissions import inverse_wishart_draw, inverse_wishart_log_prob
 from tractable.tools.small import cholesky, inverse_root
 
-Leaf = Any  # an array of θ, or None of what is known
+Leaf = Any  # an array of θ, or None if all of it is known
 
 
 class Residuals(NamedTuple):
-    """Σ w E[·] of regressors g and residuals ε = y − β g, about the β that made them."""
+    """Σ w E[·] of regressors g and residuals ε = y − β g, at the β they were computed with."""
 
-    regressors: Any  # (m or 1, e, e) g gᵀ, of each row or of all
+    regressors: Any  # (m or 1, e, e) g gᵀ, per row i or one for all
     cross: Any  # (m, e) ε gᵀ
-    square: Any  # (m,) ε²; (m, m) ε εᵀ where noise is one covariance
-    count: Any  # (m,); () where noise is one covariance
-    frame: Any  # (m, e) β times weight
-    weight: Any  # () how many sequences there are
+    square: Any  # (m,) ε²; (m, m) ε εᵀ if the noise is a covariance
+    count: Any  # (m,); () if the noise is a covariance
+    frame: Any  # (m, e) weight · β
+    weight: Any  # () total weight of the sequences
 
     def told_as(self, other: "Residuals") -> "Residuals":
-        """The same about the coefficients of others."""
+        """The same sums at the coefficients of ``other``."""
         off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # β − β'
         moved = jnp.einsum("mij,mj->mi", jnp.broadcast_to(self.regressors, (len(off), *self.regressors.shape[1:])), off)
         if self.square.ndim == 1:
@@ -49,12 +49,12 @@ class Residuals(NamedTuple):
 
 @dataclass(frozen=True)
 class Regression:
-    """Which coefficients and which noise are learnt.
+    """The regressions' settings: which coefficients and noises are learnt.
 
     Attributes:
-        known: (m, e), NaN where a coefficient is learnt.
-        noise: variances (m,), NaN where one is learnt; "full", a covariance that is learnt; or a known one, (m, m).
-        prior: (e,) λ, with ``counts`` c and ``scale`` (m,); all None where the prior is flat.
+        known: (m, e) known coefficients, NaN where learnt.
+        noise: variances (m,), NaN where learnt; "full", a learnt covariance; or a known covariance (m, m).
+        prior: (e,) λ, with ``counts`` c and ``scale`` (m,); None for a flat prior.
         floor: ≥ 0, least variance.
     """
 
@@ -71,7 +71,7 @@ class Regression:
 
     @property
     def full(self) -> bool:
-        """Whether noise is one covariance, known or not, rather than variances."""
+        """Whether the noise is a covariance, known or not, instead of variances."""
         return isinstance(self.noise, str) or self.noise.ndim == 2
 
     @property
@@ -79,27 +79,27 @@ class Regression:
         return isinstance(self.noise, str) or bool(np.isnan(self.noise).any())
 
     def coefficients(self, leaves: list[tuple[slice, Leaf]]) -> jax.Array:
-        """β, of the leaves of θ, each the columns that it stands for."""
+        """β (m, e), from pairs of columns and the leaf of θ that fills them."""
         parts = [filled(self.known[:, columns], leaf) for columns, leaf in leaves]
         return jnp.concatenate(parts, axis=1)
 
     def variance(self, leaf: Leaf) -> jax.Array:
-        """(m,), or a covariance (m, m)."""
+        """The noise's variances (m,), or covariance (m, m)."""
         if not self.full:
             return filled(self._variances(), None if leaf is None else jnp.asarray(leaf) ** 2)
         return jnp.asarray(self.noise if leaf is None else leaf, jnp.result_type(float))
 
     def _variances(self) -> np.ndarray:
-        """(m,), NaN where one is learnt."""
+        """Variances (m,), NaN where learnt."""
         return np.asarray(self.noise, np.float64)
 
     def covariance(self, leaf: Leaf) -> jax.Array:
-        """(m, m)."""
+        """The noise's covariance (m, m)."""
         found = self.variance(leaf)
         return jnp.diag(found) if found.ndim == 1 else found
 
     def example(self) -> tuple[Leaf, Any]:
-        """A leaf of noise, and where it may lie; None of a noise that is known."""
+        """An example leaf of the noise, and its support; None for a known noise."""
         if not self.learns_noise:
             return None, None
         if self.full:
@@ -107,13 +107,13 @@ class Regression:
         return np.ones(int(np.isnan(self.noise).sum())), constraints.positive
 
     def as_leaf(self, sds: np.ndarray) -> Leaf:
-        """The leaf of noise of such sds, (m,)."""
+        """The noise leaf for sds (m,)."""
         if not self.learns_noise:
             return None
         return np.diag(sds**2) if self.full else sds[np.isnan(self.noise)]
 
     def maximum(self, sums: Residuals) -> tuple[jax.Array, Leaf]:
-        """β (m, e) and the leaf of noise where Q + log p(θ) is largest."""
+        """β (m, e) and the noise leaf that maximise Q + log p(θ)."""
         regressors, cross, square, count, frame, weight = jax.tree.map(jnp.asarray, sums)
         before = frame / jnp.where(weight > 0, weight, 1)
         free = jnp.asarray(self.free, cross.dtype)
@@ -152,7 +152,7 @@ class Regression:
         return 0.5 * (square + square.T) / degrees + self.floor * jnp.eye(rows, dtype=square.dtype)
 
     def log_prior(self, coefficients: jax.Array, leaf: Leaf) -> jax.Array:
-        """log p(β, noise) of what is learnt; 0 where the prior is flat."""
+        """log p of the learnt coefficients and noise; 0 for a flat prior."""
         if self.prior is None or self.scale is None:
             return jnp.zeros((), coefficients.dtype)
         free, weight = jnp.asarray(self.free), jnp.asarray(self.prior, coefficients.dtype)[None]
@@ -178,7 +178,7 @@ class Regression:
         return found + jnp.sum(jnp.where(learnt, each, 0))
 
     def draw(self, key: jax.Array) -> tuple[jax.Array, Leaf]:
-        """β and the leaf of noise, from the prior."""
+        """A draw of β and the noise leaf from the prior."""
         key_noise, key_beta = jax.random.split(key)
         scale, c = jnp.asarray(self.scale, jnp.result_type(float)), self.counts
         leaf = None
@@ -194,7 +194,7 @@ class Regression:
 
 
 def filled(known: np.ndarray, leaf: Leaf) -> jax.Array:
-    """A matrix, of what is known and the leaf of what is learnt."""
+    """The matrix with known entries, and learnt ones from the leaf."""
     free, dtype = np.isnan(known), jnp.result_type(float)
     if free.all() and leaf is not None:
         return jnp.asarray(leaf, dtype).reshape(known.shape)
@@ -203,7 +203,7 @@ def filled(known: np.ndarray, leaf: Leaf) -> jax.Array:
 
 
 def taken(known: np.ndarray, whole: jax.Array | np.ndarray, shape: tuple[int, ...] | None = None) -> Leaf:
-    """The leaf of a matrix: all of it, a vector of what is learnt, row by row, or None where all is known."""
+    """The leaf of a matrix: the matrix, a vector of its learnt entries row by row, or None if all are known."""
     free = np.isnan(known)
     if not free.size or not free.any():
         return None

@@ -1,4 +1,4 @@
-"""Label switching: exchangeable components are matched from draw to draw, so that their means mean something."""
+"""Label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
 
 import functools
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError
 
 PyTree = Any
-BATCH = 64  # draws looked at at once
+BATCH = 64  # draws computed at once
 
 
 def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
-    """Draws whose components explain the rows as those of the likeliest draw do, component by component.
+    """The draws, with components reordered so that they explain the same rows as those of the likeliest draw.
 
         order_s = argmax_order Σ_k Σ_n r_nk(θ_pivot) r_n,order(k)(θ_s)
 
-    By the Hungarian algorithm, draw by draw. It changes labels alone: densities and predictions stay as they are.
-    Equivalence classes representatives of Papastamoulis & Iliopoulos 2010, with responsibilities for allocations.
+    By the Hungarian algorithm, draw by draw. Only labels change; densities and predictions stay the same. This is the
+    equivalence-classes-representatives method of Papastamoulis & Iliopoulos 2010, with responsibilities as allocations.
 
     Args:
-        model: with exchangeable components: a ``symmetry.permute`` and ``responsibilities``.
+        model: one with exchangeable components: it has ``symmetry.permute`` and ``responsibilities``.
         rows: ``data.arrays()``; positions: (s, d) unconstrained draws.
     """
     from scipy.optimize import linear_sum_assignment
@@ -49,7 +49,7 @@ def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("model", "shares"))
 def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array, pivot: jax.Array) -> jax.Array:
-    """Rows that component j of the pivot and component k of a draw share, (s, K, K)."""
+    """The number of rows that component j of the pivot and component k of a draw share, (s, K, K)."""
     (y, given), weights = apart(rows)
     x = y if given is None else (y, given)
 
@@ -58,7 +58,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 
     known = of(pivot)
     known = known if weights is None else weights.reshape(-1, *(1,) * (known.ndim - 1)) * known
-    known = known.reshape(-1, known.shape[-1])  # of sequences all steps
+    known = known.reshape(-1, known.shape[-1])  # for sequences, all steps
     return jax.lax.map(lambda u: known.T @ of(u).reshape(known.shape), flat, batch_size=BATCH)
 
 

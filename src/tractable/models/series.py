@@ -1,4 +1,4 @@
-"""Sequences of unequal length as rows: one array, filled up with NaN, which is also what is missing."""
+"""Sequences of unequal length as rows: one array, padded with NaN, which also marks missing numbers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,18 +11,18 @@ from tractable.data.rows import Data
 from tractable.tools.errors import DataError
 
 PyTree = Any
-CHUNK = 1 << 22  # numbers that are checked at a time
+CHUNK = 1 << 22  # numbers checked at a time
 
 
 def sequences(parts: Sequence[Any], given: Sequence[Any] | None = None) -> Data:
-    """Sequences of unequal length as ``Data``: one array, filled up with NaN.
+    """Sequences of unequal length as ``Data``: one array, padded with NaN.
 
     Args:
-        parts: of each sequence its steps, (T_n,) or (T_n, d); NaN is a step, or a number, that is missing.
-        given: inputs of each sequence, (T_n, …) likewise.
+        parts: each sequence's steps, (T_n,) or (T_n, d); NaN marks a missing step or number.
+        given: each sequence's inputs, (T_n, …).
 
     Raises:
-        DataError: no sequences; steps of unlike shapes; inputs of another length.
+        DataError: no sequences, steps of different shapes, or inputs of another length.
 
     >>> sequences([[1.0, 2.0, 3.0], [4.0]]).y.tolist()
     [[1.0, 2.0, 3.0], [4.0, nan, nan]]
@@ -49,7 +49,7 @@ def _filled(parts: Sequence[Any], name: str, fill: float) -> np.ndarray:
 
 
 def steps_of(rows: PyTree) -> Iterator[np.ndarray]:
-    """All steps (m, d), some of them at a time."""
+    """All steps, in chunks (m, d)."""
     y = jax.tree.leaves(rows)[0]
     each = max(1, CHUNK // max(1, int(np.prod(y.shape[1:]))))
     for start in range(0, len(y), each):
@@ -58,7 +58,7 @@ def steps_of(rows: PyTree) -> Iterator[np.ndarray]:
 
 
 def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
-    """``function`` of every group of so many sequences, leading axis n again."""
+    """``function`` applied to groups of ``lanes`` sequences; the results again have leading axis n."""
     leaves = jax.tree.leaves(rows)
     count = len(leaves[0])
     if count <= lanes:
@@ -74,5 +74,5 @@ def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
 
 
 def after(there: jax.Array) -> jax.Array:
-    """(T, …) 1 up to the last step that was seen, 0 after it."""
+    """(T, …) 1 up to the last observed step, 0 after it."""
     return jnp.flip(jnp.cumsum(jnp.flip(there, 0), axis=0), 0).astype(jnp.result_type(float)).clip(0, 1)

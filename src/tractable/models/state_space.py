@@ -1,7 +1,7 @@
-"""Linear systems with normal noise: sequences that follow a state which nobody sees, a normal vector that moves.
+"""Linear-Gaussian state-space models: sequences that depend on a hidden normal state, which moves linearly.
 
-States are integrated out by Kalman's filter. Sequences lie in one array, filled up with NaN, and a number that is
-missing is NaN too (``models.series``): both are integrated out, which is exact.
+The Kalman filter integrates the states out. Sequences lie in one array, padded with NaN, and a missing number is NaN
+too (``models.series``); both are integrated out exactly.
 """
 
 import functools
@@ -28,16 +28,16 @@ from tractable.tools.shared import shared
 from tractable.tools.small import inverse_root
 
 PyTree = Any
-ROOM = 1 << 23  # numbers of a group of sequences
+ROOM = 1 << 23  # most numbers in a group of sequences
 Noise = Literal["diagonal", "full"]
-Row = tuple[float | None, ...]  # None where a number is learnt
+Row = tuple[float | None, ...]  # None where an entry is learnt
 Given = tuple[Row, ...]  # a matrix
 KnownNoise = str | Row | Given  # "full", variances or a covariance
-Initial = str | tuple[Given, KnownNoise]  # "step", "own", or mean and noise
+Initial = str | tuple[Given, KnownNoise]  # "step", "own", or known mean and noise
 
 
 class LinearGaussian(NamedTuple):
-    """θ of a linear system; None of what is known, a vector of those entries that are learnt where some are known."""
+    """θ of a linear system. A leaf is None if all its entries are known, a vector of the learnt ones if some are."""
 
     initial_mean: Leaf  # (d,) of z_1
     initial_noise: Leaf  # (d,) sds of z_1
@@ -51,7 +51,7 @@ class LinearGaussian(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Σ over sequences of what the M-step needs."""
+    """The sums over sequences that the M-step needs."""
 
     start: Residuals | None
     moves: Residuals
@@ -59,7 +59,7 @@ class Sums(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A system with nothing left out."""
+    """A system with all entries filled in, known and learnt."""
 
     mean: jax.Array  # (d,) of z_1
     covariance: jax.Array  # (d, d) of z_1
@@ -87,41 +87,41 @@ def linear_gaussian(
     floor: Real = 1e-10,
     steps: int | None = None,
 ) -> "LinearGaussianModel":
-    """A linear system with normal noise (a state-space model) of sequences; Kalman's.
+    """A linear-Gaussian state-space model of sequences (Kalman's).
 
         z_1 ~ N(m, Q),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
 
     z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches
-    of sequences) by the gradient of log p(x). Sequences are (n, T), or (n, T, p); NaN is a number that is missing and
-    what fills short ones up, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; one series is
-    ``sequences([y])``. EM goes slowly along ridges between Q and R: in single precision it may end before them, which
-    its report says; in double (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
+    of sequences) by the gradient of log p(x). Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
+    short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is
+    ``sequences([y])``. EM is slow along ridges between Q and R: in single precision it may stop short, which its
+    report says; in double precision (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
 
     Args:
-        latent: d ≥ 1, numbers of the state.
-        features: p numbers a step; None where a step is one number.
-        inputs: k numbers u_t that come with each step (``sequences(y, given=u)``); B and D are learnt.
-        transition, emission, offset: A (d, d), C (p, d), o (p,) as far as they are known; NaN is an entry that is
-            learnt. All of A and o by default. Of C by default the first d rows are a triangle with ones in its
-            diagonal, which names the states (each stands for one of the first d numbers) and needs p ≥ d: otherwise
-            any turn of the state would say the same.
-        state_noise, noise: Q and R: "diagonal" or "full", learnt; or what is known, sds (NaN is one that is learnt) or
-            a covariance. With an R that is correlated a step is there as a whole or not at all.
-        initial: of z_1: "step", a mean of its own and the noise of a step; "own", a mean and sds of its own, which
-            takes many sequences; or both as they are known, (mean, sds or covariance).
-        prior_counts: c ≥ 0, of the prior that there is with ``scale``: columns β of [A B m] and [C D o] have
-            N(0, Q/λ), N(0, R/λ) and noise c imagined steps, scaled inverse χ² or inverse Wishart; λ is c for inputs
-            and means, c s² for C and 4 d c s² for A, of states of size s (``state_scale``).
-        centre, scale: where numbers x lie and their sds as expected before. Without scale θ has no prior.
-        state_scale: (d,) sds of the steps of the state, as expected before; the first of scale by default.
-        floor: ≥ 0, least variance of what is learnt: the likelihood may be unbounded without it.
-        steps: T, of sequences that the model draws itself (``model.sample``, ``tr.calibrate``).
+        latent: d ≥ 1, dimension of the state.
+        features: p numbers per step; None if a step is a single number.
+        inputs: k numbers u_t given with each step (``sequences(y, given=u)``); B and D are learnt.
+        transition, emission, offset: the known entries of A (d, d), C (p, d), o (p,), NaN where learnt. By default all
+            of A and o is learnt. C's first d rows are by default lower triangular with a unit diagonal; this needs
+            p ≥ d and identifies the states (each stands for one of the first d numbers): otherwise every rotation of
+            the state would fit equally well.
+        state_noise, noise: Q and R: "diagonal" or "full", learnt; or known: sds (NaN where learnt) or a covariance.
+            With a correlated R a step must be observed as a whole or not at all.
+        initial: of z_1: "step", a separate mean and the noise of a step; "own", a separate mean and separate sds,
+            which needs many sequences; or known (mean, sds or covariance).
+        prior_counts: c ≥ 0, strength of the prior, which exists only with ``scale``: columns β of [A B m] and [C D o]
+            have N(0, Q/λ) and N(0, R/λ), and the noises scaled inverse χ² or inverse Wishart worth c imagined steps; λ
+            is c for inputs and means, c s² for C and 4 d c s² for A, for states of size s (``state_scale``).
+        centre, scale: expected location and sds of x. Without scale θ has no prior.
+        state_scale: (d,) expected sds of the state's steps; the first of scale by default.
+        floor: ≥ 0, least learnt variance: without it the likelihood may be unbounded.
+        steps: T, length of the sequences that the model draws (``model.sample``, ``tr.calibrate``).
 
     Returns:
         A ``LinearGaussianModel``, whose θ is a ``LinearGaussian``.
 
     Raises:
-        ModelError: a setting out of range, or a matrix of another shape. DataError: sequences of another shape.
+        ModelError: a setting out of range, or a matrix of the wrong shape. DataError: sequences of the wrong shape.
 
     >>> level = linear_gaussian(1, transition=[[1.0]], offset=0.0)  # a random walk that is seen with noise
     >>> level.names
@@ -143,8 +143,8 @@ def linear_gaussian(
     if emission is None:
         if p < d:
             raise ModelError(
-                f"emission= must say how {p} numbers show {d} states, NaN for what is learnt: such as "
-                f"{[[1.0] + [0.0] * (d - 1)]} of a first state that is seen."
+                f"emission= must say how {p} numbers show {d} states: C of shape ({p}, {d}), NaN where learnt, such as "
+                f"{[[1.0] + [0.0] * (d - 1)]} if the first state is observed."
             )
         c = np.where(np.tri(p, d, -1) > 0, np.nan, np.eye(p, d))
     else:
@@ -173,7 +173,7 @@ def built(
     state_noise: KnownNoise, noise: KnownNoise, initial: Initial, prior_counts: float, centre: tuple[float, ...],
     scale: tuple[float, ...] | None, state_scale: tuple[float, ...] | None, floor: float, steps: int | None,
 ) -> "LinearGaussianModel":  # fmt: skip
-    """``linear_gaussian`` of settings that were checked; the same arguments give the same model."""
+    """``linear_gaussian`` for checked settings; the same arguments give the same model."""
     d, k, c = latent, inputs, prior_counts
     a, o, p = _matrix(transition), _matrix(offset), len(emission)
     learnt = np.full((d, k + 1), np.nan)
@@ -198,23 +198,23 @@ def built(
     for name, each in {"state_noise": moves, "noise": shown}.items():
         if each.full and np.any(each.free != each.free[:1]):
             raise ModelError(
-                f"{name} that is correlated expects that the same entries of every row are learnt, of "
-                f"{'transition' if each is moves else 'emission, such as one that is known'}; or use 'diagonal'."
+                f"{name} that is correlated needs the same entries of every row to be learnt in "
+                f"{'transition' if each is moves else 'emission (none, if it is known)'}; or use 'diagonal'."
             )
     return Layout(d, features, k, start, moves, shown, np.array([centre]), steps).model()
 
 
 class Layout(NamedTuple):
-    """Which linear system it is, and its closed forms."""
+    """The settings of a linear system, and its closed forms."""
 
     latent: int  # d
     features: int | None
     inputs: int  # k
-    start: Regression | None  # of z_1 on 1; None where it is a step
+    start: Regression | None  # of z_1 on 1; None if z_1 has the noise of a step
     moves: Regression  # of z_t on [z_{t−1}, u_t, whether t = 1]
-    shown: Regression  # of x_t about the centre on [z_t, u_t, 1]
+    shown: Regression  # of x_t − centre on [z_t, u_t, 1]
     centre: np.ndarray  # (1, p)
-    length: int | None  # of sequences that it draws
+    length: int | None  # of the sequences that the model draws
 
     def model(self) -> "LinearGaussianModel":
         position, support = self.begun(0.5), self.support()
@@ -240,7 +240,7 @@ class Layout(NamedTuple):
         shown = self.shown.coefficients([
             (slice(0, d), theta.emission), (slice(d, d + k), theta.feedthrough), (slice(d + k, None), theta.offset)
         ])  # fmt: skip
-        shown = shown.at[:, -1].add(-jnp.asarray(self.centre[0], shown.dtype))  # of x about the centre
+        shown = shown.at[:, -1].add(-jnp.asarray(self.centre[0], shown.dtype))  # for x − centre
         q = self.moves.covariance(theta.state_noise)
         if self.start is None:
             mean, covariance = moves[:, -1], q
@@ -250,7 +250,7 @@ class Layout(NamedTuple):
         return Whole(mean, covariance, moves, q, shown, self.shown.variance(theta.noise))
 
     def theta(self, start: tuple | None, moves: tuple, shown: tuple) -> LinearGaussian:
-        """θ of coefficients and leaves of noise."""
+        """θ from coefficients and noise leaves."""
         d, k = self.latent, self.inputs
         (a, state_noise), (c, noise) = moves, shown
         mean, initial_noise = (a[:, -1:], None) if start is None else start
@@ -264,7 +264,7 @@ class Layout(NamedTuple):
         )  # fmt: skip
 
     def begun(self, stays: float) -> LinearGaussian:
-        """A θ whose states stay for a while."""
+        """A starting θ, with A = ``stays`` times the identity."""
         k = self.inputs
 
         def of(side: Regression, guess: np.ndarray) -> tuple:
@@ -278,7 +278,7 @@ class Layout(NamedTuple):
         return jax.tree.map(np.asarray, self.theta(start, of(self.moves, moves), of(self.shown, shown)))
 
     def support(self) -> LinearGaussian:
-        """Where its leaves may lie."""
+        """The support of every leaf."""
         here = jax.tree.map(lambda _: constraints.real, self.begun(0.5))
         noises = {"state_noise": self.moves, "noise": self.shown} | (
             {} if self.start is None else {"initial_noise": self.start}
@@ -286,13 +286,13 @@ class Layout(NamedTuple):
         return here._replace(**{name: side.example()[1] for name, side in noises.items()})
 
     def coefficients(self, whole: Whole) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """β of the start, the moves and what is shown."""
+        """β of the start, the moves and the emissions."""
         return whole.mean[:, None], whole.moves, whole.shown
 
     # One sequence.
 
     def system(self, whole: Whole) -> tuple[kalman.System, jax.Array | None]:
-        """What the filter looks at, and what whitens a step."""
+        """The system that the filter uses, with white noise, and the matrix that whitens a step, or None."""
         d = self.latent
         rest = whole.mean, whole.covariance, whole.moves[:, :d], whole.state_noise
         c = whole.shown[:, :d]
@@ -302,7 +302,7 @@ class Layout(NamedTuple):
         return kalman.System(*rest, jnp.matmul(root, c, precision="highest"), jnp.ones(len(c), c.dtype)), root
 
     def parts(self, whole: Whole, x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What the filter takes for one sequence (T, p): numbers, drifts, and log of the whitening's volume."""
+        """The filter's inputs for one sequence (T, p): numbers, drifts, and the whitening's log determinant."""
         d, k = self.latent, self.inputs
         level = jnp.matmul(u, whole.shown[:, d : d + k].T, precision="highest") + whole.shown[None, :, -1]
         drift = jnp.matmul(u, whole.moves[:, d : d + k].T, precision="highest")
@@ -315,7 +315,7 @@ class Layout(NamedTuple):
         return jnp.where(there[:, None], white, jnp.nan), drift, volume
 
     def sums(self, whole: Whole, x: jax.Array, u: jax.Array) -> tuple[Sums, jax.Array]:
-        """Expected sums of one sequence, and log p(x)."""
+        """The expected sums of one sequence, and log p(x)."""
         x_white, drift, volume = self.parts(whole, x, u)
         found, log_prob = kalman.smoothed(self.system(whole)[0], x_white, drift)
         one = jnp.ones((len(x), 1), x.dtype)
@@ -333,16 +333,16 @@ class Layout(NamedTuple):
             start = Residuals(unit, off[:, None], off**2 + spread, jnp.ones_like(off), whole.mean[:, None], 1.0)
         return Sums(start, moves, shown), log_prob + volume
 
-    # Several.
+    # Several sequences.
 
     def lanes(self, rows: PyTree) -> int:
-        """Sequences that are looked at side by side."""
+        """The number of sequences to compute side by side."""
         y, d = jax.tree.leaves(rows)[0], self.latent
         each = y.shape[1] * (4 * d * d + len(self.shown.known) * (d + self.inputs + 4))
         return max(1, ROOM // each)
 
     def laid(self, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-        """Sequences (n, T, p) about the centre, and inputs (n, T, k)."""
+        """Sequences minus the centre (n, T, p), and inputs (n, T, k)."""
         y, u = rows if isinstance(rows, tuple) else (rows, None)
         dtype = jnp.result_type(float)
         y = jnp.asarray(y, dtype).reshape(*y.shape[:2], -1) - jnp.asarray(self.centre, dtype)[None]
@@ -356,7 +356,7 @@ class Layout(NamedTuple):
         def of_group(theta: LinearGaussian, batch: Batch) -> Expected:
             counts = batch.mask > 0
             x, u = self.laid(batch.data)
-            x = jnp.where(counts[:, None, None], x, jnp.nan)  # what does not count may hold anything
+            x = jnp.where(counts[:, None, None], x, jnp.nan)  # sequences of weight 0 may hold anything
             sums, log_probs = jax.vmap(functools.partial(self.sums, whole))(x, jnp.where(counts[:, None, None], u, 0))
 
             def total(a: jax.Array) -> jax.Array:
@@ -374,7 +374,7 @@ class Layout(NamedTuple):
         return self.theta(start, self.moves.maximum(sums.moves), self.shown.maximum(sums.shown))
 
     def each(self, function: Callable, rows: PyTree) -> PyTree:
-        """``function(x, u)`` of every sequence, in groups."""
+        """``function(x, u)`` for every sequence, in groups."""
         rows = self._checked(rows)
 
         def of_group(rows: PyTree) -> PyTree:
@@ -413,7 +413,7 @@ class Layout(NamedTuple):
         return self.each(one, rows)
 
     def drawn(self, key: jax.Array, theta: LinearGaussian, rows: PyTree) -> jax.Array:
-        """States of every sequence from p(z | x), (n, T, d)."""
+        """Draws of every sequence's states from p(z | x), (n, T, d)."""
         rows, whole = self._checked(rows), self.whole(theta)
         roots = _root(whole.covariance), _root(whole.state_noise)
         keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
@@ -427,7 +427,7 @@ class Layout(NamedTuple):
         return in_groups(of_group, (rows, keys), self.lanes(rows))
 
     def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
-        """States that move half as much as the numbers vary; what is learnt of C in a random direction."""
+        """A starting θ: random shares of the numbers' sds for both noises, and learnt entries of C moved at random."""
         y, rng = np.concatenate(list(steps_of(rows))), np.random.default_rng(np.asarray(jax.random.key_data(key)))
         y = y[~np.isnan(y).all(1)]
         sd = np.maximum(np.nanstd(y, axis=0), 1e-6)
@@ -447,7 +447,7 @@ class Layout(NamedTuple):
         return theta._replace(**found)
 
     def examine(self, theta: LinearGaussian, size: int) -> list[Check]:
-        """What a report should say of a maximum."""
+        """The report's checks of a maximum."""
         out, whole = [], self.whole(jax.tree.map(jnp.asarray, theta))
         noises = {"state noise": (self.moves, whole.state_noise), "noise": (self.shown, whole.noise)}
         for name, (side, value) in noises.items():
@@ -456,9 +456,7 @@ class Layout(NamedTuple):
             learnt = value if value.ndim == 1 else jnp.linalg.eigvalsh(value) if side.full else jnp.diagonal(value)
             least = float(jnp.min(learnt[np.isnan(side.noise)] if not side.full else learnt))
             if least <= 4 * side.floor:
-                sentence = (
-                    f"variance, at its floor {side.floor:g}: the likelihood grows without bound, or there is none"
-                )
+                sentence = f"variance, at its floor {side.floor:g}: the likelihood is unbounded, or there is no noise"
                 out.append(Check(f"{name} at its floor", least, "reject", sentence))
         return out
 
@@ -489,10 +487,10 @@ class Layout(NamedTuple):
         return (x[:, :, 0] if self.features is None else x), z
 
     def ahead(self, theta: LinearGaussian, x: PyTree, rows: tuple[PyTree, PyTree]) -> "Ahead":
-        """What the next steps after the last that was seen show.
+        """The distribution of the steps after the last observed one.
 
         Args:
-            x: how many of them, 1 by default; where the model has inputs, these, (n, H, k).
+            x: the number of steps, 1 by default; if the model has inputs, their inputs (n, H, k).
         """
         y, given = rows
         y = jnp.asarray(y)
@@ -527,11 +525,11 @@ class Layout(NamedTuple):
     # Rows.
 
     def observations(self, rows: PyTree) -> int:
-        """Steps that were seen."""
+        """The number of observed steps."""
         return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
 
     def check(self, rows: PyTree) -> None:
-        """Raise a DataError about sequences that cannot be."""
+        """Raise a DataError if the sequences do not fit the model."""
         self._expect(rows)
         for x in steps_of(rows):
             if np.isinf(x).any():
@@ -561,7 +559,7 @@ class Layout(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What the next H steps of n sequences show."""
+    """The distribution of the next H steps of n sequences."""
 
     layout: Layout
     whole: Whole
@@ -583,14 +581,14 @@ class Ahead(NamedTuple):
         return found[..., 0] if self.layout.features is None else found
 
     def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draws, each number by itself."""
+        """Draws from the marginals, independent between numbers and steps."""
         mean = self.mean
         noise = jax.random.normal(key, (*shape, *mean.shape), mean.dtype)
         return mean + jnp.sqrt(self.variance) * noise
 
 
 class SystemPrior(NamedTuple):
-    """log p(θ) of what is learnt."""
+    """log p(θ) of the learnt entries."""
 
     layout: Layout
 
@@ -605,7 +603,7 @@ class SystemPrior(NamedTuple):
 
 
 class DrawablePrior(SystemPrior):
-    """One that θ can be drawn from."""
+    """A prior that can be sampled."""
 
     def sample(self, key: jax.Array) -> LinearGaussian:
         layout, keys = self.layout, jax.random.split(key, 3)
@@ -619,8 +617,8 @@ class DrawablePrior(SystemPrior):
 class LinearGaussianModel(LatentModel):
     """A ``LatentModel`` of sequences, made by ``linear_gaussian``.
 
-    ``smoothed`` states given the whole sequence, ``filtered`` given what came before, ``drawn_paths`` draws of them;
-    ``simulate`` new sequences, ``system`` the matrices of θ with what is known filled in.
+    ``smoothed`` gives states given the whole sequence, ``filtered`` given the steps so far, ``drawn_paths`` draws of
+    states, ``simulate`` new sequences, and ``system`` the matrices of θ with known entries filled in.
     """
 
     own: ClassVar[tuple[str, ...]] = ("layout",)
@@ -641,11 +639,11 @@ class LinearGaussianModel(LatentModel):
     def simulate(
         self, key: jax.Array, theta: LinearGaussian, n: int, steps: int, given: ArrayLike | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """n new sequences of so many steps, and their states (n, T, d); given inputs (n, T, k) where it has them."""
+        """n new sequences of ``steps`` steps, and their states (n, T, d); ``given`` (n, T, k) are its inputs."""
         return self.layout.simulated(key, _arrays(theta), n, steps, given)
 
     def system(self, theta: LinearGaussian) -> dict[str, np.ndarray]:
-        """A, B, C, D, Q, R, the offset, and mean and covariance of z_1, those that are known too."""
+        """A, B, C, D, Q, R, the offset, and mean and covariance of z_1, known entries included."""
         d, k, whole = self.layout.latent, self.layout.inputs, self.layout.whole(_arrays(theta))
         noise = jnp.diag(whole.noise) if whole.noise.ndim == 1 else whole.noise
         found = {
@@ -657,14 +655,14 @@ class LinearGaussianModel(LatentModel):
 
 
 def _shown(beta: jax.Array, found: kalman.Smoothed, x: jax.Array, g: jax.Array, full: bool) -> Residuals:
-    """Residuals of what one sequence shows; x (T, p) about the centre, regressors g (T, e)."""
+    """The emission residuals of one sequence; x (T, p) minus the centre, regressors g (T, e)."""
     d = found.mean.shape[1]
     c = beta[:, :d]
     there = ~jnp.isnan(x)
     there = jnp.broadcast_to(jnp.all(there, axis=1, keepdims=True), there.shape) if full else there
     counts = there.astype(x.dtype)
     off = jnp.where(there, x - jnp.matmul(g, beta.T, precision="highest"), 0)
-    by_row = counts[:, :1] if full else counts  # of a full covariance one matrix serves all rows
+    by_row = counts[:, :1] if full else counts  # with a full covariance one matrix serves all rows
     spread = jnp.einsum("tm,tij->mij", by_row, found.covariance, precision="highest")
     regressors = jnp.einsum("tm,ti,tj->mij", by_row, g, g, precision="highest").at[:, :d, :d].add(spread)
     along = jnp.einsum("mi,mij->mj", c, jnp.broadcast_to(spread, (len(c), d, d)), precision="highest")
@@ -677,7 +675,7 @@ def _shown(beta: jax.Array, found: kalman.Smoothed, x: jax.Array, g: jax.Array, 
 
 
 def _moves(gamma: jax.Array, found: kalman.Smoothed, h: jax.Array, counted: jax.Array, full: bool) -> Residuals:
-    """Residuals of how the state of one sequence moves; regressors h (T, e), steps that count (T,)."""
+    """The transition residuals of one sequence; regressors h (T, e), weights of the steps (T,)."""
     d = found.mean.shape[1]
     a = gamma[:, :d]
     off = (found.mean - jnp.matmul(h, gamma.T, precision="highest")) * counted[:, None]
@@ -699,7 +697,7 @@ def _arrays(theta: LinearGaussian) -> LinearGaussian:
 
 
 def _root(covariance: jax.Array) -> jax.Array:
-    """R with R Rᵀ = Q, also of a singular one."""
+    """R with R Rᵀ = Q, also for a singular Q."""
     values, vectors = jnp.linalg.eigh(covariance)
     return vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
 
@@ -726,7 +724,7 @@ def _as_noise(given: KnownNoise) -> np.ndarray | str:
 
 
 def _noise(name: str, value: Noise | Numbers, size: int) -> KnownNoise:
-    """ "full", or variances or a covariance as far as they are known."""
+    """ "full", or variances (None where learnt), or a known covariance."""
     if isinstance(value, str):
         if value not in ("diagonal", "full"):
             raise ModelError(f"{name} is 'diagonal', 'full', sds or a covariance; got {value!r}.")

@@ -1,4 +1,4 @@
-"""Inference from the top down, which a ladder's generative half takes part in (Sønderby et al. 2016)."""
+"""Top-down inference, in which a ladder's generative layers take part (Sønderby et al. 2016)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,21 +20,21 @@ PyTree = Any
 def top_down(
     layers: Sequence[Layer], hidden: Sequence[tuple[int, ...]], *, activation: str | Callable = "tanh"
 ) -> Recognition:
-    """The inference network of ``Ladder(layers, ...)`` whose hidden layers are all normal, drawn from h^L down.
+    """The inference network, drawn from h^L down, of a ``Ladder(layers, ...)`` with normal hidden layers.
 
         d¹ = f₁(x),  d² = f₂(d¹), …                                     deterministic, from the bottom up
         q(h^L | x) = N(μ̂_L, σ̂_L²)
         q(h^i | h^{i+1}, x) ∝ N(h^i; μ̂_i, σ̂_i²) p(h^i | h^{i+1}),      (μ̂_i, σ̂_i) a linear map of d^i
 
-    A layer that x says nothing about keeps its prior, σ̂ → ∞, and costs nothing.
+    If x says nothing about a layer, σ̂ → ∞: the layer keeps its prior and its KL is 0.
 
     Args:
-        layers: [p(x | h¹), …, p(h^L)], the ladder's own: their θ is part of q too.
+        layers: [p(x | h¹), …, p(h^L)], the ladder's own; q depends on their θ too.
         hidden: widths of f_i for each of the L hidden layers; () for d^i = d^{i−1}.
         activation: after each width.
 
     Raises:
-        ModelError: hidden layers that are not normal; widths for another number of layers.
+        ModelError: hidden layers that are not normal, or widths for another number of layers.
     """
     below, above = layers[0], tuple(layers[1:])
     for i, layer in enumerate(above):
@@ -76,7 +76,7 @@ def top_down(
 
 
 def product(one: Distribution, other: Distribution) -> Distribution:
-    """The normal density proportional to the product of two, unit by unit: precisions add.
+    """The normal density proportional to the product of two normal densities, elementwise: precisions add.
 
     σ² = σ₁² σ₂² / (σ₁² + σ₂²),    μ = μ₂ + (μ₁ − μ₂) σ₂² / (σ₁² + σ₂²)
     """

@@ -1,4 +1,4 @@
-"""Distributions of pixels: many binary units at once, and the continuous Bernoulli for grey ones."""
+"""Distributions of pixels: many binary units at once, and the continuous Bernoulli for grey pixels."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from tractable.models.families import BernoulliLogits
 
 PyTree = Any
-TOGETHER = 8  # factors of at most 2 under one logarithm: 2⁸ is a number in every format
+TOGETHER = 8  # factors, each at most 2, under one logarithm: no format overflows at 2⁸
 
 
 class BinaryUnits(dist.Independent):
@@ -24,7 +24,7 @@ class BinaryUnits(dist.Independent):
     def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> jax.Array:
         base: Any = self.base_dist
         logits = base.logits
-        # Pixels of an unsigned type have no −1.
+        # Pixels of an unsigned type cannot be −1.
         return -sum_softplus((1 - 2 * jnp.asarray(value, jnp.result_type(value, logits))) * logits)
 
 
@@ -32,8 +32,8 @@ class BinaryUnits(dist.Independent):
 def sum_softplus(t: jax.Array) -> jax.Array:
     """Σ_i log(1 + e^{t_i}) over the last axis.
 
-    The logarithm of products of eight 1 + e^{−|t|}, not eight logarithms: exp and log1p of one t cost as much as
-    the two hundred multiplications behind it. What a factor's rounding loses, ½ ulp of 1, is less than the sum's own.
+    It takes one logarithm per product of eight factors 1 + e^{−|t|}: exp and log1p of one t cost as much as the two
+    hundred multiplications behind it. A factor's rounding error, ½ ulp of 1, is below that of the sum.
     """
     n = t.shape[-1]
     whole = n - n % TOGETHER
@@ -46,7 +46,7 @@ def sum_softplus(t: jax.Array) -> jax.Array:
 @sum_softplus.defjvp
 def _slope(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     (t,), (along,) = primals, tangents
-    # σ has every further derivative, at t = 0 too, where |t| has none.
+    # σ has all derivatives, even at t = 0, where |t| has none.
     return sum_softplus(t), jnp.sum(jax.nn.sigmoid(t) * along, axis=-1)
 
 
@@ -70,7 +70,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), self.logits.dtype)
-        # The distribution function is (e^{ηx} − 1)/(e^η − 1), of which this is the inverse; x mirrors with η's sign.
+        # The inverse of the distribution function (e^{ηx} − 1)/(e^η − 1); −η mirrors x.
         size, below = jnp.abs(self.logits), self.logits < 0
         u = jnp.where(below, 1 - u, u)
         near = size < 1e-3
@@ -98,7 +98,7 @@ class ContinuousBernoulliLogits(dist.Distribution):
 
 
 def _log_constant(eta: jax.Array) -> jax.Array:
-    """log(η / tanh(η/2)), even in η and log 2 at 0; by its series where the quotient loses its digits."""
+    """log(η / tanh(η/2)), even in η and log 2 at 0; by a series where the quotient loses digits."""
     near = jnp.abs(eta) < 0.05
     safe = jnp.where(near, 1.0, eta)
     square = jnp.square(jnp.where(near, eta, 0.0))

@@ -1,4 +1,4 @@
-"""Models whose posterior ``CoordinateAscent`` knows in closed form, given z."""
+"""Models for ``CoordinateAscent``: given z, their posterior has a closed form."""
 
 import math
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ class NormalAndGamma(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Σ_n w_n (1, x, x²), x about the prior's mean."""
+    """Σ_n w_n (1, x, x²), for x minus the prior's mean."""
 
     count: Any  # ()
     first: Any  # ()
@@ -53,13 +53,13 @@ class Sums(NamedTuple):
 
 @shared
 def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate: Real = 1.0) -> ConjugateModel:
-    """One normal sample with unknown mean and precision, by mean field: the smallest example of what that costs.
+    """One normal sample with unknown mean and precision, by mean field: the smallest example of mean field's cost.
 
         x ~ N(μ, 1/τ),   μ | τ ~ N(μ₀, 1/(λ₀ τ)),   τ ~ Gamma(a₀, b₀),   q(μ) q(τ)
         q(μ) = N(m, 1/(λ_n E[τ])),  m = (λ₀ μ₀ + Σ x)/λ_n,  λ_n = λ₀ + n
         q(τ) = Gamma(a₀ + (n + 1)/2, b₀ + ½ E[Σ (x − μ)² + λ₀ (μ − μ₀)²])
 
-    The M-step is where the two would come to rest, in closed form: E[τ] = A/B, the exact posterior's
+    The M-step is the fixed point of both updates, in closed form: E[τ] = A/B, as in the exact posterior
     (``normal_gamma_posterior``), with A = a₀ + n/2. The ELBO falls short of the log evidence by
 
         log Γ(A) − log Γ(A + ½) + A log((A + ½)/A) + ½ log(A + ½) − ½  > 0,
@@ -68,11 +68,11 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
 
     Args:
         mean: μ₀.
-        strength: λ₀ > 0, the rows that the prior's mean is worth.
+        strength: λ₀ > 0, the number of rows that the prior's mean is worth.
         shape, rate: a₀ and b₀ > 0, the latter in the units of x².
 
     Returns:
-        A ConjugateModel of λ ``NormalAndGamma`` and θ ``Normal``; rows are (n,). The same arguments give the same one.
+        A ConjugateModel with λ ``NormalAndGamma`` and θ ``Normal``; rows (n,). The same arguments give the same one.
 
     Raises:
         ModelError: a setting out of range. DataError: rows that are not (n,).
@@ -97,7 +97,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
     def e_step(q: NormalAndGamma, batch: Batch) -> Expected:
         x = rows(observed(batch), jnp.result_type(q.mean))
         weights = jnp.asarray(batch.mask, x.dtype)
-        x = jnp.where(weights > 0, x, mean)  # a row that does not count may hold anything
+        x = jnp.where(weights > 0, x, mean)  # a row of weight 0 may hold NaN
         square = (x - q.mean) ** 2 + 1 / q.precision  # E (x − μ)²
         terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
         off = x - mean
@@ -108,7 +108,7 @@ def normal_gamma(mean: Real = 0.0, strength: Real = 1.0, shape: Real = 1.0, rate
         count, first, second = jax.tree.map(jnp.asarray, statistics)
         total = strength + count
         off = first / total
-        # The smallest value of Σ (x − μ)² + λ₀ (μ − μ₀)²; what the variance of q(μ) adds to it is 1/E[τ].
+        # The minimum of Σ (x − μ)² + λ₀ (μ − μ₀)² over μ; the variance of q(μ) adds 1/E[τ].
         square = jnp.maximum(second - total * off**2, 0)
         exact_shape, exact_rate = shape + count / 2, rate + square / 2
         tau = exact_shape / exact_rate
@@ -170,7 +170,7 @@ def normal_gamma_posterior(x: Numbers, mean: Real, strength: Real, shape: Real, 
 
     Args: as for ``normal_gamma``, and x (n,).
 
-    One row at the prior's mean, all else 1: x is a Student t of two degrees, scale √2, so p = 1/4.
+    One row at the prior's mean, all else 1: x is a Student t with two degrees of freedom, scale √2, so p = 1/4.
 
     >>> print(np.exp(normal_gamma_posterior([0.0], 0.0, 1.0, 1.0, 1.0).log_evidence).round(9))
     0.25

@@ -1,4 +1,4 @@
-"""A mixture of normals whose weights, means and precisions are believed: Dirichlet, Normal–Wishart."""
+"""A Bayesian mixture of normals: Dirichlet weights, Normal–Wishart means and precisions."""
 
 import functools
 import math
@@ -24,9 +24,9 @@ from tractable.tools.errors import ModelError
 
 
 class MixturePosterior(NamedTuple):
-    """λ of q(π) Π_k q(μ_k | Λ_k) q(Λ_k); scikit-learn's attributes, in its parametrisation, but for what is tied."""
+    """λ of q(π) Π_k q(μ_k | Λ_k) q(Λ_k): scikit-learn's attributes and parametrisation, except for "tied"."""
 
-    concentration: Any  # (K,) of a Dirichlet; of a process (2, K), of Betas: the stick's piece, and what is left of it
+    concentration: Any  # (K,) of a Dirichlet; for a process (2, K), of Betas: piece and rest of the stick
     means: Any  # (K, d) m
     mean_precision: Any  # (K,) β
     degrees_of_freedom: Any  # (K,) ν; tied ()
@@ -34,7 +34,7 @@ class MixturePosterior(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """The prior's numbers, which mixture they are of, and its closed forms."""
+    """The prior's parameters, the mixture's setting, and the closed forms."""
 
     setting: Setting
     process: bool
@@ -51,7 +51,7 @@ class Beliefs(NamedTuple):
 
     @property
     def c0(self) -> np.ndarray:
-        """C₀ of one component."""
+        """C₀, in the shape of one component's C."""
         return np.array(self.spread).reshape(_shape(self.setting.covariance, self.setting.features))
 
     @property
@@ -60,7 +60,7 @@ class Beliefs(NamedTuple):
 
     @functools.lru_cache(maxsize=128)  # noqa: B019
     def model(self) -> ConjugateModel:
-        """The same one for equal beliefs."""
+        """The model; equal Beliefs give the same one."""
         setting, prior = self.setting, self.prior()
         family = setting.family(self.constant)
         made = Conjugate(
@@ -85,7 +85,7 @@ class Beliefs(NamedTuple):
         )  # fmt: skip
 
     def prior(self) -> MixturePosterior:
-        """λ from before any data."""
+        """The prior's λ."""
         components, freedom = self.setting.components, self.freedom
         each, guess = np.ones(components), self.c0 / freedom
         return MixturePosterior(
@@ -97,7 +97,7 @@ class Beliefs(NamedTuple):
         )
 
     def constant(self, q: MixturePosterior) -> jax.Array:
-        """What of E log π_k N(x; μ_k, Λ_k⁻¹) is not in its frame, (K,)."""
+        """The part of E log π_k N(x; μ_k, Λ_k⁻¹) that does not depend on x or the frame, (K,)."""
         q, (_, features, covariance, *_) = on_device(q), self.setting
         lost = log_det_lost(q.degrees_of_freedom, covariance, features)
         return self.expected_log_weights(q.concentration) + lost - 0.5 * features * (1 / q.mean_precision + LOG_2PI)
@@ -106,13 +106,13 @@ class Beliefs(NamedTuple):
         setting, beta = self.setting, self.beta
         count, (found, _, _) = jnp.asarray(statistics.count), setting.spreads(statistics)
         total = beta + count  # (K,)
-        m0 = (self.m0 - setting.centre).astype(found.dtype)  # the prior's mean, about the centre
+        m0 = (self.m0 - setting.centre).astype(found.dtype)  # the prior's mean minus the centre
         off = found - m0
         means = m0 + (count / total)[:, None] * off + setting.centre.astype(found.dtype)
         return MixturePosterior(self.counted(count), means, total, *self.precisions(statistics, off))
 
     def counted(self, count: jax.Array) -> jax.Array:
-        """The prior's concentration with N_k rows of each component added."""
+        """The concentration after N_k rows of each component."""
         if not self.process:
             return self.alpha + count
         later = jnp.append(jnp.cumsum(count[::-1])[::-1][1:], 0)  # Σ_{j>k} N_j
@@ -127,12 +127,12 @@ class Beliefs(NamedTuple):
         return piece + jnp.append(0, jnp.cumsum(left)[:-1])
 
     def expected_weights(self, concentration: jax.Array) -> jax.Array:
-        """E π, (K,); of a process (K + 1,), with what is left of the stick."""
+        """E π, (K,); for a process (K + 1,), with the rest of the stick last."""
         shares = concentration / jnp.sum(concentration, axis=0, keepdims=self.process)
         return broken(shares[:1], shares[1:])[0] if self.process else shares
 
     def precisions(self, statistics: Moments, off: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """ν and C/ν of an M-step; ``off``, (K, d), is where the rows' means are, from the prior's.
+        """ν and C/ν of an M-step; ``off`` (K, d) are the components' row means minus the prior's mean.
 
         C = C₀ + Σ r (x − x̄)(x − x̄)ᵀ + β₀ N/(β₀ + N) (x̄ − m₀)(x̄ − m₀)ᵀ
         """
@@ -163,7 +163,7 @@ class Beliefs(NamedTuple):
         return of_weights + normal_wishart.divergence(normals(q), normals(prior), self.setting.covariance)
 
     def extended(self, q: MixturePosterior) -> NormalWishart:
-        """With the component that stands for those not used."""
+        """λ of the normals; for a process, with one more component that stands for the unused ones."""
         q, prior = on_device(q), self.prior()
         if not self.process:
             return normals(q)
@@ -209,36 +209,36 @@ def bayesian_gaussian_mixture(
 
         π ~ Dirichlet(α₀, …, α₀), or π_k = v_k Π_{j<k} (1 − v_j) with v_k ~ Beta(1, α₀), for k = 1, 2, …
         x | k ~ N(μ_k, Λ_k⁻¹),   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
-        full:       Λ_k ~ Wishart(ν₀, C₀⁻¹)          tied: one Λ for all, likewise
+        full:       Λ_k ~ Wishart(ν₀, C₀⁻¹)          tied: the same, one Λ for all
         diagonal:   Λ_ki ~ Gamma(ν₀/2, C₀_i/2)       spherical: λ_k ~ Gamma(d ν₀/2, d C₀/2)
 
         log r_nk = E log π_k + ½ (E log |Λ_k| − d log 2π − d/β_k − ν_k (x − m_k)ᵀ C_k⁻¹ (x − m_k)) + constant
         β_k = β₀ + N_k,  m_k = (β₀ m₀ + Σ r x)/β_k,  ν_k = ν₀ + N_k,  C_k = C₀ + Σ r xxᵀ + β₀ m₀m₀ᵀ − β_k m_k m_kᵀ
 
-    Components that explain nothing return to the prior; with α₀ below 1 they lose their weight as well. Bishop 2006,
-    section 10.2 (ν_k by the corrected eq. 10.63); Blei & Jordan 2006, where q(z) alone is cut at K.
+    Components that explain no rows return to the prior; with α₀ below 1 they lose their weight too. Bishop 2006,
+    section 10.2 (ν_k by the corrected eq. 10.63); Blei & Jordan 2006, where only q(z) is truncated at K.
 
-    Settings are scikit-learn's ``BayesianGaussianMixture``'s, whose iterates these are for "full", and for any type of
-    one column. Elsewhere its formulas are not those of the bound. It gives diagonal and spherical precisions the
-    digammas of a Wishart, Σ_i ψ((ν − i)/2), in place of d ψ(ν/2) and d ψ(dν/2). It divides the tied N by K: its means,
-    weights and covariances are those here with K ν₀ and K C₀. Its ``lower_bound_`` leaves out constants.
+    The settings are those of scikit-learn's ``BayesianGaussianMixture``, and so are the iterates for "full", and for
+    every type with one column. Its other formulas are not those of the bound: it gives diagonal and spherical
+    precisions the digammas of a Wishart, Σ_i ψ((ν − i)/2), instead of d ψ(ν/2) and d ψ(dν/2), and divides the tied N by
+    K, so its means, weights and covariances are those here with K ν₀ and K C₀. Its ``lower_bound_`` omits constants.
 
     Priors are in the units of x: standardise columns, or set ``mean_prior`` and ``covariance_prior``.
 
     Args: ``components``, ``features``, ``covariance`` and ``centre`` (m₀ by default) as for ``gaussian_mixture``, and
-        process: a Dirichlet process: pieces of a stick without end, of which K are used.
+        process: a Dirichlet process: infinitely many pieces of a stick, of which K are used.
         weight_concentration: α₀ > 0; 1/K by default.
         mean_prior: m₀, (d,); 0 by default.
-        mean_precision: β₀ > 0, the rows that the prior's mean is worth.
-        degrees_of_freedom: ν₀, above d − 1 where full or tied, else above 0; d by default.
+        mean_precision: β₀ > 0, the number of rows that the prior's mean is worth.
+        degrees_of_freedom: ν₀, above d − 1 for full and tied, else above 0; d by default.
         covariance_prior: C₀, positive definite, in the units of x²: (d, d) for full and tied, (d,) for diagonal, a
             number for spherical; ones (on the diagonal) by default. The prior guesses a covariance of C₀/ν₀.
-        floor: ≥ 0, scikit-learn's ``reg_covar``: C_k gets N_k · floor. With it a step may go down by a little; the
-            prior keeps covariances from 0 without.
+        floor: ≥ 0, scikit-learn's ``reg_covar``: adds N_k · floor to C_k. With it a step may go down a little; without
+            it the prior keeps covariances from 0.
 
     Returns:
-        A ConjugateModel of λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. θ of a
-        process has K + 1 components: the last stands for all that are not used, with what is left of the stick, and
+        A ConjugateModel with λ ``MixturePosterior`` and θ ``Gaussians``; the same arguments give the same one. A
+        process's θ has K + 1 components: the last stands for all unused ones, has the rest of the stick as weight, and
         comes from the prior.
 
     Raises:
@@ -266,13 +266,13 @@ def bayesian_gaussian_mixture(
 
 
 def broken(pieces: jax.Array, left: jax.Array) -> jax.Array:
-    """v_k Π_{j<k} (1 − v_j), and what is left of the stick: (n, K + 1) of (n, K) twice."""
+    """v_k Π_{j<k} (1 − v_j), and the rest of the stick: (n, K + 1), from v and 1 − v, (n, K) each."""
     one = jnp.ones((pieces.shape[0], 1), pieces.dtype)
     return jnp.concatenate([pieces, one], axis=1) * jnp.concatenate([one, jnp.cumprod(left, axis=1)], axis=1)
 
 
 def on_device(q: MixturePosterior) -> MixturePosterior:
-    """λ as JAX's arrays."""
+    """λ as JAX arrays."""
     return MixturePosterior(*map(jnp.asarray, q))
 
 
@@ -282,12 +282,12 @@ def normals(q: MixturePosterior) -> NormalWishart:
 
 
 def _shape(covariance: str, features: int) -> tuple[int, ...]:
-    """Of one component's C."""
+    """The shape of one component's C."""
     return {"diagonal": (features,), "spherical": ()}.get(covariance, (features, features))
 
 
 def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray:
-    """C₀ in the shape of one component's."""
+    """C₀ in the shape of one component's C; raises ModelError for an invalid one."""
     shape = _shape(covariance, features)
     if value is None:
         return np.eye(features) if len(shape) == 2 else np.ones(shape)
@@ -306,7 +306,7 @@ def _spread(covariance: str, features: int, value: Numbers | None) -> np.ndarray
 def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: Gaussians) -> jax.Array:
     """log p(π) + Σ_k log p(μ_k | Σ_k) + log p(Σ_k), a density of the weights and of the *covariances*, nats.
 
-    Σ ~ inverse Wishart(ν₀, C₀) where it is a matrix, else inverse gammas.
+    Σ ~ inverse Wishart(ν₀, C₀) if it is a matrix, else inverse gammas.
     """
     features = theta.means.shape[1]
     nu, beta = float(np.ravel(prior.degrees_of_freedom)[0]), float(prior.mean_precision[0])
@@ -314,7 +314,7 @@ def log_mixture_prior(prior: MixturePosterior, kind: str, process: bool, theta: 
     scale, off = nu * each, theta.means - prior.means[0]
     weights = theta.weights
     if process:
-        # π_k = v_k (what is left): Betas of v_k, and the Jacobian of the pieces.
+        # π_k = v_k · (rest of the stick): Betas of v_k, and the Jacobian of the pieces.
         left = 1 - jnp.concatenate([jnp.zeros(1), jnp.cumsum(weights)[:-2]])
         alpha = float(prior.concentration[1, 0])
         value = jnp.sum(dist.Beta(1.0, alpha).log_prob(weights[:-1] / left) - jnp.log(left))

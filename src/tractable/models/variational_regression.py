@@ -1,4 +1,4 @@
-"""Linear regression with unknown noise, by mean field: one pass over the data is all that it needs."""
+"""Linear regression with unknown noise, by mean field; it needs only one pass over the data."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
 PyTree = Any
-SWEEPS = 1000  # at most, where none are asked for
+SWEEPS = 1000  # most sweeps of an M-step with sweeps=None
 
 
 class Regression(NamedTuple):
@@ -31,7 +31,7 @@ class Regression(NamedTuple):
 
     weights: Any  # (D,) w
     noise_precision: Any  # () τ
-    weight_precision: Any  # () α; an empty tuple where it is fixed
+    weight_precision: Any  # () α; an empty tuple if α is fixed
 
 
 class RegressionPosterior(NamedTuple):
@@ -41,12 +41,12 @@ class RegressionPosterior(NamedTuple):
     covariance: Any  # (D, D)
     shape: Any  # ()
     rate: Any  # ()
-    precision_shape: Any  # (); an empty tuple where α is fixed
-    precision_rate: Any  # (); likewise
+    precision_shape: Any  # (); an empty tuple if α is fixed
+    precision_rate: Any  # (); the same
 
 
 class Products(NamedTuple):
-    """Σ_n w_n (1, xxᵀ, xy, y²): all that regression looks at."""
+    """Σ_n w_n (1, xxᵀ, xy, y²), the sufficient statistics of a regression."""
 
     count: Any  # ()
     xx: Any  # (D, D)
@@ -59,7 +59,7 @@ class Spectrum(NamedTuple):
 
     values: jax.Array  # (D,)
     vectors: jax.Array  # (D, D)
-    along: jax.Array  # (D,), xy
+    along: jax.Array  # (D,), Σ xy
     yy: jax.Array  # ()
 
 
@@ -68,31 +68,31 @@ def bayesian_linear_regression(
     features: int, prior_precision: Real | Sequence[Real] = 1.0, shape: Real = 1.0, rate: Real = 1.0,
     scaled: bool = False, sweeps: int | None = None,
 ) -> ConjugateModel:  # fmt: skip
-    """Linear regression whose noise, and if wished the size of whose weights, is learnt; by mean field.
+    """Linear regression with learnt noise and, optionally, learnt size of the weights; by mean field.
 
-        y ~ N(xᵀw, 1/τ),   τ ~ Gamma(a₀, b₀),   w ~ N(0, I/α),   α a number or ~ Gamma(c₀, d₀);   q(w) q(τ) q(α)
+        y ~ N(xᵀw, 1/τ),   τ ~ Gamma(a₀, b₀),   w ~ N(0, I/α),   α fixed or ~ Gamma(c₀, d₀);   q(w) q(τ) q(α)
         q(w) = N(m, V),  V⁻¹ = E[τ] Σxxᵀ + E[α] I,  m = E[τ] V Σxy
         q(τ) = Gamma(a₀ + n/2, b₀ + ½ E[Σ (y − xᵀw)²]),    q(α) = Gamma(c₀ + D/2, d₀ + ½ E[wᵀw])
 
-    Bishop 2006, section 10.3, with τ unknown as well. The statistics do not depend on λ, so one E-step is a pass over
-    the data and the M-step sweeps over the three factors until they rest: one eigendecomposition, then O(D) a sweep.
+    Bishop 2006, section 10.3, with τ unknown as well. The statistics do not depend on λ, so a single pass over the data
+    suffices; the M-step sweeps over the three factors until they converge: one eigendecomposition, then O(D) per sweep.
     There is no intercept: centre y, or give x a column of ones.
 
-    Squares are expanded: the residuals' sum loses as many digits as it is smaller than Σ y². Standardise, and where
-    the fit leaves less than 1e-4 of the variance use double precision.
+    Squares are expanded, so the residual sum of squares loses digits the smaller it is against Σ y². Standardise, and
+    use double precision if the fit leaves less than 1e-4 of the variance.
 
     Args:
         features: D ≥ 1, columns of x.
-        prior_precision: α > 0; or (c₀, d₀), shape and rate, each > 0, and it is learnt.
+        prior_precision: α > 0, fixed; or (c₀, d₀), shape and rate, each > 0, of a learnt α.
         shape: a₀ > 0.
         rate: b₀ > 0, in the units of y².
-        scaled: the weights' prior is in units of the noise, w ~ N(0, I/(α τ)), for which ``normal_gamma_regression``
-            knows the exact posterior where α is a number.
-        sweeps: ≥ 1, so many in an M-step, always from τ of w = 0; by default until they rest.
+        scaled: the weights' prior is in units of the noise, w ~ N(0, I/(α τ)); for a fixed α
+            ``normal_gamma_regression`` gives the exact posterior.
+        sweeps: ≥ 1, the sweeps of an M-step, always starting from τ at w = 0; by default until convergence.
 
     Returns:
-        A ConjugateModel of λ ``RegressionPosterior`` and θ ``Regression``: ``weights``, ``noise_precision`` and, where
-        it is learnt, ``weight_precision``. Data are ``Data(y, given=x)``; ``predictive_log_prob`` of rows (y, x) gives
+        A ConjugateModel with λ ``RegressionPosterior`` and θ ``Regression``: ``weights``, ``noise_precision`` and, if
+        learnt, ``weight_precision``. Data are ``Data(y, given=x)``; ``predictive_log_prob`` for rows (y, x) gives
         log p(y | x). The same arguments give the same model.
 
     Raises:
@@ -132,23 +132,23 @@ def bayesian_linear_regression(
 
 
 def likelihood(theta: Regression, x: jax.Array | np.ndarray) -> dist.Distribution:
-    """Of y given x."""
+    """The distribution of y given x."""
     return dist.Normal(x @ theta.weights, 1 / jnp.sqrt(theta.noise_precision))
 
 
 class Beliefs(NamedTuple):
-    """The prior's numbers and how it is climbed, with the closed forms that a ``Conjugate`` has."""
+    """The prior's parameters and the M-step's settings, with the closed forms of a ``Conjugate``."""
 
     features: int  # D
     alpha: float  # E α
-    gamma: tuple[float, float] | None  # (c₀, d₀); None where α is fixed
+    gamma: tuple[float, float] | None  # (c₀, d₀); None if α is fixed
     shape: float  # a₀
     rate: float  # b₀
     scaled: bool
     sweeps: int | None
 
     def prior(self) -> RegressionPosterior:
-        """λ from before any data."""
+        """The prior's λ."""
         variance = 1 / (self.alpha * self.shape / self.rate) if self.scaled else 1 / self.alpha
         of_alpha = ((), ()) if self.gamma is None else tuple(map(np.asarray, self.gamma))
         return RegressionPosterior(
@@ -170,7 +170,7 @@ class Beliefs(NamedTuple):
         return q.precision_shape / q.precision_rate, digamma(q.precision_shape) - jnp.log(q.precision_rate)
 
     def cleaned(self, rows: PyTree, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-        """y and x of rows, or a sentence where their shapes do not fit."""
+        """y and x of the rows; raises DataError if their shapes do not fit."""
         shapes = [jnp.shape(part) for part in jax.tree.leaves(rows)]
         if len(shapes) != 2 or len(shapes[0]) != 1 or shapes[1] != (shapes[0][0], self.features):
             raise DataError(f"Expected rows (y, x) of shapes (n,) and (n, {self.features}); got {shapes}.")
@@ -180,7 +180,7 @@ class Beliefs(NamedTuple):
     def e_step(self, q: RegressionPosterior, batch: Batch) -> Expected:
         y, x = self.cleaned(batch.data, jnp.result_type(q.mean))
         weights = jnp.asarray(batch.mask, y.dtype)
-        y = jnp.where(weights > 0, y, 0)  # a row that does not count may hold anything
+        y = jnp.where(weights > 0, y, 0)  # a row of weight 0 may hold NaN
         x = jnp.where(weights[:, None] > 0, x, 0)
         square = (y - jnp.matmul(x, q.mean, precision="highest")) ** 2 + spread(q, x)
         terms = digamma(q.shape) - jnp.log(q.rate) - LOG_2PI - q.shape / q.rate * square
@@ -205,23 +205,23 @@ class Beliefs(NamedTuple):
         return RegressionPosterior(jnp.matmul(vectors, mean, precision="highest"), covariance, a, b, *of_alpha)
 
     def of_weights(self, spectrum: Spectrum, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """m and the variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
+        """Mean and variances of q(w) given E τ and E α, (D,) each, along the eigenvectors."""
         variances = 1 / (tau * spectrum.values + alpha * (tau if self.scaled else 1))
         return tau * spectrum.along * variances, variances
 
     def sweep(self, spectrum: Spectrum, a: jax.Array, tau: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The rates of q(τ) and q(α), given q(w) given the means of both."""
+        """The new rates of q(τ) and q(α), from the q(w) that is optimal for E τ and E α."""
         mean, variances = self.of_weights(spectrum, tau, alpha)
         size = jnp.sum(mean**2 + variances)  # E wᵀw
         # E Σ (y − xᵀw)²
         left = spectrum.yy - 2 * jnp.sum(spectrum.along * mean) + jnp.sum(spectrum.values * (mean**2 + variances))
         b = self.rate + 0.5 * (jnp.maximum(left, 0) + (alpha * size if self.scaled else 0))
         if self.gamma is None:
-            return b, alpha  # no rate: it stays
+            return b, alpha  # α is fixed
         return b, self.gamma[1] + 0.5 * size * (a / b if self.scaled else 1)
 
     def rested(self, spectrum: Spectrum, a: jax.Array, c: jax.Array) -> tuple:
-        """E τ and E α of the last sweep but one, and the last's rates of q(τ) and q(α)."""
+        """Sweep to convergence: the E τ and E α before the last sweep, and its rates of q(τ) and q(α)."""
 
         def again(carry: tuple) -> jax.Array:
             count, (tau, alpha), (tau_before, alpha_before), _ = carry
@@ -271,7 +271,7 @@ class Beliefs(NamedTuple):
 
 
 def spread(q: RegressionPosterior, x: jax.Array) -> jax.Array:
-    """xᵀ V x, (n,): the variance that the weights give a prediction."""
+    """xᵀ V x, (n,): the variance of a prediction due to the weights."""
     return jnp.sum(jnp.matmul(x, q.covariance, precision="highest") * x, axis=1)
 
 
@@ -299,9 +299,9 @@ def normal_gamma_regression(
     Args: as for ``bayesian_linear_regression``, and x (n, D) and y (n,).
 
     Raises:
-        DataError: x and y whose shapes do not fit.
+        DataError: the shapes of x and y do not fit.
 
-    One input of 1 is ``normal_gamma_posterior`` with a prior mean of 0:
+    With a single input of 1 this is ``normal_gamma_posterior`` with prior mean 0:
 
     >>> print(np.exp(normal_gamma_regression([[1.0]], [0.0], 1.0, 1.0, 1.0).log_evidence).round(9))
     0.25
