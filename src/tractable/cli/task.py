@@ -146,4 +146,12 @@ def posterior_of(
     if about is not None and not about["interrupted"] and same:
         return load(folder, task.model, task.data)
     how = None if verify == "none" else verify
-    return infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=how)
+    # A network is judged by the rows its scores are of: they show whether predictions that fits agree on are right.
+    later = bool(task.model.network_weights) and task.held_out is not None
+    first = None if later else how
+    found = infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=first)
+    if not later or found.interrupted:
+        return found
+    found = found.verify(how, held_out=task.held_out)
+    found.write(folder, streamed=method.chained)
+    return found
