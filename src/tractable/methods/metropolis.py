@@ -1,5 +1,6 @@
 """Random-walk Metropolis and MALA, tuned in warm-up between blocks of steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -30,6 +31,7 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """What the two share: the acceptance rate aimed at, and the covariance measured on the way."""
 
+    summands: ClassVar[bool] = True  # its kernel takes a log density as its summands
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
 
@@ -40,6 +42,13 @@ class Metropolis(Drawing):
     def first_step(self, size: int) -> float:
         """A step size ε that fits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        return self.on(self.density(model, rows), tuned)
+
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
+        """The kernel of a log density of flat positions, or its summands."""
+        raise NotImplementedError
 
     def density(self, model: Model, rows: PyTree) -> Any:
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
@@ -202,8 +211,7 @@ class RandomWalk(Metropolis):
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(0.0, self.steps(belief))
 
-    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        density = self.density(model, rows)
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
         if self.proposal is not None:
             return metropolis(density, self.proposal)
         return random_walk(density, tuned["step_size"], tuned["scale"])
@@ -223,5 +231,5 @@ class MALA(Metropolis):
 
     label: ClassVar[str] = "mala"
 
-    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        return mala(self.density(model, rows), tuned["step_size"], tuned["scale"])
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
+        return mala(density, tuned["step_size"], tuned["scale"])

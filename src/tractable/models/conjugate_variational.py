@@ -42,6 +42,7 @@ class Conjugate:
         prior: a λ from before any data, in NumPy's float64; not a place to climb from where components are alike.
         responsibilities: ``(lambda, x) -> (n, K)``, q(z), where there are components.
         assigned: ``(batch, responsibilities (n, K)) -> statistics``: a start from a guess of which row is whose.
+        given: ``(key, batch, z (n,)) -> θ``, a draw from p(θ | x, z), where q(θ) of a z that is known is that.
     """
 
     e_step: Callable
@@ -53,6 +54,7 @@ class Conjugate:
     prior: Any
     responsibilities: Callable | None = None
     assigned: Callable | None = None
+    given: Callable | None = None
 
 
 class ConjugateModel(LatentModel):

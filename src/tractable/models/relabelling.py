@@ -1,7 +1,6 @@
 """Label switching: exchangeable components are matched from draw to draw, so that their means mean something."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,15 +29,21 @@ def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarr
         model: with exchangeable components: a ``symmetry.permute`` and ``responsibilities``.
         rows: ``data.arrays()``; positions: (s, d) unconstrained draws.
     """
+    permute = model.symmetry.permute
+    orders = labels(model, rows, positions)
+    return np.asarray(_reordered(model, permute, jnp.asarray(positions), jnp.asarray(orders)))
+
+
+def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
+    """The order (s, K) in which each draw's components are those of the likeliest draw; arguments as of ``matched``."""
     from scipy.optimize import linear_sum_assignment
 
-    shares, permute, flat = model.responsibilities, model.symmetry.permute, jnp.asarray(positions)
-    if shares is None or permute is None:
+    shares, flat = model.responsibilities, jnp.asarray(positions)
+    if shares is None or model.symmetry.permute is None:
         raise ModelError("Draws are matched by their exchangeable components; this model has none.")
     pivot = flat[int(np.argmax(np.asarray(_heights(model, rows, flat))))]
     agreement = np.asarray(_agreement(model, shares, rows, flat, pivot))  # (s, K, K)
-    orders = np.stack([linear_sum_assignment(-each)[1] for each in agreement])
-    return np.asarray(_reordered(model, permute, flat, jnp.asarray(orders)))
+    return np.stack([linear_sum_assignment(-each)[1] for each in agreement])
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -63,7 +68,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("model", "permute"))
-def _reordered(model: LatentModel, permute: Callable, flat: jax.Array, orders: jax.Array) -> jax.Array:
+def _reordered(model: LatentModel, permute: Any, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         u, order = now
         theta = permute(model.params(u), order)
