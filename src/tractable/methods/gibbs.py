@@ -14,7 +14,7 @@ from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model
-from tractable.kernels import gibbs
+from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, moved, together
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Check, Method, Outcome, Program, Session, from_settings
@@ -70,24 +70,24 @@ class Scan:
         """All draws count alike."""
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        target, moved = full.target_of(model, rows), self.moved
+        target, those = full.target_of(model, rows), self.moved
         first, blocks = [], []
         for entry in self.entries:
             if entry.by is not None:
-                made = gibbs.moved(
-                    target, _maker(entry.by, tuned, moved.index(entry)), entry.part.leaves, entry.by.thin, self.collapse
+                made = moved(
+                    target, _maker(entry.by, tuned, those.index(entry)), entry.part.leaves, entry.by.thin, self.collapse
                 )
                 (first if self.collapse else blocks).append(made)
             elif entry.part is None:
-                blocks.append(gibbs.allocations(target))
+                blocks.append(allocations(target))
             elif not self.at_once:
-                blocks.append(gibbs.exact(target, entry.part.family, entry.part.leaves, entry.part.gradients))
+                blocks.append(exact(target, entry.part.family, entry.part.leaves, entry.part.gradients))
             elif (given := full.all_given(model, rows)) is not None:
-                blocks.append(gibbs.together(*given))
+                blocks.append(together(*given))
         if first:  # z comes first where these do not look at it
-            blocks[0] = gibbs.in_turn([*first, blocks[0]])
-        names = [entry.name for entry in moved]
-        return gibbs.gibbs(
+            blocks[0] = in_turn([*first, blocks[0]])
+        names = [entry.name for entry in those]
+        return gibbs(
             blocks, lambda key, position: target.hidden(key, target.params(position)), names, self.random
         )
 
