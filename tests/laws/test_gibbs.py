@@ -1,5 +1,6 @@
 """Gibbs sampling: families against SciPy, scans by enumeration, sweeps by what simulated data leave as it was."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from montecarlo import Scores, assert_holds, broken, error, ks, of_p
+from montecarlo import Scores, assert_holds, broken, error, ks, of_p, replicate
 from numpyro.distributions import constraints
 from scipy import stats
 
 import tractable as tr
-from tractable.core import Data, whole
+from tractable.core import Data
 from tractable.kernels import conditionals
 from tractable.kernels.conditionals import FAMILIES
-from tractable.kernels.em import picked
+from tractable.kernels.em import drawn_by, picked
 from tractable.kernels.gibbs import Block, State, Told, gibbs, in_turn
 from tractable.methods.gibbs import Gibbs, _switching
+from tractable.methods.method import from_settings
 from tractable.models import full_conditionals as full
+from tractable.models.conjugate import mixture_grid
+from tractable.models.gaussians import Gaussians
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
 COUNT = 20_000
@@ -124,7 +128,7 @@ def test_family_mutants(wrong):
     assert broken(family_law(name, change(family)))
 
 
-# Scans, enumerated: three unknowns of two values whose conditionals are quarters, so that four uniforms are all there is.
+# Scans, enumerated: three unknowns of two values whose conditionals are quarters, so that four uniforms are all.
 
 TABLE = np.array([1, 3, 3, 1, 1, 1, 3, 3.0]).reshape(2, 2, 2)
 STATES = np.array(list(itertools.product(range(2), repeat=3)))
@@ -289,3 +293,187 @@ def test_sweeps_leave_simulated_data_as_they_were(name):
     scan = Gibbs().scanned(model, Data(rows))
     assert {e.name: e.part.kind for e in scan.entries if e.part is not None and e.part.kind} == KINDS[name]
     assert_holds(joint_law(model, scan), 4000)
+
+
+def z_of_the_prior(model: Any) -> Any:
+    """The cook, whose z is drawn without a look at x."""
+
+    def weights(theta: dict, rows: jax.Array) -> jax.Array:
+        return jnp.log(jnp.stack([1 - theta["good"], theta["good"]]))[:, None] + 0 * rows[None]
+
+    return model.with_steps(drawn=drawn_by(weights))
+
+
+def test_sweep_mutants():
+    """A z that does not look at x, and a θ that does not look at z."""
+    scan = Gibbs().scanned(COOK, Data(ROWS["cook"][1]))
+    assert broken(joint_law(z_of_the_prior(COOK), scan, sweeps=1))
+    assert broken(joint_law(COOK.with_steps(complete=lambda theta, rows, z: 0.0 * rows), scan, sweeps=1))
+
+
+# Beside what knows nothing of Gibbs.
+
+RATINGS = np.array([3.1, 4.4, 8.3, 7.7, 5.9, 9.0, 4.0, 6.6, 3.5, 8.8])
+MOODS = tr.LatentModel(
+    {"good": dist.Beta(2.0, 2.0), "mean": dist.Normal(jnp.array([4.0, 8.0]), 0.7).to_event(1)},
+    lambda p: dist.Bernoulli(p["good"]), lambda p, z: dist.Normal(p["mean"][z], 1.0),
+)  # fmt: skip
+
+
+def moods_by_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means and sds of (good, mean 0, mean 1), and p(z = 1 | x) of every row, on a grid."""
+    good = (np.arange(60) + 0.5) / 60
+    low, high = np.linspace(1.5, 6.5, 81), np.linspace(5.5, 10.5, 81)
+    g, a, b = np.meshgrid(good, low, high, indexing="ij")
+    log_p = stats.beta(2, 2).logpdf(g) + stats.norm(4, 0.7).logpdf(a) + stats.norm(8, 0.7).logpdf(b)
+    first = [stats.norm.pdf(x, b, 1.0) * g for x in RATINGS]
+    total = [f + stats.norm.pdf(x, a, 1.0) * (1 - g) for f, x in zip(first, RATINGS, strict=True)]
+    p = np.exp(log_p + np.sum(np.log(total), axis=0))
+    p /= p.sum()
+    means = np.array([np.sum(p * v) for v in (g, a, b)])
+    sds = np.sqrt([np.sum(p * (v - m) ** 2) for v, m in zip((g, a, b), means, strict=True)])
+    return means, sds, np.array([np.sum(p * f / t) for f, t in zip(first, total, strict=True)])
+
+
+MEANS, SDS, SHARES = moods_by_quadrature()
+METHODS = {
+    "found": Gibbs(draws=4000, warmup=100),
+    "random walk, collapsed": Gibbs(
+        {"mean": tr.RandomWalk(thin=4)}, draws=4000, warmup=400, collapse=True, scan="random"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_cook(name):
+    """Means within the Monte-Carlo error of a grid's, and moods of every row as they are."""
+    posterior = tr.infer(MOODS, RATINGS, METHODS[name], seed=2, verify=None)
+    table = posterior.summary()
+    off = np.abs(table["mean"].to_numpy() - MEANS) / (5.33 * table["mcse_mean"].to_numpy() + 1e-4)
+    worth = table["ess_bulk"].to_numpy()
+    spread = np.abs(table["sd"].to_numpy() / SDS - 1) / (5.33 * np.sqrt(2 / worth))
+    shares = np.abs(posterior.allocations(draws=1000)[:, 1] - SHARES) / (5.33 * 0.5 / np.sqrt(min(1000, worth.min())))
+    assert_holds({"mean": off.max(), "sd": spread.max(), "moods": shares.max()})
+    assert worth.min() > 300
+    report = {check.name: check for check in posterior.report().checks}
+    assert report["exact draws"].verdict == "trust" and ("normal" in report["exact draws"].sentence) == (
+        "walk" not in name
+    )
+    assert ("acceptance mean" in report) == ("walk" in name)
+
+
+def test_means_of_two_modes():
+    """Welling and Teh's mixture with z drawn: sweeps from draws of a grid's posterior stay there."""
+    generator = np.random.default_rng(5)
+    x = np.where(generator.random(30) < 0.5, 0.0, 1.0) + np.sqrt(2) * generator.normal(size=30)
+    grid = mixture_grid(x, ((-4, 5), (-6, 6)), 241)
+    model = tr.LatentModel(
+        {"first": dist.Normal(0.0, 10**0.5), "second": dist.Normal(0.0, 1.0)},
+        lambda p: dist.Bernoulli(0.5), lambda p, z: dist.Normal(p["first"] + p["second"] * z, 2**0.5),
+    )  # fmt: skip
+    scan = Gibbs().scanned(model, Data(x))
+    assert [(e.name, e.part and e.part.leaves) for e in scan.entries] == [("z", None), ("first", (0, 1))]
+    count, step = 8000, np.diff(grid.first[:2])[0]
+    mass = (grid.density / grid.density.sum()).ravel()
+    at = np.unravel_index(generator.choice(mass.size, count, p=mass), grid.density.shape)
+    jitter = step * (generator.random((2, count)) - 0.5)  # between the places of the grid
+    start = np.stack([grid.first[at[0]], grid.second[at[1]]], 1) + jitter.T
+    kernel = scan.kernel(model, (jnp.asarray(x), None), {})
+    after = np.asarray(replicate(kernel, jax.random.key(0), jnp.asarray(start), 5)[0].position)
+    moved = np.corrcoef(start.T, after.T)[0, 2]
+    z = (after.mean(0) - grid.mean) / (grid.sd / np.sqrt(count)) / 5.33
+    spread = (after.std(0) / grid.sd - 1) * np.sqrt(count / 4) / 5.33
+    assert_holds({"mean": np.abs(z).max(), "sd": np.abs(spread).max()}, count)
+    assert abs(moved) < 0.9
+
+
+def test_a_belief_network():
+    """Three hidden units of a belief network at once: p(h | x) by enumeration in NumPy."""
+    weights = np.array([[1.0, -2.0, 0.5], [0.5, 1.5, -1.0]])
+    model = tr.LatentModel(
+        {"bias": dist.Normal(jnp.zeros(2), 1.0).to_event(1)},
+        lambda p: [dist.Bernoulli(0.3), dist.Bernoulli(0.5), dist.Bernoulli(0.8)],
+        lambda p, h: dist.Bernoulli(logits=p["bias"] + jnp.asarray(weights) @ jnp.stack(h).astype(float)).to_event(1),
+    )
+    x, bias, count = np.array([1, 0]), np.array([0.2, -0.4]), 20_000
+    h = np.array(list(itertools.product([0, 1], repeat=3)))
+    eta = bias + h @ weights.T
+    p = np.prod(np.where(h == 1, [0.3, 0.5, 0.8], [0.7, 0.5, 0.2]), 1) * np.prod(
+        np.where(x == 1, 1 / (1 + np.exp(-eta)), 1 / (1 + np.exp(eta))), 1
+    )
+    drawn = model.sums.drawn(jax.random.key(0), {"bias": jnp.asarray(bias)}, jnp.broadcast_to(x, (count, 2)))
+    counts = np.bincount(np.asarray(drawn), minlength=8)
+    assert_holds({"p(h | x)": of_p(stats.chisquare(counts, count * p / p.sum()).pvalue)}, count)
+
+
+# What is not conjugate, and what cannot be.
+
+
+def test_what_only_looks_conjugate_is_not_drawn_as_if_it_were():
+    """A logistic regression's weights are nearly normal, a half-Cauchy's scale nearly gamma: neither is found."""
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    y = (np.random.default_rng(1).random(400) < 0.5).astype(int)
+    model = tr.Model(
+        {"w": dist.Normal(jnp.zeros(2), 1.0).to_event(1), "scale": dist.HalfCauchy(1.0)},
+        lambda p, x: dist.Bernoulli(logits=x @ p["w"] * p["scale"]),
+    )
+    scan = Gibbs().scanned(model, Data(y, x))
+    assert [(entry.name, entry.by) for entry in scan.entries] == [("scale_w", tr.NUTS())]
+    with pytest.raises(SettingsError, match="asks for exact draws of 'w', whose conditional density is none"):
+        tr.infer(model, Data(y, x), Gibbs({"w": "exact"}))
+
+
+def test_a_report_sees_a_block_that_is_not_conjugate(monkeypatch):
+    """Had it been drawn as normal all the same."""
+    posterior = tr.infer(MOODS, RATINGS, Gibbs(draws=50, warmup=20), verify=None)
+    right = Gibbs.scanned
+
+    def wrong(self: Gibbs, model: Any, data: Any) -> Any:
+        scan = right(self, model, data)
+        gamma = [e._replace(part=full.Part(e.part.leaves, "gamma")) if e.name == "good" else e for e in scan.entries]
+        return dataclasses.replace(scan, entries=tuple(gamma))  # of a probability
+
+    monkeypatch.setattr(Gibbs, "scanned", wrong)
+    assert {check.name: check.verdict for check in posterior.method.checks(posterior)}["exact draws"] == "reject"
+
+
+def test_labels_that_switch_are_told():
+    theta = Gaussians(jnp.array([0.3, 0.7]), jnp.array([[-2.0], [2.0]]), jnp.ones((2, 1, 1)))
+    model = tr.models.bayesian_gaussian_mixture(2, 1)
+    other = model.symmetry.permute(theta, jnp.array([1, 0]))
+    positions = np.stack([np.asarray(model.position_of(t)) for t in (theta, theta, other, theta)])
+    rows = (jnp.array([[-2.1], [-1.9], [2.0], [2.2], [1.8]]), None)
+    check = _switching(model, rows, positions[None])
+    assert check.value in (0.25, 0.75) and check.verdict == "caution" and "relabelled()" in check.sentence
+    assert _switching(model, rows, positions[None, :2]).verdict == "trust"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        ({"mode": "exact"}, "names 'mode'; this model has 'good', 'mean', 'z'"),
+        ({"z": tr.NUTS()}, "z by itself"),
+        ({"good": tr.MAP()}, "NUTS\\(\\), HMC\\(\\), MALA\\(\\) or RandomWalk\\(\\) for every block"),
+        ({"good": "exact", ("good", "mean"): "nuts"}, "every name in one block"),
+    ],
+)
+def test_sentences_about_blocks(blocks, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        tr.infer(MOODS, RATINGS, Gibbs(blocks))
+
+
+def test_sentences_about_rows():
+    with pytest.raises(DataError, match="expected data without weights"):
+        tr.infer(MOODS, Data(RATINGS, weights=np.full(10, 2.0)), Gibbs())
+    hidden = tr.LatentModel(
+        {"mu": dist.Normal(0.0, 1.0)}, lambda p: dist.Normal(p["mu"], 1.0), lambda p, z: dist.Normal(z, 1.0)
+    )
+    with pytest.raises(ModelError, match="this model's is continuous"):
+        tr.infer(hidden, RATINGS, Gibbs())
+
+
+def test_blocks_are_written_as_one_line():
+    method = Gibbs({"z": "exact", ("a", "b"): tr.NUTS(target=0.9), "c": "random-walk"}, collapse=True)
+    written = method.settings()
+    assert written["blocks"] == "z: exact; a, b: nuts target=0.9; c: random-walk"
+    assert from_settings(written) == method == Gibbs(written["blocks"], collapse=True)

@@ -87,9 +87,7 @@ class Scan:
         if first:  # z comes first where these do not look at it
             blocks[0] = in_turn([*first, blocks[0]])
         names = [entry.name for entry in those]
-        return gibbs(
-            blocks, lambda key, position: target.hidden(key, target.params(position)), names, self.random
-        )
+        return gibbs(blocks, lambda key, position: target.hidden(key, target.params(position)), names, self.random)
 
 
 def _maker(by: Any, tuned: PyTree, i: int) -> Callable:

@@ -47,6 +47,22 @@ def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarra
 
 
 @functools.partial(jax.jit, static_argnames="model")
+def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
+    """Σ_s w_s p(z | x_n, θ_s) of every row, (n, m); θ with a leading axis (s,)."""
+    x = rows[0] if rows[1] is None else rows
+    if model.responsibilities is None:
+        raise ModelError("Rows are allocated to the values of a z of few values; this model's z has none.")
+    shares: OfRows = model.responsibilities
+
+    def add(total: jax.Array, now: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
+        theta, weight = now
+        return total + weight * shares(theta, x), None
+
+    first = jax.eval_shape(shares, jax.tree.map(lambda a: a[0], params), x)
+    return jax.lax.scan(add, jnp.zeros(first.shape, first.dtype), (params, weights.astype(first.dtype)))[0]
+
+
+@functools.partial(jax.jit, static_argnames="model")
 def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
     """The log posterior of every draw, (s,)."""
     return jax.lax.map(lambda u: model.traced(u, whole(rows)), flat, batch_size=BATCH)
