@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
     Attributes:
         draw: ``(key, count, state) -> noise`` with a leading axis of ``count``.
-        move: ``(noise, state) -> (state, Told)``, deterministic.
+        move: ``(noise, state) -> (state, Told)``, deterministic; a list of Told where it is several in turn.
     """
 
     draw: Callable
@@ -109,13 +109,13 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
                 told.append(one)
             return state, info(told)
 
-        def pick(state: State, now: PyTree) -> tuple[State, list[Told]]:
+        def pick(state: State, now: PyTree) -> tuple[State, PyTree]:
             which, each = now
             shapes = jax.eval_shape(lambda s, n: [b.move(o, s)[1] for b, o in zip(blocks, n, strict=True)], state, each)
             nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
             def branch(b: int) -> Callable:
-                def moved(state: State, each: PyTree) -> tuple[State, list[Told]]:
+                def moved(state: State, each: PyTree) -> tuple[State, PyTree]:
                     state, one = blocks[b].move(each[b], state)
                     return state, [*nothing[:b], one, *nothing[b + 1 :]]
 

@@ -41,8 +41,11 @@ class Entry(NamedTuple):
     """One block of a scan."""
 
     name: str
-    part: Part | None  # of θ; None of z
+    part: Part  # of θ; of z without leaves
     by: Any = None  # a method; None where it is drawn exactly
+
+
+Z = Entry(HIDDEN, Part((), ""))
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Scan:
         """Parts of θ that are drawn from a conditional that was found."""
         if self.at_once:
             return ()
-        return tuple(entry.part for entry in self.entries if entry.part is not None and entry.by is None)
+        return tuple(entry.part for entry in self.entries if entry.part.leaves and entry.by is None)
 
     def weigh(self, info: Mapping[str, jax.Array]) -> None:
         """All draws count alike."""
@@ -78,7 +81,7 @@ class Scan:
                     target, _maker(entry.by, tuned, those.index(entry)), entry.part.leaves, entry.by.thin, self.collapse
                 )
                 (first if self.collapse else blocks).append(made)
-            elif entry.part is None:
+            elif not entry.part.leaves:
                 blocks.append(allocations(target))
             elif not self.at_once:
                 blocks.append(exact(target, entry.part.family, entry.part.leaves, entry.part.gradients))
@@ -182,7 +185,7 @@ class Gibbs(Drawing):
         at_once = hidden and full.all_given(model, None) is not None and all(by == EXACT for *_, by in asked)
         if at_once and len(exact) < 2 and (not exact or not left):
             whole = Entry("theta", Part(tuple(range(len(names))), ""))
-            return Scan((Entry(HIDDEN, None), whole), self.scan == "random", False, True)
+            return Scan((Z, whole), self.scan == "random", False, True)
         every = [leaf for leaves in exact for leaf in leaves]
         found = full.found_parts(model, data, [*exact, left])
         if bad := [names[part.leaves[0]] for part in found if not part.kind and part.leaves[0] in every]:
@@ -190,10 +193,10 @@ class Gibbs(Drawing):
                 f"Gibbs(blocks=...) asks for exact draws of {listing(bad)}, whose conditional density is none of those "
                 f"that are known ({FAMILIES}): expected a method that moves it, such as NUTS()."
             )
-        entries = [] if any(block == (HIDDEN,) for _, block, _ in asked) or not hidden else [Entry(HIDDEN, None)]
+        entries = [] if any(block == (HIDDEN,) for _, block, _ in asked) or not hidden else [Z]
         for leaves, block, by in asked:
             if block == (HIDDEN,):
-                entries.append(Entry(HIDDEN, None))
+                entries.append(Z)
             elif by != EXACT:
                 entries.append(Entry(_identifier("_".join(block)), Part(tuple(leaves), ""), by))
             else:
@@ -203,7 +206,7 @@ class Gibbs(Drawing):
             entries.append(Entry(_identifier("_".join(names[i] for i in rest[:3])), Part(tuple(rest), ""), NUTS()))
         collapse = self.collapse and hidden
         if collapse:
-            entries.sort(key=lambda entry: entry.part is not None)
+            entries.sort(key=lambda entry: entry != Z)
         return Scan(tuple(entries), self.scan == "random", collapse, False)
 
     def starts(self, session: Session, key: jax.Array) -> jax.Array:
@@ -240,18 +243,18 @@ class Gibbs(Drawing):
                 break
             states = result.states
             for tuning in tunings:
-                tuning.update(result.draws, result.info, round_, rounds)
+                tuning.update(np.asarray(result.draws), result.info, round_, rounds)
             session.say("warm-up", min((round_ + 1) * shape.group, self.warmup), self.warmup)
         found = {f"step_size {t.entry.name}": t.step for t in tunings}
         return WarmUp(states.position, tuned(), found | {"exact blocks": len(scan.entries) - len(tunings)}, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         model, data, info = posterior.model, posterior.data, posterior.info
-        out = chain_checks(posterior)
+        out, positions = chain_checks(posterior), np.asarray(posterior.unconstrained)
         known = data is not None or model.likelihood is None
         scan = self.scanned(model, data) if known else None
         if scan is not None and scan.exact:
-            flat = posterior.unconstrained.reshape(-1, model.space.size)
+            flat = positions.reshape(-1, model.space.size)
             at = jnp.asarray(flat[np.linspace(0, len(flat) - 1, full.PLACES).astype(int)])
             keys, rows = jax.random.split(jax.random.key(1), full.PLACES), None if data is None else data.arrays()
             off = float(np.max(np.asarray(full.looked_at(model, scan.exact, rows, keys, at)[0])))
@@ -268,7 +271,7 @@ class Gibbs(Drawing):
             out.append(Check("divergences", divergent, "caution" if few else "reject", sentence))
         latent = latent_model(model)
         if latent is not None and latent.symmetry.permute is not None and data is not None:
-            out.append(_switching(latent, data.arrays(), posterior.unconstrained))
+            out.append(_switching(latent, data.arrays(), positions))
         return out
 
 
@@ -351,7 +354,7 @@ class Tuning:
     def update(self, draws: np.ndarray, info: dict[str, np.ndarray], round_: int, rounds: int) -> None:
         """After a round of sweeps: dual averaging of the step, with three looks at the scale."""
         by, size = self.entry.by, len(self.where)
-        self.seen.append(np.asarray(draws)[..., self.where])
+        self.seen.append(draws[..., self.where])
         acceptance = float(np.mean(info[f"acceptance_{self.entry.name}"]))
         self.searching = self.searching and not 0.1 < acceptance < 0.95 and round_ < rounds // 2
         if self.searching:
