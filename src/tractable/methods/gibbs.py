@@ -18,7 +18,7 @@ from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, moved, t
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Check, Method, Outcome, Program, Session, from_settings
-from tractable.methods.metropolis import DENSE, Averaging, root_of_covariance
+from tractable.methods.metropolis import DENSE, Averaging, around_modes, root_of_covariance
 from tractable.models import full_conditionals as full
 from tractable.models.full_conditionals import HIDDEN, Part
 from tractable.models.latent import latent_model
@@ -223,9 +223,13 @@ class Gibbs(Drawing):
         return positions if bool(jnp.all(jnp.isfinite(positions))) else super().starts(session, key)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
-        """Sweeps that are thrown away, in which the kernels of blocks find their steps and scales."""
+        """Sweeps that are thrown away, in which the kernels of blocks find their steps and scales.
+
+        Where there are such kernels chains begin around modes, as those of Metropolis methods do.
+        """
         scan: Any = program.method
-        tunings = [Tuning.of(entry, session.model) for entry in scan.moved]
+        positions, root = around_modes(session, positions) if scan.moved else (positions, None)
+        tunings = [Tuning.of(entry, session.model, root) for entry in scan.moved]
         shape = self.shape(session._replace(moments=False), program, self.thin)
         rows = None if session.data is None else session.data.arrays()
 
@@ -332,20 +336,23 @@ def _identifier(name: str) -> str:
 class Tuning:
     """What a warm-up has found for one block that a kernel moves."""
 
-    def __init__(self, entry: Entry, where: np.ndarray, dense: bool) -> None:
-        self.entry, self.where, self.dense = entry, where, dense
-        self.scale = np.eye(len(where)) if dense else np.ones(len(where))
+    def __init__(self, entry: Entry, where: np.ndarray, dense: bool, laplace: np.ndarray | None) -> None:
+        self.entry, self.where, self.dense, self.laplace = entry, where, dense, laplace
+        root = np.eye(len(where)) if laplace is None else laplace
+        self.scale = root if dense else np.sqrt(np.square(root).sum(1))
         self.step = float(entry.by.first_step(len(where)))
         self.averaging, self.seen, self.searching = Averaging.around(self.step), [], True
 
     @classmethod
-    def of(cls, entry: Entry, model: Model) -> "Tuning":
+    def of(cls, entry: Entry, model: Model, root: np.ndarray | None) -> "Tuning":
+        """Of a block, with the root of the normal approximation of all unknowns where it is known."""
         places = full.target_of(model, (None, None)).places
         where = np.concatenate([np.arange(*places[i]) for i in entry.part.leaves])
         by: Method = entry.by
         wanted = getattr(by, "dense", None)
         dense = getattr(by, "preconditioner", None) in ("auto", "dense") if wanted is None else wanted
-        return cls(entry, where, bool(dense) and len(where) <= DENSE)
+        own = None if root is None else np.linalg.cholesky((root @ root.T)[np.ix_(where, where)])
+        return cls(entry, where, bool(dense) and len(where) <= DENSE, own)
 
     def arrays(self, i: int) -> dict[str, jax.Array]:
         dtype = jnp.result_type(float)
@@ -364,7 +371,7 @@ class Tuning:
         self.averaging, self.step = self.averaging.updated(by.aim(size) - acceptance)
         looks = {max(1, round(rounds * share)) for share in (0.15, 0.35, 0.75)}
         if getattr(by, "preconditioner", "auto") and round_ + 1 in looks and round_ + 1 < rounds and len(self.seen) > 1:
-            self.scale = root_of_covariance(np.concatenate(self.seen, 1), self.dense, None)
+            self.scale = root_of_covariance(np.concatenate(self.seen, 1), self.dense, self.laplace)
             self.step, self.seen = float(by.first_step(size)), []
             self.averaging = Averaging.around(self.step)
         if round_ == rounds - 1:

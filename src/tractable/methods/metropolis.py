@@ -63,7 +63,7 @@ class Metropolis(Drawing):
         size = session.model.space.size
         dtype = jnp.result_type(float)
         dense = self.preconditioner == "dense" or (self.preconditioner == "auto" and size <= DENSE)
-        positions, laplace = self._start(session, positions)
+        positions, laplace = around_modes(session, positions) if self.preconditioner else (positions, None)
         scale = jnp.eye(size, dtype=dtype) if dense else jnp.ones(size, dtype)
         if laplace is not None:
             scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
@@ -107,25 +107,6 @@ class Metropolis(Drawing):
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
         return WarmUp(states.position, tuned, found, self.thin)
 
-    def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
-        """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
-
-        From a random start the way to the typical set can take longer than the warm-up, and teaches nothing of the
-        target's shape. Every chain climbs from its own random start, so several modes are still found.
-        """
-        if not self.preconditioner or positions.shape[1] > DENSE:
-            return positions, None
-        climbed = modes(session, positions)
-        if not np.all(np.isfinite(climbed)):
-            return positions, None
-        root = laplace_root(session.model, session.data, climbed[0])
-        if root is None:
-            return positions, None
-        jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
-        return jnp.asarray(
-            climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype
-        ), root
-
     def checks(self, posterior: Learnt) -> list[Check]:
         rate = float(np.mean(posterior.info["acceptance"]))
         bad = float(np.mean(posterior.info["not_a_number"]))
@@ -134,6 +115,25 @@ class Metropolis(Drawing):
             sentence = "share where the log density was NaN; refused as impossible"
             out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", sentence))
         return out
+
+
+def around_modes(session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
+    """Starts around the modes, at 2/√d times the width of the normal approximation, and its root; or as they were.
+
+    From a random start the way to the typical set can take longer than the warm-up, and teaches nothing of the
+    target's shape. Every chain climbs from its own random start, so several modes are still found.
+    """
+    if positions.shape[1] > DENSE:
+        return positions, None
+    climbed = modes(session, positions)
+    if not np.all(np.isfinite(climbed)):
+        return positions, None
+    root = laplace_root(session.model, session.data, climbed[0])
+    if root is None:
+        return positions, None
+    jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
+    off = 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1])
+    return jnp.asarray(climbed + off, positions.dtype), root
 
 
 class Averaging(NamedTuple):

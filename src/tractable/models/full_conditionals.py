@@ -21,7 +21,7 @@ from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
 PLACES = 8  # of all unknowns, at which a conditional is held against its family
-SPREAD = 2.0  # of their unconstrained numbers
+SPREAD = 1.0  # of their unconstrained numbers: single precision loses matrices that are less round
 HIDDEN = "z"  # what a block of the rows' own unknowns is called
 
 
