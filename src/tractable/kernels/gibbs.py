@@ -148,6 +148,11 @@ def told_of(names: tuple[str, ...]) -> Callable:
     return info
 
 
+def keyed(move: Callable) -> Block:
+    """A block whose noise is a key: how much it takes is not known, or of many rows a block of steps would not fit."""
+    return Block(lambda key, count, state: jax.random.split(key, count), move)
+
+
 def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int = 2) -> Block:
     """A block drawn from its conditional, of a family that it was shown to be of: one leaf, or several jointly normal.
 
@@ -155,9 +160,6 @@ def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int 
         leaves: of θ; several are one flat vector.
         gradients: what finding the conditional costs.
     """
-
-    def draw(key: jax.Array, count: int, state: State) -> jax.Array:
-        return jax.random.split(key, count)
 
     def move(key: jax.Array, state: State) -> tuple[State, Told]:
         theta = target.params(state.position)
@@ -168,7 +170,7 @@ def exact(target: Target, family: Family, leaves: Sequence[int], gradients: int 
             position = position.at[slice(*target.places[i])].set(target.inverse(i, new[i]).astype(position.dtype))
         return State(position, state.hidden), Told(jnp.full((), gradients, position.dtype))
 
-    return Block(draw, move)
+    return keyed(move)
 
 
 def miss(target: Target, family: Family, leaves: Sequence[int], key: jax.Array, state: State) -> jax.Array:
@@ -255,27 +257,21 @@ def moved(
 def allocations(target: Target) -> Block:
     """z of every row from p(z | x, θ)."""
 
-    def draw(key: jax.Array, count: int, state: State) -> jax.Array:
-        return jax.random.split(key, count)  # of many rows a block of steps would not fit
-
     def move(key: jax.Array, state: State) -> tuple[State, Told]:
         z = target.hidden(key, target.params(state.position))
         return State(state.position, z), Told(jnp.ones((), state.position.dtype))
 
-    return Block(draw, move)
+    return keyed(move)
 
 
 def together(position: Callable, theta_given: Callable) -> Block:
     """All of θ at once, ``theta_given(key, z) -> θ`` from p(θ | x, z), and ``position(θ)``."""
 
-    def draw(key: jax.Array, count: int, state: State) -> jax.Array:
-        return jax.random.split(key, count)
-
     def move(key: jax.Array, state: State) -> tuple[State, Told]:
         new = position(theta_given(key, state.hidden)).astype(state.position.dtype)
         return State(new, state.hidden), Told(jnp.ones((), new.dtype))
 
-    return Block(draw, move)
+    return keyed(move)
 
 
 def in_turn(blocks: Sequence[Block]) -> Block:

@@ -21,7 +21,7 @@ from tractable.methods.method import Check, Method, Outcome, Program, Session, f
 from tractable.methods.metropolis import DENSE, Averaging, around_modes, root_of_covariance
 from tractable.models import full_conditionals as full
 from tractable.models.full_conditionals import HIDDEN, Part
-from tractable.models.latent import latent_model
+from tractable.models.latent import LatentModel, latent_model
 from tractable.models.relabelling import labels
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import listing, nearest
@@ -93,7 +93,7 @@ class Scan:
         return gibbs(blocks, lambda key, position: target.hidden(key, target.params(position)), names, self.random)
 
 
-def _maker(by: Any, tuned: PyTree, i: int) -> Callable:
+def _maker(by: PyTree, tuned: PyTree, i: int) -> Callable:
     """``density -> Kernel`` of the i-th block that is moved."""
     step, scale = tuned[f"step_{i}"], tuned[f"scale_{i}"]
     mass = scale**2 if scale.ndim == 1 else scale @ scale.T
@@ -279,7 +279,7 @@ class Gibbs(Drawing):
         return out
 
 
-def _switching(model: Any, rows: PyTree, positions: np.ndarray) -> Check:
+def _switching(model: LatentModel, rows: PyTree, positions: np.ndarray) -> Check:
     """Whether exchangeable components keep their labels."""
     flat = positions.reshape(-1, positions.shape[-1])
     orders = labels(model, rows, flat[np.linspace(0, len(flat) - 1, min(LOOKED, len(flat))).astype(int)])
@@ -290,7 +290,7 @@ def _switching(model: Any, rows: PyTree, positions: np.ndarray) -> Check:
     return Check("label switching", share, "caution", f"{sentence}; relabelled() before single ones are looked at")
 
 
-def _block(names: Any, by: Any) -> tuple[tuple[str, ...], Any]:
+def _block(names: str | tuple[str, ...], by: PyTree) -> tuple[tuple[str, ...], PyTree]:
     """A block as it is kept: names, and "exact" or a method."""
     names = tuple(name.strip() for name in names.split(",")) if type(names) is str else tuple(names)
     if type(by) is not str or by == EXACT:
@@ -305,7 +305,7 @@ def _read(text: str) -> dict[str, str]:
     return {names.strip(): by.strip() for names, _, by in (part.partition(":") for part in text.split(";"))}
 
 
-def _written(by: Any) -> str:
+def _written(by: PyTree) -> str:
     """A block's method with the settings that are not its defaults, as ``_read`` takes it."""
     if by == EXACT:
         return EXACT

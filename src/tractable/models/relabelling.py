@@ -84,7 +84,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("model", "permute"))
-def _reordered(model: LatentModel, permute: Any, flat: jax.Array, orders: jax.Array) -> jax.Array:
+def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         u, order = now
         theta = permute(model.params(u), order)
