@@ -77,6 +77,7 @@ ON_ROWS = {
     "mala": tr.MALA(**EXACT, thin=2),
     "hmc": tr.HMC(**EXACT, leapfrogs=4),
     "nuts": tr.NUTS(**EXACT),
+    "gibbs": tr.Gibbs(**EXACT),
     "sgld": tr.SGLD(**NOISY),
     "sgld constant": tr.SGLD(**NOISY, step_size=0.01, preconditioner="dense"),
     "sgld polynomial": tr.SGLD(**NOISY, step_size=tr.schedules.polynomial(0.1, 20.0)),
@@ -101,6 +102,7 @@ GLM = tr.models.linear.generalised_linear(2, "normal")
 CASES = {
     "inla": Case(GLM, (Y, X), tr.INLA(draws=90)),
     **{name: Case(REGRESSION, (Y, X), method) for name, method in ON_ROWS.items()},
+    "gibbs of allocations": Case(COOK, (RATINGS,), tr.Gibbs({"good": "exact", "mean": tr.MALA(thin=2)}, **EXACT)),
     "em": Case(MIXTURE, (POINTS,), tr.EM(starts=2, steps=30)),
     "em by gradient": Case(COOK, (RATINGS,), tr.EM(starts=2, steps=30)),
     "online-em": Case(MIXTURE, (POINTS,), tr.OnlineEM(batch_size=15, epochs=10)),

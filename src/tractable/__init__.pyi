@@ -25,6 +25,7 @@ from .methods import (
     CoordinateAscent,
     DeepEnsemble,
     FullRank,
+    Gibbs,
     ImportanceWeighted,
     Laplace,
     LowRank,
@@ -52,9 +53,9 @@ from .tools.cache import cache
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding", "Batch",
     "BayesByBackprop", "Calibration", "Comparison", "CoordinateAscent", "Data", "DeepEnsemble", "Evidence",
-    "FullRank", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method", "Model",
-    "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report", "ReweightedWakeSleep",
-    "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate", "compare", "estimators",
-    "gradient_variance", "gradients", "infer", "kernels", "load", "log_density", "log_evidence", "log_posterior",
-    "models", "objectives", "schedules", "select",
+    "FullRank", "Gibbs", "ImportanceWeighted", "Kernel", "Laplace", "LatentModel", "LowRank", "MeanField", "Method",
+    "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report",
+    "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate",
+    "compare", "estimators", "gradient_variance", "gradients", "infer", "kernels", "load", "log_density",
+    "log_evidence", "log_posterior", "models", "objectives", "schedules", "select",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from tractable.kernels.annealed import annealed
 from tractable.kernels.ascend import ascend
 from tractable.kernels.em import Expected, em, online_em
+from tractable.kernels.gibbs import Block, gibbs
 from tractable.kernels.hamiltonian import hmc, nuts
 from tractable.kernels.mala import langevin, mala
 from tractable.kernels.metropolis import Proposal, asymmetric, metropolis
@@ -13,6 +14,6 @@ from tractable.kernels.sghmc import sghmc
 from tractable.kernels.sgld import sgld
 
 __all__ = [
-    "Expected", "Proposal", "annealed", "ascend", "asymmetric", "em", "fixed", "gaussian", "hmc", "langevin", "mala",
-    "metropolis", "nuts", "online_em", "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
+    "Block", "Expected", "Proposal", "annealed", "ascend", "asymmetric", "em", "fixed", "gaussian", "gibbs", "hmc",
+    "langevin", "mala", "metropolis", "nuts", "online_em", "random_walk", "rejection", "rmsprop", "sghmc", "sgld",
 ]  # fmt: skip

@@ -48,6 +48,9 @@ class Sums(NamedTuple):
             sequences.
         encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of z given x, where z is normal.
         causes: (m, ...) the values of z, where z takes few.
+        drawn: ``(key, theta, rows) -> z``, which value each row's z has, (n,) from 0, drawn from p(z | x_n, θ); (n, T)
+            of a sequence's.
+        complete: ``(theta, rows, z) -> (n,)``, log p(x_n, z_n | θ) of such a z, nats.
     """
 
     log_prob: OfRows
@@ -55,6 +58,8 @@ class Sums(NamedTuple):
     responsibilities: OfRows | None = None
     encode: Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]] | None = None
     causes: PyTree = None
+    drawn: Callable[[jax.Array, PyTree, PyTree], jax.Array] | None = None
+    complete: Callable[[PyTree, PyTree, jax.Array], jax.Array] | None = None
 
 
 class State(NamedTuple):
@@ -309,7 +314,27 @@ def enumerated(log_joint: Callable, values: PyTree, statistics: Callable | None 
         )
         return Expected(sums, jnp.sum(weights * evidence))
 
-    return Sums(log_prob, e_step, responsibilities, causes=values)
+    def complete(theta: PyTree, rows: PyTree, z: jax.Array) -> jax.Array:
+        return jax.vmap(lambda x, i: log_joint(theta, x, jax.tree.map(lambda v: jnp.asarray(v)[i], values)))(rows, z)
+
+    drawn = drawn_by(lambda theta, rows: joint(theta, rows).T)
+    return Sums(log_prob, e_step, responsibilities, causes=values, drawn=drawn, complete=complete)
+
+
+def drawn_by(joint: OfRows) -> Callable[[jax.Array, PyTree, PyTree], jax.Array]:
+    """``Sums.drawn`` of ``(theta, rows) -> (m, n)``, log p(x_n, z | θ) of every value: one uniform a row."""
+
+    def drawn(key: jax.Array, theta: PyTree, rows: PyTree) -> jax.Array:
+        logits = joint(theta, rows)
+        return picked(jax.random.uniform(key, logits.shape[1:], logits.dtype), logits)
+
+    return drawn
+
+
+def picked(uniform: jax.Array, logits: jax.Array) -> jax.Array:
+    """One of m values for each of n numbers uniform on [0, 1), (n,), by probabilities ∝ exp of logits (m, n)."""
+    below = jnp.cumsum(jnp.exp(logits - jnp.max(logits, axis=0, keepdims=True)), axis=0)
+    return jnp.sum(below[:-1] <= (uniform * below[-1])[None], axis=0).astype(jnp.int32)
 
 
 def observed(batch: Batch) -> PyTree:

@@ -7,6 +7,7 @@ from tractable.methods.inla import INLA
 from tractable.methods.rejection import Rejection
 from tractable.methods.metropolis import MALA, RandomWalk
 from tractable.methods.hamiltonian import HMC, NUTS
+from tractable.methods.gibbs import Gibbs
 from tractable.methods.langevin import SGHMC, SGLD
 from tractable.methods.variational import FullRank, LowRank, MeanField
 from tractable.methods.bayes_by_backprop import BayesByBackprop
@@ -23,7 +24,7 @@ from tractable.methods.method import METHODS, Method, from_settings, named
 
 __all__ = [
     "EM", "HMC", "INLA", "MALA", "MAP", "METHODS", "MLE", "NUTS", "NVIL", "SGHMC", "SGLD", "VIMCO", "AutoEncoding",
-    "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "ImportanceWeighted", "Laplace", "LowRank",
-    "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep", "WakeSleep",
-    "from_settings", "named",
+    "BayesByBackprop", "CoordinateAscent", "DeepEnsemble", "FullRank", "Gibbs", "ImportanceWeighted", "Laplace",
+    "LowRank", "MeanField", "Method", "MonteCarloEM", "OnlineEM", "RandomWalk", "Rejection", "ReweightedWakeSleep",
+    "WakeSleep", "from_settings", "named",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """HMC and NUTS: BlackJAX's kernels and warm-up behind this library's interface."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -38,12 +39,24 @@ class NUTS(Drawing):
     label: ClassVar[str] = "nuts"
     beside: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
+    summands: ClassVar[bool] = False
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        density = log_density(model, rows, flat=True)
+        return self.on(log_density(model, rows, flat=True), tuned)
+
+    def aim(self, size: int) -> float:
+        """The acceptance aimed at."""
+        return self.target
+
+    def first_step(self, size: int) -> float:
+        """A step size that fits a target of unit scale."""
+        return 1 / size**0.25
+
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
+        """The kernel of a log density of flat positions."""
         return hamiltonian.nuts(density, tuned["step_size"], tuned["inverse_mass"], self.max_depth)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
@@ -102,8 +115,7 @@ class HMC(NUTS):
     leapfrogs: Count = 10
     jitter: Annotated[float | int, Range("a number in [0, 1)", lambda j: is_number(j) and 0 <= j < 1)] = 0.2
 
-    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        density = log_density(model, rows, flat=True)
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 

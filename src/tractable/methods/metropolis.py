@@ -1,5 +1,6 @@
 """Random-walk Metropolis and MALA, tuned between blocks of warm-up steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -30,6 +31,7 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """The base of RandomWalk and MALA: target acceptance rate, and covariance measured in warm-up."""
 
+    summands: ClassVar[bool] = True  # its kernel takes a log density as its summands
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
 
@@ -40,6 +42,13 @@ class Metropolis(Drawing):
     def first_step(self, size: int) -> float:
         """A step size ε that suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
+
+    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
+        return self.on(self.density(model, rows), tuned)
+
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
+        """The kernel of a log density of flat positions, or its summands."""
+        raise NotImplementedError
 
     def density(self, model: Model, rows: PyTree) -> Any:
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
@@ -54,7 +63,7 @@ class Metropolis(Drawing):
         size = session.model.space.size
         dtype = jnp.result_type(float)
         dense = self.preconditioner == "dense" or (self.preconditioner == "auto" and size <= DENSE)
-        positions, laplace = self._start(session, positions)
+        positions, laplace = around_modes(session, positions) if self.preconditioner else (positions, None)
         scale = jnp.eye(size, dtype=dtype) if dense else jnp.ones(size, dtype)
         if laplace is not None:
             scale = jnp.asarray(laplace if dense else np.sqrt(np.square(laplace).sum(1)), dtype)
@@ -98,25 +107,6 @@ class Metropolis(Drawing):
         found = {"step_size": float(tuned["step_size"]), "warm-up acceptance": acceptance}
         return WarmUp(states.position, tuned, found, self.thin)
 
-    def _start(self, session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
-        """Starts 2/√d widths of the normal approximation around the modes, and its root; else ``positions`` and None.
-
-        From a random start a chain can take longer than the warm-up to reach the typical set, and learns nothing of the
-        target's covariance on the way. Every chain climbs from its own random start, so several modes are still found.
-        """
-        if not self.preconditioner or positions.shape[1] > DENSE:
-            return positions, None
-        climbed = modes(session, positions)
-        if not np.all(np.isfinite(climbed)):
-            return positions, None
-        root = laplace_root(session.model, session.data, climbed[0])
-        if root is None:
-            return positions, None
-        jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
-        return jnp.asarray(
-            climbed + 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1]), positions.dtype
-        ), root
-
     def checks(self, posterior: Learnt) -> list[Check]:
         rate = float(np.mean(posterior.info["acceptance"]))
         bad = float(np.mean(posterior.info["not_a_number"]))
@@ -125,6 +115,25 @@ class Metropolis(Drawing):
             sentence = "share where the log density was NaN; refused as impossible"
             out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", sentence))
         return out
+
+
+def around_modes(session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
+    """Starts 2/√d widths of the normal approximation around the modes, and its root; else ``positions`` and None.
+
+    From a random start a chain can take longer than the warm-up to reach the typical set, and learns nothing of the
+    target's covariance on the way. Every chain climbs from its own random start, so several modes are still found.
+    """
+    if positions.shape[1] > DENSE:
+        return positions, None
+    climbed = modes(session, positions)
+    if not np.all(np.isfinite(climbed)):
+        return positions, None
+    root = laplace_root(session.model, session.data, climbed[0])
+    if root is None:
+        return positions, None
+    jitter = jax.random.normal(jax.random.fold_in(session.key, 5), positions.shape)
+    off = 2 * np.asarray(jitter) @ root.T / np.sqrt(positions.shape[1])
+    return jnp.asarray(climbed + off, positions.dtype), root
 
 
 class Averaging(NamedTuple):
@@ -202,8 +211,7 @@ class RandomWalk(Metropolis):
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(0.0, self.steps(belief))
 
-    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        density = self.density(model, rows)
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
         if self.proposal is not None:
             return metropolis(density, self.proposal)
         return random_walk(density, tuned["step_size"], tuned["scale"])
@@ -223,5 +231,5 @@ class MALA(Metropolis):
 
     label: ClassVar[str] = "mala"
 
-    def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
-        return mala(self.density(model, rows), tuned["step_size"], tuned["scale"])
+    def on(self, density: Callable, tuned: PyTree) -> Kernel:
+        return mala(density, tuned["step_size"], tuned["scale"])

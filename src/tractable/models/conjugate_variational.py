@@ -42,6 +42,7 @@ class Conjugate:
         prior: the prior's λ, in NumPy's float64; no starting point where it makes all components alike.
         responsibilities: ``(lambda, x) -> (n, K)``, q(z), for mixtures.
         assigned: ``(batch, responsibilities (n, K)) -> statistics``, to start from a guess of each row's component.
+        given: ``(key, batch, z (n,)) -> θ``, a draw from p(θ | x, z), where q(θ) of a z that is known is that.
     """
 
     e_step: Callable
@@ -53,6 +54,7 @@ class Conjugate:
     prior: Any
     responsibilities: Callable | None = None
     assigned: Callable | None = None
+    given: Callable | None = None
 
 
 class ConjugateModel(LatentModel):

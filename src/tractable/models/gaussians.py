@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
-from tractable.kernels.em import Expected, observed
+from tractable.kernels.em import Expected, drawn_by, observed
 from tractable.models import linear_mixture
 from tractable.models.columns import about, check_sizes, origin_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real
@@ -85,6 +85,8 @@ class Setting(NamedTuple):
             e_step=self.e_step_of_gaps,
             log_prob=lambda theta, x: self.shares(theta, x)[1],
             responsibilities=lambda theta, x: self.shares(theta, x)[0].T,
+            drawn=drawn_by(self.joint_of_gaps),
+            complete=linear_mixture.complete_by(self.joint_of_gaps),
             climbed=self.climbed(Setting.mixture_of_gaps),
         )  # fmt: skip
 
@@ -290,6 +292,10 @@ class Setting(NamedTuple):
     def shares(self, theta: Gaussians, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Responsibilities (K, n) and log densities (n,) of rows with missing numbers."""
         return linear_mixture.normalised(self.conditionals(theta, jnp.asarray(x))[0])
+
+    def joint_of_gaps(self, theta: Gaussians, x: ArrayLike) -> jax.Array:
+        """log π_k N(x_o; μ_k, Σ_k) of rows with gaps, (K, n)."""
+        return self.conditionals(theta, jnp.asarray(x))[0]
 
     def e_step_of_gaps(self, theta: Gaussians, batch: Batch) -> Expected:
         """The E-step for rows in which NaN marks missing numbers."""

@@ -157,13 +157,14 @@ class LatentModel(Model):
         support: PyTree = None, prior: PyTree = None, responsibilities: OfRows | None = None,
         encode: Callable | None = None, sample: Callable | None = None, begin: Callable | None = None,
         examine: Callable | None = None, shift: Callable | None = None, canonical: Callable | None = None,
-        permute: Callable | None = None, parameters: int | None = None,
+        permute: Callable | None = None, parameters: int | None = None, drawn: Callable | None = None,
+        complete: Callable | None = None,
     ) -> Self:  # fmt: skip
         """A model whose z is dealt with in closed form.
 
         Args:
-            e_step, log_prob, responsibilities, encode: as in ``kernels.em.Sums``; rows as ``kernels.em.observed`` has
-                them.
+            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``kernels.em.Sums``; rows as
+                ``kernels.em.observed`` has them.
             m_step, begin, examine: as in ``Steps``.
             position: example parameters.
             support: pytree of numpyro constraints shaped like them; real by default.
@@ -175,7 +176,7 @@ class LatentModel(Model):
         self = cls.__new__(cls)
         Model.__init__(self, flat if prior is None else prior, self._marginal, position, support)
         self.sampler = sample
-        self.sums = Sums(log_prob, e_step, responsibilities, encode)
+        self.sums = Sums(log_prob, e_step, responsibilities, encode, None, drawn, complete)
         self.steps = Steps(m_step, None, begin, examine)
         self.symmetry = Symmetry(shift, canonical, permute, parameters)
         return self

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from tractable.beliefs.check import Check
 from tractable.core import Batch
-from tractable.kernels.em import Expected, MStep, accumulate, observed
+from tractable.kernels.em import Expected, MStep, OfRows, accumulate, drawn_by, observed
 from tractable.models.latent import LatentModel
 from tractable.tools import tree
 from tractable.tools.errors import DataError
@@ -96,8 +96,13 @@ class Family(NamedTuple):
     def model(self, m_step: MStep, position: PyTree, **others: Any) -> LatentModel:
         """A mixture of this family; the rest as for ``LatentModel.from_steps``."""
         return LatentModel.from_steps(
-            self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities, **others
-        )
+            self.e_step, m_step, self.log_prob, position, responsibilities=self.responsibilities,
+            drawn=drawn_by(self.joint), complete=complete_by(self.joint), **others,
+        )  # fmt: skip
+
+    def joint(self, theta: PyTree, rows: ArrayLike) -> jax.Array:
+        """log π_k p(x_n | θ_k), (K, n)."""
+        return self.logits(theta, self.clean(rows, jnp.result_type(theta.means)))[0]
 
     def e_step(self, theta: PyTree, batch: Batch) -> Expected:
         return accumulate(self._of_block, theta, observed(batch), batch.mask, BLOCK)
@@ -131,6 +136,11 @@ def normalised(logits: jax.Array, weights: jax.Array | None = None) -> tuple[jax
     total = jnp.sum(powers, axis=0)
     scale = 1 / total if weights is None else weights / total
     return powers * scale[None], peak + jnp.log(total)
+
+
+def complete_by(joint: OfRows) -> Callable[[PyTree, PyTree, jax.Array], jax.Array]:
+    """``Sums.complete`` of densities (K, n)."""
+    return lambda theta, rows, z: jnp.take_along_axis(joint(theta, rows), z[None], axis=0)[0]
 
 
 def drawn_components(key: jax.Array, weights: jax.Array, n: int) -> jax.Array:

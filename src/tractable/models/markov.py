@@ -288,6 +288,7 @@ class Chain(NamedTuple):
             self.e_step, None if own else self.m_step, self.log_prob, position, support=support, prior=prior,
             responsibilities=self.smoothed, sample=None if self.length is None else self.sample,
             begin=self.begin, examine=self.examine, canonical=self.by_share, permute=self.permuted,
+            drawn=self.drawn_paths, complete=self.complete,
         )  # fmt: skip
         made.chain = self
         return made.with_steps(
@@ -391,6 +392,15 @@ class Chain(NamedTuple):
             return path.reshape(len(path), -1).T
 
         return in_groups(of_group, (rows, uniform), self.lanes(rows))
+
+    def complete(self, theta: HiddenMarkov, rows: PyTree, path: jax.Array) -> jax.Array:
+        """log p(x_n, path | θ), (n,), of paths (n, T) as ``drawn_paths`` makes them."""
+        logs, there = _rows(self.log_b(theta, self._checked(rows))), path >= 0
+        at = jnp.maximum(path, 0)
+        shown = jnp.take_along_axis(logs, at[:, :, None], axis=2)[:, :, 0]
+        moves = jnp.log(theta.transition)[at[:, :-1], at[:, 1:]]
+        logs = jnp.where(there, shown, 0).at[:, 1:].add(jnp.where(there[:, 1:], moves, 0))
+        return jnp.sum(logs, axis=1) + jnp.where(there[:, 0], jnp.log(theta.initial)[at[:, 0]], 0)
 
     # θ.
 

@@ -1,7 +1,6 @@
 """Label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,15 +29,37 @@ def matched(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarr
         model: one with exchangeable components: it has ``symmetry.permute`` and ``responsibilities``.
         rows: ``data.arrays()``; positions: (s, d) unconstrained draws.
     """
+    permute = model.symmetry.permute
+    orders = labels(model, rows, positions)
+    return np.asarray(_reordered(model, permute, jnp.asarray(positions), jnp.asarray(orders)))
+
+
+def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarray:
+    """The order (s, K) in which each draw's components are those of the likeliest draw; arguments as of ``matched``."""
     from scipy.optimize import linear_sum_assignment
 
-    shares, permute, flat = model.responsibilities, model.symmetry.permute, jnp.asarray(positions)
-    if shares is None or permute is None:
+    shares, flat = model.responsibilities, jnp.asarray(positions)
+    if shares is None or model.symmetry.permute is None:
         raise ModelError("Draws are matched by their exchangeable components; this model has none.")
     pivot = flat[int(np.argmax(np.asarray(_heights(model, rows, flat))))]
     agreement = np.asarray(_agreement(model, shares, rows, flat, pivot))  # (s, K, K)
-    orders = np.stack([linear_sum_assignment(-each)[1] for each in agreement])
-    return np.asarray(_reordered(model, permute, flat, jnp.asarray(orders)))
+    return np.stack([linear_sum_assignment(-each)[1] for each in agreement])
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
+    """Σ_s w_s p(z | x_n, θ_s) of every row, (n, m); θ with a leading axis (s,)."""
+    x = rows[0] if rows[1] is None else rows
+    if model.responsibilities is None:
+        raise ModelError("Rows are allocated to the values of a z of few values; this model's z has none.")
+    shares: OfRows = model.responsibilities
+
+    def add(total: jax.Array, now: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
+        theta, weight = now
+        return total + weight * shares(theta, x), None
+
+    first = jax.eval_shape(shares, jax.tree.map(lambda a: a[0], params), x)
+    return jax.lax.scan(add, jnp.zeros(first.shape, first.dtype), (params, weights.astype(first.dtype)))[0]
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -63,7 +84,7 @@ def _agreement(model: LatentModel, shares: OfRows, rows: PyTree, flat: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("model", "permute"))
-def _reordered(model: LatentModel, permute: Callable, flat: jax.Array, orders: jax.Array) -> jax.Array:
+def _reordered(model: LatentModel, permute: PyTree, flat: jax.Array, orders: jax.Array) -> jax.Array:
     def one(now: tuple[jax.Array, jax.Array]) -> jax.Array:
         u, order = now
         theta = permute(model.params(u), order)

@@ -11,7 +11,8 @@ import numpyro.distributions as dist
 from jax.scipy.special import digamma, gammaln, multigammaln
 from jax.typing import ArrayLike
 
-from tractable.core import whole
+from tractable.core import Batch, whole
+from tractable.kernels.em import Sums
 from tractable.models import gaussians, normal_wishart
 from tractable.models.columns import finite, origin_of, rows_of
 from tractable.models.conjugate import LOG_2PI, Numbers, Real, positive
@@ -65,11 +66,12 @@ class Beliefs(NamedTuple):
         family = setting.family(self.constant)
         made = Conjugate(
             family.e_step, self.m_step, self.divergence, self.sample, self.mean, self.predictive_log_prob, prior,
-            family.responsibilities, setting.statistics,
+            family.responsibilities, setting.statistics, None if self.process or setting.floor else self.given,
         )  # fmt: skip
         plain = gaussians.checked(
             setting.components + self.process, setting.features, setting.covariance, 0.0, self.mean_prior
         ).mixture()
+        sums = Sums(plain.summed_out) if plain.sums is None else plain.sums
 
         def begin(key: jax.Array, rows: np.ndarray | jax.Array) -> MixturePosterior:
             x, shares = clustered(key, rows, setting.components)
@@ -80,9 +82,15 @@ class Beliefs(NamedTuple):
         return ConjugateModel.of(
             made, plain.summed_out, plain.position, plain.support,
             functools.partial(log_mixture_prior, prior, setting.covariance, self.process), begin,
-            responsibilities=plain.responsibilities, sample=plain.sampler,
+            responsibilities=plain.responsibilities, sample=plain.sampler, drawn=sums.drawn, complete=sums.complete,
             permute=None if self.process else plain.symmetry.permute,
         )  # fmt: skip
+
+    def given(self, key: jax.Array, batch: Batch, z: jax.Array) -> Gaussians:
+        """θ ~ p(θ | x, z): of allocations that are known q is the posterior."""
+        shares = jax.nn.one_hot(z, self.setting.components, dtype=jnp.result_type(float))
+        q = self.m_step(self.setting.statistics(batch, shares))
+        return jax.tree.map(lambda a: a[0], self.sample(key, q, 1))
 
     def prior(self) -> MixturePosterior:
         """The prior's λ."""

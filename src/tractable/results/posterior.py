@@ -30,7 +30,7 @@ from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
 from tractable.models.latent import latent_model
-from tractable.models.relabelling import matched
+from tractable.models.relabelling import averaged, matched
 from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
@@ -188,6 +188,23 @@ class Posterior(Learnt):
         flat = matched(model, self.data.arrays(), self.unconstrained.reshape(-1, shape[-1]))
         belief = replace(self.belief, positions=flat.reshape(shape))
         return replace(self, belief=belief, standing=None, looked=(), judged=None)
+
+    def allocations(self, data: Data | PyTree = None, *, draws: int = 100) -> np.ndarray:
+        """p(z | x_n) of every row, (n, m) over the m values of z, averaged over the posterior; (n, T, m) of sequences.
+
+        Where labels switch, ask ``posterior.relabelled()`` for it.
+
+        Args:
+            data: rows; by default those learnt from.
+            draws: that it is averaged over, at most, evenly over chains and time.
+        """
+        expect("allocations(draws)", draws, Count)
+        model = latent_model(self.model)
+        if model is None:
+            raise SettingsError("allocations() expects a LatentModel, whose rows have a z each.")
+        params, weights = self.spread(draws)
+        params = jax.tree.map(jax.numpy.asarray, params)
+        return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""
