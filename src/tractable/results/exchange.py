@@ -47,8 +47,11 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
     # A parameter and a column of the data may share a name, not their axes.
-    coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
-    of_rows = {name: ["row", *(dims or {}).get(name, [])] for group in OF_ROWS for name in made.get(group, {})}
+    told = {f"{name}_dim_0": list(names) for name, names in (posterior.model.labels or {}).items()}
+    labels = None if posterior.data is None else posterior.data.labels
+    coords = told | ({} if labels is None else {"group": labels}) | dict(coords or {})
+    units = {name: "row" if labels is None or name != "log_likelihood" else "group" for name in OF_ROWS}
+    of_rows = {name: [units[part], *(dims or {}).get(name, [])] for part in OF_ROWS for name in made.get(part, {})}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
         out = arviz_base.from_dict({k: v for k, v in made.items() if k not in OF_ROWS}, dims=dims, coords=coords)
@@ -64,6 +67,7 @@ def to_tree(
 def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
     """What makes each group's variables, by name."""
     data = posterior.data
+    rows = None if data is None else data.members()
 
     def thinned(trace: np.ndarray) -> np.ndarray:
         count = trace.shape[1]
@@ -81,11 +85,12 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         return pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed)
 
     def columns(part: int, name: str) -> dict[str, np.ndarray]:
-        return {} if data is None else named(data.rows[part], name)
+        return {} if rows is None else named(rows.rows[part], name)
 
     def constant() -> dict[str, np.ndarray]:
         weights = {} if data is None or data.weights is None else {"weights": data.weights}
-        return columns(1, "x") | weights
+        of_groups = {} if data is None or data.labels is None else {"group_of_row": data.labels[data.places]}
+        return columns(1, "x") | weights | of_groups
 
     def derived() -> dict[str, np.ndarray]:
         try:
