@@ -47,18 +47,18 @@ def to_tree(
                 tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
     # A parameter and a column of the data may share a name, not their axes.
-    told = {f"{name}_dim_0": list(names) for name, names in (posterior.model.labels or {}).items()}
+    coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
     labels = None if posterior.data is None else posterior.data.labels
-    coords = told | ({} if labels is None else {"group": labels}) | dict(coords or {})
-    units = {name: "row" if labels is None or name != "log_likelihood" else "group" for name in OF_ROWS}
-    of_rows = {name: [units[part], *(dims or {}).get(name, [])] for part in OF_ROWS for name in made.get(part, {})}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
         out = arviz_base.from_dict({k: v for k, v in made.items() if k not in OF_ROWS}, dims=dims, coords=coords)
-        rest = arviz_base.from_dict({k: v for k, v in made.items() if k in OF_ROWS}, dims=of_rows, coords=coords)
-    for name in made:
-        if name in OF_ROWS:
-            out[name] = rest[name]
+        for name in OF_ROWS:
+            if name not in made:
+                continue
+            by_group = labels is not None and name == "log_likelihood"  # a datum is a group
+            axis, known = ("group", {"group": labels}) if by_group else ("row", {})
+            named_axes = {variable: [axis, *(dims or {}).get(variable, [])] for variable in made[name]}
+            out[name] = arviz_base.from_dict({name: made[name]}, dims=named_axes, coords=known | coords)[name]
     if left_out:  # as text, which netCDF takes
         out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
     return out

@@ -510,7 +510,9 @@ class Posterior(Learnt):
 
         Groups that the model or what was learnt cannot give are left out; ``attrs["left_out"]`` says why. Rows have the
         dimension "row". Row weights multiply ``log_likelihood`` and stand in ``constant_data``: ``arviz_stats.loo``
-        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it.
+        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it. Of a model with ``local``
+        ``log_likelihood`` has the dimension "group", so that ArviZ leaves groups out too, and ``constant_data`` holds
+        the ``group_of_row``.
 
         Args:
             groups: those wanted.
