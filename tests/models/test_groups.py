@@ -1,6 +1,7 @@
 """Groups of rows with effects of their own, which every method integrates out."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Batch
 from tractable.data.rows import Members, whole
 from tractable.methods.variational import _likelihood, anchored
+from tractable.pages import parameters, predictive
+from tractable.pages.page import usual_facts
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.integrals import around, rule
 
@@ -341,6 +344,27 @@ def test_arviz_has_rows_in_their_order_and_densities_by_group(exact):
     assert tree["posterior_predictive"]["y"].shape == (1, 5, 16) and "left_out" not in tree.attrs
 
 
+def test_a_page_tells_groups_and_their_rows(exact):
+    mean, sd = whole_posterior()
+    (told,) = parameters.of_groups(exact)
+    rows = [[cell.value for cell in row] for row in told.parts[0].cells]
+    order = np.argsort(LABELS)
+    assert [row[0] for row in rows] == sorted(LABELS)
+    error = 5.33 * sd[0] * mean_slopes()[order] / np.sqrt(100)
+    np.testing.assert_array_less(np.abs(np.array([row[1] for row in rows]) - mean[1:][order]), error)
+    assert usual_facts(exact)["groups"].value == 6 and usual_facts(exact)["rows of data"].value == 16
+    seen = predictive.seen_beside(exact)
+    np.testing.assert_array_equal(seen.y, Y)
+    off = 5.33 * np.sqrt(2.0 / len(seen.drawn))  # Var[y* | y] is below 2
+    np.testing.assert_array_less(np.abs(seen.drawn.mean(0) - mean[1 + GROUP] - X[:, 0]), off)
+
+
+def test_a_bound_that_is_not_known_is_no_reason_to_trust(exact):
+    for error, verdict in ((0.01, "trust"), (0.6, "caution")):
+        learnt = replace(exact, found={"gain": 0.0, "gain error": error})
+        assert tr.MeanField(batch_size=3).checks(learnt)[0].verdict == verdict
+
+
 def test_rows_come_back_in_their_order_whatever_they_weigh():
     weighed = tr.Data(Y, given=X, group=GROUP, weights=np.arange(16) % 3)
     np.testing.assert_array_equal(weighed.members().y, Y)
@@ -362,3 +386,25 @@ def test_batches_corrected_at_an_anchor_are_unbiased_and_differ_by_little():
     told, noisy = (np.array([target(near, batch) for batch in batches]) for target in (corrected, plain))
     assert told.mean() == pytest.approx(float(plain(near, whole(rows))), rel=1e-6)
     assert told.std() < 0.1 * noisy.std()
+
+
+def test_a_climb_by_corrected_batches_is_exact_and_goes_on_after_a_stop(tmp_path):
+    """Forty groups of three, μ normal in closed form: what is left of the error is the draws' that q's moments need."""
+    rng = np.random.default_rng(4)
+    group, x = np.repeat(np.arange(40), 3), rng.normal(size=120)
+    y = rng.normal(1.0, 1.5, 40)[group] + x + rng.normal(size=120)
+    data, method = tr.Data(y, given=x, group=group), tr.MeanField(batch_size=8, steps=2000, draws=100)
+    precision = 40 / (1.5**2 + 1 / 3)
+    variance = 1 / (1 / 9 + precision)
+
+    def stop(phase: str, done: int, of: int) -> None:
+        if phase == "climbing the bound" and done > 4:
+            raise RuntimeError("the machine is gone")
+
+    unbroken = tr.infer(SHIFTS, data, method, verify=None)
+    assert unbroken.mean()["mu"] == pytest.approx(variance * precision * np.mean(y - x), abs=0.02 * variance**0.5)
+    assert unbroken.sd()["mu"] == pytest.approx(variance**0.5, rel=0.02)
+    with pytest.raises(RuntimeError, match="gone"):
+        tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path, progress=stop)
+    again = tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path)
+    np.testing.assert_array_equal(again.values, unbroken.values)

@@ -376,14 +376,14 @@ class Data(Spelt):
         return self._fingerprint
 
 
-def labels_of(source: Sequence | np.ndarray, size: int) -> np.ndarray:
+def labels_of(source: Sequence | np.ndarray, size: int, what: str = "Data(group=...)") -> np.ndarray:
     """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
     labels = unmasked(source, "group")
     if labels.shape != (size,):
-        raise DataError(f"Data(group=...) expects one label a row, shape ({size},); got {labels.shape}.")
+        raise DataError(f"{what} expects one label a row, shape ({size},); got {labels.shape}.")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
         first = np.argmin(np.isfinite(labels))
-        raise DataError(f"Data(group=...) expects a label for every row; that of row {first} is {labels[first]}.")
+        raise DataError(f"{what} expects a label for every row; that of row {first} is {labels[first]}.")
     return labels.astype(str) if labels.dtype.kind == "O" else labels
 
 

@@ -18,6 +18,7 @@ from tractable.beliefs.approximations import Approximation
 from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
+from tractable.checks.verify import SHAPE
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
@@ -38,6 +39,7 @@ ROWS_WEIGHED = 1 << 28  # rows times draws times numbers up to which they are
 MODE_SIZE = 1000  # parameters up to which curvature is formed
 NODES = 10  # looks at each row that a group's integral takes, about
 ROWS_EACH, NEAR = 20, 3.0  # rows a parameter, and sds between starts, from and up to which batches are corrected
+VAGUE = 0.1  # nats that a bound must be known to, where nothing else says that means and sds are right
 FAR = 1.0  # nats short of its maximum, with which a bound is no posterior
 
 
@@ -233,6 +235,10 @@ class Variational(Method):
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         sentence += "" if verdict == "trust" else ": raise steps="
+        shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.looked)
+        if verdict == "trust" and chance > VAGUE and posterior.model.start is None and not shaped:
+            verdict = "caution"
+            sentence += f"; known to ± {chance:.2g}, which does not tell a mean 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
         if posterior.looked:

@@ -119,8 +119,13 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         placed = below[np.isfinite(below)]
         many = len(below) - len(placed)
         lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
-        others = "other rows" if posterior.model.local is None else "other groups"
-        below, note = placed, note + f"Right: where in its prediction from all {others} each row fell{lost}; "
+        told = f"Right: where in its prediction from all other rows each fell{lost}; "
+        if posterior.model.local is not None:
+            told = (
+                f"Right: where in its prediction from all other groups each row fell{lost}, and rows of a group fall "
+            )
+            told += "alike, of which the dashed lines do not know; "
+        below, note = placed, note + told
     mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")

@@ -56,7 +56,7 @@ def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, see
     """
     expect("predict(draws)", draws, Count)
     known = grouped(posterior.model, posterior.data)
-    rows = _asked(known, x, group, "predict(x)")
+    rows = _asked(known, x, group, "predict")
     params, weights = posterior.spread(draws)
     own = _own(posterior.model, known, params, rows.held, jax.random.key(seeded("predict(seed)", seed)))
     both = rows.x, rows.place
@@ -76,7 +76,7 @@ def replicated(
     if x is None and group is None:
         rows = Rows(known.members().given, known.places, np.arange(known.size))
     else:
-        rows = _asked(known, x, group, "posterior_predictive(x)")
+        rows = _asked(known, x, group, "posterior_predictive")
     pointwise.fits("A predictive", pointwise.length(params), len(rows.place), 1, 4)  # before z is drawn
     held = np.full(len(rows.held), -1) if new else rows.held
     own = _own(model, known, params, held, jax.random.fold_in(key, 1))
@@ -114,10 +114,12 @@ class Rows(NamedTuple):
 
 
 def _asked(known: Data, x: PyTree, group: Any, what: str) -> Rows:
-    prediction.alike(known.take([0]).members().given, x, what)
+    prediction.alike(known.take([0]).members().given, x, f"{what}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count
-    labels, place = np.unique(np.arange(count) if group is None else labels_of(group, count), return_inverse=True)
+    labels, place = np.unique(
+        np.arange(count) if group is None else labels_of(group, count, f"{what}(group=...)"), return_inverse=True
+    )
     held = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
     return Rows(x, place, held)
 

@@ -444,6 +444,8 @@ class Posterior(Learnt):
             return [coding.gap_check(self, rows)]
         if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
             sentence = "rows held out were not looked at: that takes draws or a point, and one distribution a row"
+            if self.model.local is not None:
+                sentence = "groups held out were not looked at; posterior.log_predictive(them) tells their densities"
             return [Check("held-out surprise", float("nan"), "caution", sentence)]
         return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
 
