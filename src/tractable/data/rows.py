@@ -14,6 +14,7 @@ from tractable.tools.settings import seeded
 from tractable.tools.words import Spelt
 
 PyTree = Any
+Labels = Sequence | np.ndarray  # of the group of each row
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
 SKETCH = 4096  # groups that stand for all, where a run begins
@@ -191,7 +192,7 @@ class Data(Spelt):
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
-        group: Sequence | np.ndarray | None = None,
+        group: Labels | None = None,
     ):
         if missing not in ("raise", "drop", "keep"):
             raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
@@ -376,7 +377,7 @@ class Data(Spelt):
         return self._fingerprint
 
 
-def labels_of(source: Sequence | np.ndarray, size: int, what: str = "Data(group=...)") -> np.ndarray:
+def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.ndarray:
     """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
     labels = unmasked(source, "group")
     if labels.shape != (size,):

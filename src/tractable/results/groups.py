@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Data, Model
-from tractable.data.rows import labels_of
+from tractable.data.rows import Labels, labels_of
 from tractable.results import pointwise
 from tractable.results import predict as prediction
 from tractable.tools import tree
@@ -47,7 +47,9 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
     return pd.DataFrame(table, index=pd.Index(labels, name="group"), columns=columns)
 
 
-def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, seed: int) -> prediction.Prediction:
+def predict(
+    posterior: Any, x: PyTree, group: Labels | None, level: float, draws: int, seed: int
+) -> prediction.Prediction:
     """The predictive distribution of rows of groups: z is drawn given θ and its group's rows, or of a new one from
     its prior.
 
@@ -64,7 +66,7 @@ def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, see
 
 
 def replicated(
-    model: Model, data: Data | None, params: PyTree, x: PyTree, group: Any, seed: int, *, new: bool = False
+    model: Model, data: Data | None, params: PyTree, x: PyTree, group: Labels | None, seed: int, *, new: bool = False
 ) -> PyTree:
     """y* of rows of groups, (s, n, ...): z of its group as ``predict`` has it, y* ~ p(y | x, z, θ_s).
 
@@ -113,7 +115,7 @@ class Rows(NamedTuple):
     held: np.ndarray  # (groups,) where each lies in the data; −1 of a new one
 
 
-def _asked(known: Data, x: PyTree, group: Any, what: str) -> Rows:
+def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
     prediction.alike(known.take([0]).members().given, x, f"{what}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count

@@ -24,6 +24,7 @@ from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
 from tractable.data.arrays import columns_of
+from tractable.data.rows import Labels
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
@@ -204,7 +205,7 @@ class Posterior(Learnt):
     @spelt
     def predict(
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0,
-        calibrate: Data | PyTree = None, group: Any = None,
+        calibrate: Data | PyTree = None, group: Labels | None = None,
     ) -> prediction.Prediction:  # fmt: skip
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
@@ -324,7 +325,7 @@ class Posterior(Learnt):
         return pointwise.placed(pointwise.joined(parts), drawn, y, seed)
 
     def posterior_predictive(
-        self, x: PyTree = None, *, group: Any = None, draws: int | None = None, seed: int = 0
+        self, x: PyTree = None, *, group: Labels | None = None, draws: int | None = None, seed: int = 0
     ) -> PyTree:
         """Data replicated from every draw, (chain, draw, n, ...), each part of a datum: y*_n ~ p(y | x_n, θ_s).
 
@@ -339,7 +340,9 @@ class Posterior(Learnt):
         drawn = self._replicated(params, x, group, seed)
         return jax.tree.map(lambda a: a.reshape(*values.shape[:2], *a.shape[1:]), drawn)
 
-    def prior_predictive(self, x: PyTree = None, *, group: Any = None, draws: int = 500, seed: int = 0) -> PyTree:
+    def prior_predictive(
+        self, x: PyTree = None, *, group: Labels | None = None, draws: int = 500, seed: int = 0
+    ) -> PyTree:
         """Data as they were expected before any was seen, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s).
 
         Of a model with ``local`` z_g ~ p(z | θ_s) too, one for all rows of a ``group``.
@@ -347,7 +350,7 @@ class Posterior(Learnt):
         params = pointwise.prior_draws(self.model, draws, seed)
         return self._replicated(params, x, group, seed, new=True)
 
-    def _replicated(self, params: PyTree, x: PyTree, group: Any, seed: int, new: bool = False) -> PyTree:
+    def _replicated(self, params: PyTree, x: PyTree, group: Labels | None, seed: int, new: bool = False) -> PyTree:
         """y*_n of parameters (s, ...): (s, n, ...); ``new``: drawn from the prior."""
         if self.model.local is not None:
             return groups.replicated(self.model, self.data, params, x, group, seed, new=new)
