@@ -16,6 +16,7 @@ from tractable.checks.groups import look
 from tractable.checks.learnt import Learnt
 from tractable.core import Batch
 from tractable.data.rows import Members, whole
+from tractable.methods.search import nearer
 from tractable.methods.variational import _likelihood, anchored
 from tractable.pages import parameters, predictive
 from tractable.pages.page import usual_facts
@@ -408,3 +409,10 @@ def test_a_climb_by_corrected_batches_is_exact_and_goes_on_after_a_stop(tmp_path
         tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path, progress=stop)
     again = tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path)
     np.testing.assert_array_equal(again.values, unbroken.values)
+
+
+def test_three_looks_at_all_groups_mend_a_mode_by_some():
+    """log p(μ | y) is quadratic: by a curvature 1.3 times the right one each look leaves 1 − 1/1.3 of the way."""
+    mean, sd = whole_posterior()
+    ended = nearer(SHIFTS, SHIFTED, np.array([mean[0] + 5 * sd[0]]), np.array([[sd[0] / 1.3**0.5]]))
+    assert (ended[0] - mean[0]) / sd[0] == pytest.approx(5 * (1 - 1 / 1.3) ** 3, rel=0.01)

@@ -216,7 +216,8 @@ class Variational(Method):
         if session.data is None or not near or not self.corrects(session.model, session.data):
             return {}
         value, slope = _likelihood(session.model, means[0], whole(session.data.arrays()))
-        return {"place": means[0], "value": value, "slope": slope}
+        known = np.isfinite(value) and np.all(np.isfinite(slope))
+        return {"place": means[0], "value": value, "slope": slope} if known else {}
 
     def corrects(self, model: Model, data: Data | None) -> bool:
         """Whether batches are corrected by an anchor."""
