@@ -69,11 +69,11 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
     kept, count = parameters.kept_by(posterior)
-    data = posterior.data
-    by_group = data is not None and data.labels is not None
+    data, facts = posterior.data, {"rows of data": Cell(posterior.rows, ",d")}
+    if data is not None and data.labels is not None:
+        facts = {"rows of data": Cell(len(data.places), ",d"), "groups": Cell(data.size, ",d")}
     return {
-        "rows of data": Cell(len(data.places) if by_group else posterior.rows, ",d"),
-        **({"groups": Cell(data.size, ",d")} if by_group else {}),
+        **facts,
         "parameters": Cell(len(posterior.names), ",d"),
         kept: count,
         "wall time": duration(sum(posterior.seconds.values())),

@@ -56,9 +56,10 @@ def to_tree(
             if name not in made:
                 continue
             by_group = labels is not None and name == "log_likelihood"  # a datum is a group
-            axis, known = ("group", {"group": labels}) if by_group else ("row", {})
+            axis = "group" if by_group else "row"
             named_axes = {variable: [axis, *(dims or {}).get(variable, [])] for variable in made[name]}
-            out[name] = arviz_base.from_dict({name: made[name]}, dims=named_axes, coords=known | coords)[name]
+            own: Any = ({"group": labels} if by_group else {}) | coords
+            out[name] = arviz_base.from_dict({name: made[name]}, dims=named_axes, coords=own)[name]
     if left_out:  # as text, which netCDF takes
         out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
     return out
