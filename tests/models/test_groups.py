@@ -1,12 +1,14 @@
 """Groups of rows with effects of their own, which every method integrates out."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import tractable as tr
 from tractable.beliefs.belief import Draws
@@ -14,6 +16,10 @@ from tractable.checks.groups import look
 from tractable.checks.learnt import Learnt
 from tractable.core import Batch
 from tractable.data.rows import Members, whole
+from tractable.methods.search import nearer
+from tractable.methods.variational import _likelihood, anchored
+from tractable.pages import parameters, predictive
+from tractable.pages.page import usual_facts
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.integrals import around, rule
 
@@ -258,3 +264,155 @@ def test_what_is_wrong_with_groups_is_said(what):
     made, sentence = WRONG[what]
     with pytest.raises((DataError, ModelError), match=sentence):
         made()
+
+
+# Data replicated, and groups left out: everything is normal, so that all of it is known.
+
+RESTS = Y - X[:, 0]
+DRAWS = 4000
+
+
+@pytest.fixture(scope="module")
+def exact() -> tr.Posterior:
+    """Independent draws of μ, and nothing learnt."""
+    mean, sd = whole_posterior()
+    positions = mean[0] + sd[0] * np.random.default_rng(11).standard_normal((1, DRAWS, 1))
+    data = tr.Data(Y, given=X[:, 0], group=LABELS[GROUP])
+    return tr.Posterior(SHIFTS, data, tr.NUTS(), 0, Draws(positions=positions))
+
+
+def without(g: int) -> tuple[float, float]:
+    """Mean and variance of μ given all groups but g."""
+    size, kept = np.bincount(GROUP), np.arange(6) != g
+    precisions = 1 / (1.5**2 + 1 / size)
+    variance = 1 / (1 / 9 + precisions[kept].sum())
+    return variance * (precisions * np.bincount(GROUP, RESTS) / size)[kept].sum(), variance
+
+
+def assert_normal(drawn: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> None:
+    """Means, and all covariances, of draws (s, n) of one normal law."""
+    sds, count = np.sqrt(np.diag(covariance)), len(drawn)
+    error = covariance**2 + np.outer(sds, sds) ** 2
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - mean), 5.33 * sds / np.sqrt(count))
+    np.testing.assert_array_less(np.abs(np.cov(drawn.T) - covariance), 5.33 * np.sqrt(error / count))
+
+
+def shared(of_group: float, of_all: float) -> np.ndarray:
+    """Covariance of rows that share their group's variance, and that of all."""
+    return np.eye(16) + of_group * (GROUP[:, None] == GROUP) + of_all
+
+
+def test_rows_are_replicated_in_their_groups_as_the_whole_model_says(exact):
+    mean, sd = whole_posterior()
+    slopes, within = mean_slopes()[GROUP], 1 / (1 / 1.5**2 + np.bincount(GROUP))  # Var[a_g | μ, y]
+    known = np.eye(16) + (GROUP[:, None] == GROUP) * within[GROUP] + sd[0] ** 2 * np.outer(slopes, slopes)
+    drawn = exact.posterior_predictive(seed=1)[0]
+    assert_normal(drawn, mean[1 + GROUP] + X[:, 0], known)
+    new = exact.posterior_predictive(X[:, 0], group=np.char.add("new ", LABELS[GROUP]), seed=1)[0]
+    assert_normal(new, mean[0] + X[:, 0], shared(1.5**2, sd[0] ** 2))
+    assert_normal(exact.prior_predictive(draws=DRAWS), X[:, 0], shared(1.5**2, 9.0))
+    with pytest.raises(AssertionError):  # groups that were taken for new ones
+        assert_normal(new, mean[1 + GROUP] + X[:, 0], known)
+
+
+def test_a_group_is_left_out_with_all_of_its_rows(exact):
+    """Against the closed form, within the error of so many draws reweighed by 1 / p(y_g | μ)."""
+    found, below = exact.loo(), exact.pit(draws=DRAWS)
+    assert found.unit == "group" and "6 groups, each left out with all of its rows" in str(found)
+    logs = exact.log_likelihood()[0].astype(np.float64)
+    weights = np.exp(logs.min(0) - logs)
+    unlike = weights.var(0) / weights.mean(0) ** 2
+    for place, label in enumerate(exact.data.labels):
+        g = int(np.flatnonzero(label == LABELS)[0])
+        own, (mean, variance) = g == GROUP, without(g)
+        law = stats.multivariate_normal(X[own, 0] + mean, shared(1.5**2, variance)[np.ix_(own, own)])
+        error = 5.33 * np.sqrt(unlike[place] / DRAWS) + 1e-4
+        assert found.pointwise[place] == pytest.approx(law.logpdf(Y[own]), abs=error)
+        rows = stats.norm.cdf(RESTS[own], mean, np.sqrt(1 + 1.5**2 + variance))
+        spread = np.sqrt(rows * (1 - rows) * (1 + unlike[place]) / DRAWS)
+        np.testing.assert_array_less(np.abs(below[own] - rows), 5.33 * spread + 1e-3)
+    assert found.elpd == pytest.approx(found.pointwise.sum())
+    assert exact.pit(draws=DRAWS, rows=2).shape == (np.isin(LABELS[GROUP], ["Aarau", "Uri"]).sum(),)
+
+
+def test_arviz_has_rows_in_their_order_and_densities_by_group(exact):
+    tree = exact.to_arviz(draws=5)
+    assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "group")
+    assert list(tree["log_likelihood"]["group"].values) == sorted(LABELS)
+    np.testing.assert_array_equal(tree["observed_data"]["y"], Y)
+    np.testing.assert_array_equal(tree["constant_data"]["x"], X[:, 0])
+    np.testing.assert_array_equal(tree["constant_data"]["group_of_row"], LABELS[GROUP])
+    assert tree["posterior_predictive"]["y"].shape == (1, 5, 16) and "left_out" not in tree.attrs
+
+
+def test_a_page_tells_groups_and_their_rows(exact):
+    mean, sd = whole_posterior()
+    (told,) = parameters.of_groups(exact)
+    rows = [[cell.value for cell in row] for row in told.parts[0].cells]
+    order = np.argsort(LABELS)
+    assert [row[0] for row in rows] == sorted(LABELS)
+    error = 5.33 * sd[0] * mean_slopes()[order] / np.sqrt(100)
+    np.testing.assert_array_less(np.abs(np.array([row[1] for row in rows]) - mean[1:][order]), error)
+    assert usual_facts(exact)["groups"].value == 6 and usual_facts(exact)["rows of data"].value == 16
+    seen = predictive.seen_beside(exact)
+    np.testing.assert_array_equal(seen.y, Y)
+    off = 5.33 * np.sqrt(2.0 / len(seen.drawn))  # Var[y* | y] is below 2
+    np.testing.assert_array_less(np.abs(seen.drawn.mean(0) - mean[1 + GROUP] - X[:, 0]), off)
+
+
+def test_a_bound_that_is_not_known_is_no_reason_to_trust(exact):
+    for error, verdict in ((0.01, "trust"), (0.6, "caution")):
+        learnt = replace(exact, found={"gain": 0.0, "gain error": error})
+        assert tr.MeanField(batch_size=3).checks(learnt)[0].verdict == verdict
+
+
+def test_rows_come_back_in_their_order_whatever_they_weigh():
+    weighed = tr.Data(Y, given=X, group=GROUP, weights=np.arange(16) % 3)
+    np.testing.assert_array_equal(weighed.members().y, Y)
+    np.testing.assert_array_equal(weighed.labels[weighed.places], GROUP)
+    some = weighed.take([4, 1])
+    np.testing.assert_array_equal(some.members().y, Y[np.isin(GROUP, [4, 1])])
+    np.testing.assert_array_equal(some.labels[some.places], GROUP[np.isin(GROUP, [4, 1])])
+
+
+def test_batches_corrected_at_an_anchor_are_unbiased_and_differ_by_little():
+    """Each set of two groups of six, all fifteen, at an sd or so from the anchor."""
+    rows, place = DATA.arrays(), CITIES.position_of(THETA)
+    value, slope = _likelihood(CITIES, place, whole(rows))
+    plain = jax.jit(tr.log_posterior(CITIES, flat=True))
+    corrected = jax.jit(anchored(CITIES, {"place": place, "value": value, "slope": slope}))
+    near = place + 0.1 * np.array([1.0, -1.0, 1.0, -1.0])
+    pairs = map(jnp.array, itertools.combinations(range(6), 2))
+    batches = [Batch(jax.tree.map(lambda a, at=pair: a[at], rows), jnp.ones(2), 6) for pair in pairs]
+    told, noisy = (np.array([target(near, batch) for batch in batches]) for target in (corrected, plain))
+    assert told.mean() == pytest.approx(float(plain(near, whole(rows))), rel=1e-6)
+    assert told.std() < 0.1 * noisy.std()
+
+
+def test_a_climb_by_corrected_batches_is_exact_and_goes_on_after_a_stop(tmp_path):
+    """Forty groups of three, μ normal in closed form: what is left of the error is the draws' that q's moments need."""
+    rng = np.random.default_rng(4)
+    group, x = np.repeat(np.arange(40), 3), rng.normal(size=120)
+    y = rng.normal(1.0, 1.5, 40)[group] + x + rng.normal(size=120)
+    data, method = tr.Data(y, given=x, group=group), tr.MeanField(batch_size=8, steps=2000, draws=100)
+    precision = 40 / (1.5**2 + 1 / 3)
+    variance = 1 / (1 / 9 + precision)
+
+    def stop(phase: str, done: int, of: int) -> None:
+        if phase == "climbing the bound" and done > 4:
+            raise RuntimeError("the machine is gone")
+
+    unbroken = tr.infer(SHIFTS, data, method, verify=None)
+    assert unbroken.mean()["mu"] == pytest.approx(variance * precision * np.mean(y - x), abs=0.02 * variance**0.5)
+    assert unbroken.sd()["mu"] == pytest.approx(variance**0.5, rel=0.02)
+    with pytest.raises(RuntimeError, match="gone"):
+        tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path, progress=stop)
+    again = tr.infer(SHIFTS, data, method, verify=None, checkpoint=tmp_path)
+    np.testing.assert_array_equal(again.values, unbroken.values)
+
+
+def test_three_looks_at_all_groups_mend_a_mode_by_some():
+    """log p(μ | y) is quadratic: by a curvature 1.3 times the right one each look leaves 1 − 1/1.3 of the way."""
+    mean, sd = whole_posterior()
+    ended = nearer(SHIFTS, SHIFTED, np.array([mean[0] + 5 * sd[0]]), np.array([[sd[0] / 1.3**0.5]]))
+    assert (ended[0] - mean[0]) / sd[0] == pytest.approx(5 * (1 - 1 / 1.3) ** 3, rel=0.01)

@@ -14,6 +14,7 @@ from tractable.tools.settings import seeded
 from tractable.tools.words import Spelt
 
 PyTree = Any
+Labels = Sequence | np.ndarray  # of the group of each row
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
 SKETCH = 4096  # groups that stand for all, where a run begins
@@ -191,7 +192,7 @@ class Data(Spelt):
         missing: str = "raise",
         allow_empty: bool = False,
         resident: bool | None = None,
-        group: Sequence | np.ndarray | None = None,
+        group: Labels | None = None,
     ):
         if missing not in ("raise", "drop", "keep"):
             raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
@@ -222,8 +223,9 @@ class Data(Spelt):
         self._wide = wide(_named(rows) | weighed)
         check_width(self._wide)
         self.labels: np.ndarray | None = None
+        self.numbers: np.ndarray | None = None
         if groups is not None:
-            rows, self.labels = gathered(rows, self.weights, groups)
+            rows, self.labels, self.numbers = gathered(rows, self.weights, groups)
             self.size, self.weights = len(self.labels), None
         self.rows = rows
         self.missing = missing
@@ -253,11 +255,23 @@ class Data(Spelt):
         return self.rows[1]
 
     def members(self) -> "Data":
-        """The rows of all groups, one below the other, each a datum of its own."""
-        if not isinstance(self.given, Members):
+        """The rows of all groups, each a datum of its own, in the order in which they were given."""
+        if self.numbers is None:
             return self
-        y, (given, counts) = self.y, self.given
-        return Data(*jax.tree.map(lambda a: a[counts > 0], (y, given)), missing=self.missing)
+        where = np.unravel_index(self._in_order(self.numbers), self.numbers.shape)
+        return Data(*jax.tree.map(lambda a: a[where], (self.y, self.given.given)), missing=self.missing)
+
+    @property
+    def places(self) -> np.ndarray:
+        """(n,) of each row of ``members()``, which group it belongs to: a place in ``labels``."""
+        numbers = np.arange(self.size)[:, None] if self.numbers is None else self.numbers
+        return self._in_order(numbers) // numbers.shape[1]
+
+    @staticmethod
+    def _in_order(numbers: np.ndarray) -> np.ndarray:
+        """(n,) where rows lie in ``numbers`` (groups, members) as if it were flat, by their number."""
+        flat = numbers.ravel()
+        return np.argsort(flat, kind="stable")[np.count_nonzero(flat < 0) :]
 
     @property
     def total(self) -> int | float:
@@ -269,7 +283,8 @@ class Data(Spelt):
         y, given = jax.tree.map(lambda a: np.asarray(a[index]), self.rows)
         taken = Data(y, given, missing=self.missing)
         taken.weights = None if self.weights is None else self.weights[index]  # of which all may be zero
-        taken.labels = None if self.labels is None else self.labels[index]
+        if self.labels is not None and self.numbers is not None:
+            taken.labels, taken.numbers = self.labels[index], self.numbers[index]
         return taken
 
     def alike(self, count: int = EVENLY) -> "Data":
@@ -362,19 +377,19 @@ class Data(Spelt):
         return self._fingerprint
 
 
-def labels_of(source: Sequence | np.ndarray, size: int) -> np.ndarray:
+def labels_of(source: Labels, size: int, what: str = "Data(group=...)") -> np.ndarray:
     """The label of the group of each of ``size`` rows, or a sentence about labels that cannot be."""
     labels = unmasked(source, "group")
     if labels.shape != (size,):
-        raise DataError(f"Data(group=...) expects one label a row, shape ({size},); got {labels.shape}.")
+        raise DataError(f"{what} expects one label a row, shape ({size},); got {labels.shape}.")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
         first = np.argmin(np.isfinite(labels))
-        raise DataError(f"Data(group=...) expects a label for every row; that of row {first} is {labels[first]}.")
+        raise DataError(f"{what} expects a label for every row; that of row {first} is {labels[first]}.")
     return labels.astype(str) if labels.dtype.kind == "O" else labels
 
 
-def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray]:
-    """Rows by group, every leaf (groups, members, ...), and the groups' labels in order.
+def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tuple[PyTree, np.ndarray, np.ndarray]:
+    """Rows by group, every leaf (groups, members, ...); the groups' labels in order; and the rows' numbers, −1 of none.
 
     Padding repeats a group's first row, so that its density is finite, and counts 0 times.
     """
@@ -394,7 +409,7 @@ def gathered(rows: PyTree, weights: np.ndarray | None, groups: np.ndarray) -> tu
     where = order[np.where(there, first[:, None] + member, first[:, None])]
     counts = there.astype(np.float64) if weights is None else np.where(there, weights[where], 0.0)
     y, given = jax.tree.map(lambda a: np.asarray(a)[where], rows)
-    return (y, Members(given, counts)), labels
+    return (y, Members(given, counts)), labels, np.where(there, where, -1).astype(np.int32)
 
 
 def window(windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:

@@ -88,7 +88,7 @@ class BayesByBackprop(Variational):
     def family(self, size: int) -> Approximation:
         return approximations.mean_field(size)
 
-    def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
+    def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> objectives.Objective:
         given = None if rows is None or rows[1] is None else jax.tree.map(_one, rows[1])
         full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
         objective = objectives.bayes_by_backprop(
@@ -101,7 +101,7 @@ class BayesByBackprop(Variational):
         optimizer = self.optimizer
         if optimizer == "adam":
             optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(tuned["learning_rate"]))
-        return ascend(self.objective(model, rows, tuned["temperature"]), optimizer)
+        return ascend(self.objective(model, rows, tuned), optimizer)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
         trees = jax.vmap(model.space.unravel)

@@ -72,6 +72,7 @@ class Ascent(NamedTuple):
     error: float
     small: int  # stages in a row without gain
     signal: float  # of the gradient, at the starting point
+    anchor: dict[str, Any]  # what batches are corrected by, or nothing
     peak: Any = None  # Peak of the held-out score, where rows are held out
     kept: Any = None  # (start, p) φ at the peak
 
@@ -119,6 +120,7 @@ def climb(method: Any, session: Session) -> Climbed:
     while True:
         rate, temperature = stages[at.stage]
         tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jnp.asarray(at.sd)}
+        tuned |= {"anchor": jax.tree.map(jnp.asarray, at.anchor)} if at.anchor else {}
         problem = problem._replace(tuned=tuned)
         at, interrupted = _stage(problem, at, most)
         averaged = _average(problem, at)
@@ -140,34 +142,37 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
     shapes = jax.eval_shape(functools.partial(method.positions, model), wide, wide)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shapes)
-    problem = Problem(method, session, program, plan, method.shape(model, plan, shapes), keys, bound, tuned, like)
+    problem = Problem(method, session, program, plan, method.shape(model, data, plan, shapes), keys, bound, tuned, like)
     first = bound.within()[1]
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
         states = jax.eval_shape(lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes)
         nothing = np.zeros((method.starts, 0))
-        like = _first(problem, states, nothing[0], nothing, 0.0)._replace(moments=loop.some_moments())
+        like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
         if session.held_out is not None:
             like = like._replace(peak=Peak.of(nothing[0]), kept=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
-    tuned["sd"] = sds[0]
+    tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
+    tuned |= {"anchor": anchor} if anchor else {}
     signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
     states = loop.begin(program, tuned, first, keys, positions)
-    first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal)
+    first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
     return problem, first._replace(peak=Peak.of(_predicted(problem, begun)), kept=begun)
 
 
-def _first(problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float) -> Ascent:
+def _first(
+    problem: Problem, states: PyTree, sd: np.ndarray, nothing: np.ndarray, signal: float, anchor: dict[str, Any]
+) -> Ascent:
     """The state of a climb before its first step."""
     return Ascent(
         groups=0, stage=0, begun=0, states=states, moments=_no_moments(problem), sd=sd,
         before=nothing, history=nothing, bounds=nothing, previous=nothing,
-        gain=math.inf, error=0.0, small=0, signal=signal,
+        gain=math.inf, error=0.0, small=0, signal=signal, anchor=anchor,
     )  # fmt: skip
 
 
@@ -381,7 +386,7 @@ def settled(history: np.ndarray) -> bool:
 @compiled("program", "plan")
 def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
-    objective = method.objective(program.model, rows, tuned["temperature"])
+    objective = method.objective(program.model, rows, tuned)
     first = jax.tree.map(lambda a: a[0], phis)
 
     def once(t: jax.Array) -> jax.Array:
@@ -395,7 +400,7 @@ def _values(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phis
 @compiled("program", "plan")
 def _signal(program: Climb, plan: Plan | None, tuned: PyTree, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     method: Any = program.method
-    objective = method.objective(program.model, rows, tuned["temperature"])
+    objective = method.objective(program.model, rows, tuned)
     return signal(objective, plan, rows, phi, objective.remember(phi), key)
 
 

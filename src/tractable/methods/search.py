@@ -22,6 +22,7 @@ PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
 TOGETHER = 16  # columns of a Hessian computed at once
 CURVED = 1 << 13  # rows whose curvature is computed at once
+NEARER = 4  # looks at all rows on the way to the mode, which some of them began
 CLIMB_BYTES = 1 << 30  # most bytes of data for a climb to a starting point
 
 
@@ -221,6 +222,7 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
     The climb uses all rows, or a first part of data that are large or on file.
     """
     model, data = session.model, None if session.data is None else session.data.sketched()
+    some = data is not session.data  # of groups
     if data is not None and (not data.resident or data.nbytes > CLIMB_BYTES):
         data = data.take(slice(0, max(1, int(data.size * min(1.0, CLIMB_BYTES / data.nbytes) / 8))))
     out = []
@@ -228,7 +230,30 @@ def modes(session: Session, positions: jax.Array) -> np.ndarray:
         session.say("climbing", done, len(positions))
         out.append(maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position)
     session.say("climbing", len(positions), len(positions))
+    if some and session.data is not None and len(out[0]) <= INFORMATION:
+        ends, which = np.unique(np.round(np.stack(out), 4), axis=0, return_inverse=True)
+        roots = [laplace_root(model, data, end) if np.all(np.isfinite(end)) else None for end in ends]
+        out = [nearer(model, session.data, end, root) for end, root in zip(ends, roots, strict=True)]
+        return np.stack(out)[which.ravel()]
     return np.stack(out)
+
+
+def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | None) -> np.ndarray:
+    """The mode by all rows, from one by some that stand for them, and the root of their inverse curvature.
+
+    θ ← θ + L Lᵀ ∇ log p(θ | y): where the curvature of m groups is right to 1/√m, each step leaves so much of the way.
+    """
+    if root is None or not data.resident:
+        return position
+    batch, best = all_rows(data), -np.inf
+    proposed = position
+    for _ in range(NEARER):
+        value, gradient = total(model, jnp.asarray(proposed, jnp.result_type(float)), batch, True, True)
+        if not (float(value) > best and np.all(np.isfinite(gradient))):
+            break
+        position, best = proposed, float(value)
+        proposed = position + root @ (root.T @ np.asarray(gradient, np.float64))
+    return position
 
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:

@@ -18,13 +18,14 @@ from tractable.beliefs.approximations import Approximation
 from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
+from tractable.checks.verify import SHAPE
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, climb
 from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
-from tractable.methods.search import laplace_root, maximum
+from tractable.methods.search import laplace_root, maximum, nearer
 from tractable.methods.stretches import HELD, held_out_best
 from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
@@ -37,6 +38,8 @@ WEIGHED = 1000  # draws whose importance weights are computed at the end
 ROWS_WEIGHED = 1 << 28  # rows × draws × parameters / 64 up to which they are computed
 MODE_SIZE = 1000  # parameters up to which a climb starts at the mode
 NODES = 10  # evaluations of each row for a group's integral, roughly
+ROWS_EACH, NEAR = 20, 3.0  # rows a parameter from which, and sds between starts up to which, batches are corrected
+VAGUE = 0.1  # nats that a bound must be known to, where nothing else says that means and sds are right
 FAR = 1.0  # nats of the last gain above which the result is rejected
 
 
@@ -97,15 +100,18 @@ class Variational(Method):
         """q over ``size`` numbers."""
         raise SettingsError(f"{type(self).__name__} has no family of its own; use MeanField, FullRank or LowRank.")
 
-    def objective(self, model: Model, rows: PyTree, temperature: jax.Array) -> objectives.Objective:
+    def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> objectives.Objective:
         """The bound, on minibatches (cut from ``rows``) or on all ``rows``."""
-        q, target = self.family(model.space.size), log_posterior(model, flat=True)
+        q, target, temperature = self.family(model.space.size), log_posterior(model, flat=True), tuned["temperature"]
         joint = target  # on a minibatch
         if self.batch_size is None:
             batch = None if rows is None else whole(rows)
 
             def joint(z: jax.Array, _: Batch | None) -> jax.Array:
                 return target(z, batch)
+
+        elif "anchor" in tuned:
+            joint = anchored(model, tuned["anchor"])
 
         if self.divergence == "forward":
             return objectives.inclusive(joint, q, samples=self.samples)
@@ -120,7 +126,7 @@ class Variational(Method):
             optimizer = optax.chain(
                 optax.scale_by_adam(), scaled(tuned["learning_rate"], lambda phi: scale(phi, tuned["sd"]))
             )
-        return ascend(self.objective(model, rows, tuned["temperature"]), optimizer)
+        return ascend(self.objective(model, rows, tuned), optimizer)
 
     def learn(self, session: Session) -> Outcome:
         model, data = session.model, session.data
@@ -171,12 +177,12 @@ class Variational(Method):
         """The largest number of steps."""
         return self.steps
 
-    def shape(self, model: Model, plan: Plan | None, positions: PyTree) -> loop.Shape:
-        """The loop's shape: a segment is one window; with minibatches it holds whole epochs."""
+    def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
+        """The loop's: a segment is a window, of whole epochs where there are batches whose noise has to sum to zero."""
         thin = 10
         noise = self.samples * self.family(model.space.size).noise
         shape = loop.shape(10**6, thin, noise, self.starts, moments=True)
-        epoch = 1 if plan is None else plan.count
+        epoch = 1 if plan is None or self.corrects(model, data) else plan.count
         window = max(WINDOW, epoch * -(-WINDOW // epoch)) if epoch <= 10 * WINDOW else epoch
         return shape._replace(capacity=-(-window // shape.group))
 
@@ -190,13 +196,35 @@ class Variational(Method):
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
         for position in positions:
-            found = maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop)
-            root = laplace_root(model, data, found.position)
-            good = np.all(np.isfinite(found.position))
-            means.append(found.position if good else np.asarray(position))
+            found = maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position
+            good = np.all(np.isfinite(found))
+            root = laplace_root(model, data, found)
+            if good and data is not session.data and session.data is not None:
+                found = nearer(model, session.data, found, root)
+            means.append(found if good else np.asarray(position))
             # A mean field's optimum, were the posterior normal: 1/√Λᵢᵢ.
             sds.append(np.full(size, 0.1) if root is None or not good else conditional_sd(root))
         return jnp.asarray(np.stack(means), positions.dtype), jnp.asarray(np.stack(sds), positions.dtype)
+
+    def anchor(self, session: Session, means: jax.Array, sds: jax.Array) -> dict[str, jax.Array]:
+        """A place near the mode, and what all rows say there, by which batches are corrected; empty where none is.
+
+        Where rows are many to a parameter they are nearly quadratic within the posterior's width, and what is left of
+        a batch's noise is small: an average of climbs then knows means to far less than their sds.
+        """
+        near = np.all(np.abs(np.asarray(means - means[0])) <= NEAR * np.asarray(sds[0]))
+        if session.data is None or not near or not self.corrects(session.model, session.data):
+            return {}
+        value, slope = _likelihood(session.model, means[0], whole(session.data.arrays()))
+        known = np.isfinite(value) and np.all(np.isfinite(slope))
+        return {"place": means[0], "value": value, "slope": slope} if known else {}
+
+    def corrects(self, model: Model, data: Data | None) -> bool:
+        """Whether batches are corrected by an anchor."""
+        size = model.space.size
+        if self.start != "mode" or self.batch_size is None or model.start is not None or size > MODE_SIZE:
+            return False
+        return data is not None and data.resident and data.size >= max(ROWS_EACH * size, self.batch_size + 1)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
@@ -208,6 +236,10 @@ class Variational(Method):
         verdict = "trust" if abs(gain) <= chance else "reject" if far else "caution"
         sentence = "nats that the last stage of the climb added; 0 once it has converged"
         sentence += "" if verdict == "trust" else ": raise steps="
+        shaped = any(c.name == SHAPE and c.verdict == "trust" for c in posterior.looked)
+        if verdict == "trust" and chance > VAGUE and posterior.model.start is None and not shaped:
+            verdict = "caution"
+            sentence += f"; known to ± {chance:.2g}, which does not tell a mean 0.2 sd off: raise batch_size="
         out.append(Check("bound's gain", gain, verdict, sentence))
         weights = None if posterior.fitted is None else posterior.fitted.log_weights
         if posterior.looked:
@@ -271,6 +303,40 @@ class LowRank(Variational):
 
     def family(self, size: int) -> Approximation:
         return approximations.low_rank(size, min(self.rank, size))
+
+
+def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
+    """``(z, batch) -> log p(z) + l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a) + l(a) + ∇l(a)ᵀ(z − a)``, l̂ the batch's log likelihood.
+
+    As unbiased as the batch's own, and without what is linear in its noise: control variates of Baker, Fearnhead, Fox
+    & Nemeth 2019 for the value, so that gradients have them too.
+
+    Args:
+        anchor: a as "place" (d,), l(a) of all rows as "value" and ∇l(a) as "slope".
+    """
+    place, prior = anchor["place"], log_posterior(model, flat=True)
+
+    def terms(z: jax.Array, batch: Batch) -> jax.Array:
+        return model.log_likelihoods(model.params(z), batch.data)
+
+    def joint(z: jax.Array, batch: Batch) -> jax.Array:
+        def there(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+            told = terms(a, batch)
+            return jnp.sum(batch.counted(told)), told
+
+        slope, told = jax.grad(there, has_aux=True)(place)  # the same for every draw of q
+        beyond = batch.scale * (jnp.sum(batch.counted(terms(z, batch) - told)) - jnp.dot(slope, z - place))
+        return prior(z, None) + beyond + anchor["value"] + jnp.dot(anchor["slope"], z - place)
+
+    return joint
+
+
+@compiled("model")
+def _likelihood(model: Model, position: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """Σ w_n log p(y_n | θ) and its gradient at a flat position."""
+    return jax.value_and_grad(lambda z: jnp.sum(batch.counted(model.log_likelihoods(model.params(z), batch.data))))(
+        position
+    )
 
 
 def scaled(rate: jax.Array, scale: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:

@@ -71,8 +71,8 @@ def regression(
     for an intercept and a slope that differ by school. Of a y that may be censored ``y | cens(status)`` or
     ``censored(y, status)`` say how, none, right or left, ``Surv(y, event)`` whether it was seen, and ``Surv(lower,
     upper, type="interval2")`` between which bounds it lies (``models.censored``; weibull, exponential, lognormal,
-    normal). Text is coded against its first level. Terms of a group are independent: their correlation is not modelled,
-    as in bambi.
+    normal). Text is coded against its first level. Correlations of a group's effects are not modelled, as in bambi by
+    default: in ``(1 + x | school)`` intercepts and slopes are independent.
 
     Effects are in the table's units, and so are their priors. Those that are not given are weakly informative, by what
     a column can do (Gelman et al. 2008; rstanarm's default, and bambi's of most families, Capretto et al. 2022):

@@ -156,7 +156,7 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
     found = held_out_scores(posterior, data, encoder, shifted)
     log, *others = found.scores
     facts = {
-        "rows": Cell(data.size, ",d"),
+        "rows" if data.labels is None else "groups": Cell(data.size, ",d"),
         "mean log predictive density": Cell(log.value, ".3f", f"{log.meaning.partition(';')[0]} nats"),
     }
     parts = []

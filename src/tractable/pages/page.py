@@ -69,8 +69,11 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
     kept, count = parameters.kept_by(posterior)
+    data, facts = posterior.data, {"rows of data": Cell(posterior.rows, ",d")}
+    if data is not None and data.labels is not None:
+        facts = {"rows of data": Cell(len(data.places), ",d"), "groups": Cell(data.size, ",d")}
     return {
-        "rows of data": Cell(posterior.rows, ",d"),
+        **facts,
         "parameters": Cell(len(posterior.names), ",d"),
         kept: count,
         "wall time": duration(sum(posterior.seconds.values())),
@@ -83,7 +86,8 @@ def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.
         return [first, *ladders.exhibits(posterior, shape)]
     labels = parameters.labels_of(posterior.names, encoder)
     return [
-        *parameters.effects_exhibits(posterior, encoder), first, *networks.members(posterior),
+        *parameters.effects_exhibits(posterior, encoder), first, *parameters.of_groups(posterior),
+        *networks.members(posterior),
         *parameters.bound_on_evidence(posterior), *networks.layers(posterior), *parameters.exhibits(posterior, labels),
         *predictive.exhibits(posterior, encoder),
     ]  # fmt: skip

@@ -98,6 +98,20 @@ def summary(posterior: Posterior) -> pd.DataFrame:
     return table if is_ordered(posterior) else table.drop(columns=list(HEADS), errors="ignore")
 
 
+def of_groups(posterior: Posterior) -> list[Exhibit]:
+    """Mean and sd of what groups have of their own; nothing of models without groups."""
+    data = posterior.data
+    known = posterior.is_point or (is_drawn(posterior) and posterior.count > 0)
+    if data is None or data.labels is None or not known:
+        return []
+    told = posterior.local(data.labels[:MANY])
+    form = f".{decimals(told.to_numpy()[:, 1::2].ravel())}f"
+    rows = [[str(label), *(Cell(float(value), form) for value in told.loc[label])] for label in told.index]
+    heads = ["group", *(" ".join(column) for column in told.columns)]
+    listed = f" The first {MANY} of {data.size:,}; posterior.local() tells all." if data.size > MANY else ""
+    return [Exhibit("Groups", [Table(heads, rows)], f"What each group has of its own, given all rows.{listed}")]
+
+
 def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str] | None = None) -> Exhibit:
     """The parameters one by one; if effects were ``told``, without them and without a linear model's weights."""
     if posterior.unconstrained is not None and posterior.count == 0:

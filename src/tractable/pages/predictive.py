@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from tractable.checks.censoring import distribution
+from tractable.core import Model
 from tractable.data.censored import known
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors
@@ -16,6 +17,7 @@ from tractable.pages.held_out import pit, unit_of, with_density
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
+from tractable.results import groups
 from tractable.results.pointwise import FEWEST, Loo, affordable, replicated
 from tractable.results.posterior import Posterior
 from tractable.results.predict import classes_of
@@ -71,12 +73,11 @@ def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:
     """Facts of leave-one-out, with ``units`` nats subtracted."""
     worst = Cell(loo.khat, ".2f", f"good up to {loo.limit:.2f}", poor=bool(len(loo.failed)))
     if len(loo.failed):
-        told = (
-            f"{counted(len(loo.failed), 'row')} of {len(loo.index):,} decide too much of the posterior to be left out"
-        )
+        many = f"{counted(len(loo.failed), loo.unit)} of {len(loo.index):,}"
+        told = f"{many} decide too much of the posterior to be left out"
         return {"elpd_loo": Cell("not known", aside=told), "largest k-hat": worst}
     return {
-        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, rows left out"),
+        "elpd_loo": Cell(loo.elpd - units, ",.1f", f"± {loo.se:.1f} nats, {loo.unit}s left out"),
         "p_loo": Cell(loo.p, ".1f", "effective parameters"),
         "largest k-hat": worst,
     }
@@ -116,12 +117,13 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         note += "Right: the share of its prediction below each row, which took part in it, so the ends are emptier; "
     else:
         placed = below[np.isfinite(below)]
-        lost = (
-            f" ({len(below) - len(placed)} rows that cannot be left out are not shown)"
-            if len(placed) < len(below)
-            else ""
-        )
-        below, note = placed, note + f"Right: the share of its prediction from all other rows below each row{lost}; "
+        many = len(below) - len(placed)
+        lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
+        group = posterior.model.local is not None
+        others = "groups" if group else "rows"
+        told = f"Right: the share of its prediction from all other {others} below each row{lost}; "
+        told += "rows of a group move together, which the dashed lines do not allow for; " * group
+        below, note = placed, note + told
     mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
@@ -134,25 +136,36 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
 
 def seen_beside(posterior: Posterior) -> Seen | None:
     data: Any = posterior.data
-    parts = jax.tree.leaves(data.y)
-    if len(parts) > 1 or (parts[0].ndim > 1 and not censors(posterior.model, data.given)):
+    by_group = posterior.model.local is not None
+    if by_group:  # as many groups as hold about so many rows
+        many = max(1, data.size * ROWS // max(len(data.places), 1))
+        data = data.take(_evenly(data.size, many)) if many < data.size else data
+    rows, model = (data.members(), posterior.model.member) if by_group else (data, posterior.model)
+    parts = jax.tree.leaves(rows.y)
+    if len(parts) > 1 or (parts[0].ndim > 1 and not censors(model, rows.given)):
         return None
-    if data.size > ROWS or data.weights is not None:
-        data = data.alike(ROWS)  # weighted rows are resampled by their weights
-    if data.size > ROWS:
-        data = data.take(np.linspace(0, data.size - 1, ROWS).astype(int))
+    if not by_group and (data.size > ROWS or data.weights is not None):
+        rows = data.alike(ROWS)  # rows that count unlike are replicated by how they count
+        rows = rows.take(_evenly(rows.size, ROWS)) if rows.size > ROWS else rows
     equal = not posterior.is_point and posterior.weights is None
     params = posterior.spread(DRAWN)[0] if equal else posterior.sample(posterior.seed or 0, DRAWN)
-    drawn = replicated(posterior.predictive, params, data.given, data.size, 0)
-    y = np.asarray(jax.tree.leaves(data.y)[0])
-    return Seen(y, np.asarray(drawn), classes_of(datum_of(posterior, data.given)) is not None)
+    if by_group:
+        drawn = groups.replicated(posterior.model, data, params, None, None, 0)
+    else:
+        drawn = replicated(posterior.predictive, params, rows.given, rows.size, 0)
+    y = np.asarray(jax.tree.leaves(rows.y)[0])
+    return Seen(y, np.asarray(drawn), classes_of(datum_of(model, rows.given)) is not None)
 
 
-def datum_of(posterior: Posterior, given: PyTree) -> Any:
-    """The distribution of one row, with shapes in place of numbers."""
-    theta = jax.eval_shape(posterior.model.example, jax.random.key(0))
+def _evenly(size: int, count: int) -> np.ndarray:
+    return np.linspace(0, size - 1, count).astype(int)
+
+
+def datum_of(model: Model, given: PyTree) -> Any:
+    """The distribution of one row, by shapes alone."""
+    theta = jax.eval_shape(model.example, jax.random.key(0))
     row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
-    return jax.eval_shape(posterior.model.datum, theta, row)
+    return jax.eval_shape(model.datum, theta, row)
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:

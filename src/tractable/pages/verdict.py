@@ -13,6 +13,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.report import Report
 from tractable.pages.exhibit import Exhibit, Table, duration, text
 from tractable.results.posterior import Posterior
+from tractable.tools.words import counted
 
 MEANING = {
     "trust": "Nothing that was looked at speaks against this result.",
@@ -61,7 +62,11 @@ def settings(posterior: Posterior) -> Exhibit:
     given: dict[str, Any] = {}
     for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
         given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
-    run = {"data": "none" if posterior.data is None else f"{posterior.rows:,} rows", "seed": given.pop("seed"),
+    data = posterior.data
+    told = "none" if data is None else f"{posterior.rows:,} rows"
+    if data is not None and data.labels is not None:
+        told = f"{len(data.places):,} rows of {counted(data.size, 'group')}"
+    run = {"data": told, "seed": given.pop("seed"),
            "precision": jnp.result_type(float).name, "device": jax.default_backend()}  # fmt: skip
     versions = {name: importlib.metadata.version(name) for name in ("tractable", "jax", "numpyro", "numpy")}
     groups = {

@@ -48,14 +48,18 @@ def to_tree(
     made = {name: variables for name, variables in made.items() if variables}
     # A parameter and a column of the data may share a name, not their axes.
     coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
-    of_rows = {name: ["row", *(dims or {}).get(name, [])] for group in OF_ROWS for name in made.get(group, {})}
+    labels = None if posterior.data is None else posterior.data.labels
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
         out = arviz_base.from_dict({k: v for k, v in made.items() if k not in OF_ROWS}, dims=dims, coords=coords)
-        rest = arviz_base.from_dict({k: v for k, v in made.items() if k in OF_ROWS}, dims=of_rows, coords=coords)
-    for name in made:
-        if name in OF_ROWS:
-            out[name] = rest[name]
+        for name in OF_ROWS:
+            if name not in made:
+                continue
+            by_group = labels is not None and name == "log_likelihood"  # a datum is a group
+            axis = "group" if by_group else "row"
+            named_axes = {variable: [axis, *(dims or {}).get(variable, [])] for variable in made[name]}
+            own: Any = ({"group": labels} if by_group else {}) | coords
+            out[name] = arviz_base.from_dict({name: made[name]}, dims=named_axes, coords=own)[name]
     if left_out:  # as text, which netCDF takes
         out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
     return out
@@ -64,6 +68,7 @@ def to_tree(
 def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
     """What makes each group's variables, by name."""
     data = posterior.data
+    rows = None if data is None else data.members()
 
     def thinned(trace: np.ndarray) -> np.ndarray:
         count = trace.shape[1]
@@ -81,11 +86,12 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         return pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed)
 
     def columns(part: int, name: str) -> dict[str, np.ndarray]:
-        return {} if data is None else named(data.rows[part], name)
+        return {} if rows is None else named(rows.rows[part], name)
 
     def constant() -> dict[str, np.ndarray]:
         weights = {} if data is None or data.weights is None else {"weights": data.weights}
-        return columns(1, "x") | weights
+        of_groups = {} if data is None or data.labels is None else {"group_of_row": data.labels[data.places]}
+        return columns(1, "x") | weights | of_groups
 
     def derived() -> dict[str, np.ndarray]:
         try:

@@ -3,14 +3,15 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Data, Model
-from tractable.data.rows import labels_of
+from tractable.data.rows import Labels, labels_of
+from tractable.results import pointwise
 from tractable.results import predict as prediction
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
@@ -46,31 +47,97 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
     return pd.DataFrame(table, index=pd.Index(labels, name="group"), columns=columns)
 
 
-def predict(posterior: Any, x: PyTree, group: Any, level: float, draws: int, seed: int) -> prediction.Prediction:
+def predict(
+    posterior: Any, x: PyTree, group: Labels | None, level: float, draws: int, seed: int
+) -> prediction.Prediction:
     """The predictive distribution of rows of groups: z is drawn given θ and its group's rows, or of a new one from
     its prior.
 
     Args:
         group: a label a row; rows of one new label share its z. None where every row is of a new group.
     """
-    model: Model = posterior.model
-    known = grouped(model, posterior.data)
-    prediction.alike(known.take([0]).members().given, x, "predict(x)")
     expect("predict(draws)", draws, Count)
+    known = grouped(posterior.model, posterior.data)
+    rows = _asked(known, x, group, "predict")
     params, weights = posterior.spread(draws)
+    own = _own(posterior.model, known, params, rows.held, jax.random.key(seeded("predict(seed)", seed)))
+    both = rows.x, rows.place
+    return prediction.predict(_looked_up(posterior.model), (params, own), weights, both, level=level, seed=seed)
+
+
+def replicated(
+    model: Model, data: Data | None, params: PyTree, x: PyTree, group: Labels | None, seed: int, *, new: bool = False
+) -> PyTree:
+    """y* of rows of groups, (s, n, ...): z of its group as ``predict`` has it, y* ~ p(y | x, z, θ_s).
+
+    Args:
+        x, group: as of ``predict``; where neither is given the rows learnt from, in their order and their groups.
+        new: take every group for a new one: z ~ p(z | θ_s), which rows of one label share.
+    """
+    known, key = grouped(model, data), jax.random.key(seeded("posterior_predictive(seed)", seed))
+    if x is None and group is None:
+        rows = Rows(known.members().given, known.places, np.arange(known.size))
+    else:
+        rows = _asked(known, x, group, "posterior_predictive")
+    pointwise.fits("A predictive", pointwise.length(params), len(rows.place), 1, 4)  # before z is drawn
+    held = np.full(len(rows.held), -1) if new else rows.held
+    own = _own(model, known, params, held, jax.random.fold_in(key, 1))
+    both = rows.x, rows.place
+    return pointwise.replicated(_looked_up(model), (params, own), both, len(rows.place), seed)
+
+
+def transforms(
+    model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float, groups: int | None, seed: int
+) -> np.ndarray:
+    """Pr(y* < y_i | all other groups) of each row i, (n,): y* as a row of a new group, its own left out whole.
+
+    NaN of rows of a group that weighs too much in the posterior to be left out by reweighing.
+
+    Args:
+        groups: evenly over the groups; None for all.
+        Others as of ``pointwise.left_out``.
+    """
+    known = grouped(model, data)
+    if groups is not None and groups < known.size:
+        known = known.take(np.linspace(0, known.size - 1, groups).astype(int))
+    y = pointwise.single(known.members().y)
+    drawn = replicated(model, known, params, None, None, seed, new=True)
+    left = pointwise.joined(list(pointwise.left_out(model, params, log_weights, known, efficiency)))
+    of_rows = pointwise.Left(*(each[..., known.places] for each in left))
+    return pointwise.placed(of_rows, drawn, y, seed)
+
+
+class Rows(NamedTuple):
+    """Rows that are asked about, and their groups."""
+
+    x: PyTree
+    place: np.ndarray  # (n,) of each row, which of the groups asked about is its own
+    held: np.ndarray  # (groups,) where each lies in the data; −1 of a new one
+
+
+def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
+    prediction.alike(known.take([0]).members().given, x, f"{what}(x)")
     x, count = prediction.rows_of(x)
     count = len(group) if x is None and group is not None else count
-    labels, place = np.unique(np.arange(count) if group is None else labels_of(group, count), return_inverse=True)
+    labels, place = np.unique(
+        np.arange(count) if group is None else labels_of(group, count, f"{what}(group=...)"), return_inverse=True
+    )
     held = np.full(len(labels), -1) if group is None else _places(known, labels, unknown=True)
-    key = jax.random.key(seeded("predict(seed)", seed))
-    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(labels))
-    if np.any(held >= 0):
-        some, of_known = known.take(held[held >= 0]), jax.random.fold_in(key, 1)
-        drawn = _in_chunks(
-            lambda part, begin: _drawn(model, params, part, jax.random.fold_in(of_known, begin)), some, len(weights)
-        )
-        own = jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), held >= 0), own, drawn)
-    return prediction.predict(_looked_up(model), (params, own), weights, (x, place), level=level, seed=seed)
+    return Rows(x, place, held)
+
+
+def _own(model: Model, known: Data, params: PyTree, held: np.ndarray, key: jax.Array) -> PyTree:
+    """z of every group asked about, leaves (s, groups, ...): given its rows where it is known, else from the prior."""
+    own = _from_prior(model, params, jax.random.fold_in(key, 0), len(held))
+    if not np.any(held >= 0):
+        return own
+    some, of_known = known.take(held[held >= 0]), jax.random.fold_in(key, 1)
+    drawn = _in_chunks(
+        lambda part, begin: _drawn(model, params, part, jax.random.fold_in(of_known, begin)),
+        some,
+        pointwise.length(params),
+    )
+    return jax.tree.map(lambda fresh, of: _put(np.asarray(fresh), np.swapaxes(of, 0, 1), held >= 0), own, drawn)
 
 
 def grouped(model: Model, data: Data | None) -> Data:

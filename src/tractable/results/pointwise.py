@@ -16,6 +16,7 @@ import numpy as np
 from tractable.beliefs.belief import Fitted
 from tractable.checks.importance import khat_limit
 from tractable.core import Data, Model, log_density, needed_likelihood
+from tractable.methods.variational import NODES
 from tractable.models.causes import sample_of
 from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive
@@ -59,6 +60,7 @@ class Loo:
         pointwise: (m,) log p(y_n | y without n) of each of them, also where it cannot be relied on.
         khats: (m,) of each of them.
         size: N, all rows that count.
+        labels: (N,) of groups, where a datum is a group and is left out with all of its rows.
     """
 
     elpd: float
@@ -70,24 +72,33 @@ class Loo:
     pointwise: np.ndarray = field(repr=False)
     khats: np.ndarray = field(repr=False)
     size: int
+    labels: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def failed(self) -> np.ndarray:
         """Rows whose k-hat is above the limit."""
         return self.index[~(self.khats <= self.limit)]
 
+    @property
+    def unit(self) -> str:
+        """What is left out: a "row" or a "group"."""
+        return "row" if self.labels is None else "group"
+
     def __str__(self) -> str:
+        unit, whole = self.unit, "" if self.labels is None else ", each left out with all of its rows"
         looked = "" if len(self.index) == self.size else f", from {len(self.index):,} of them"
         if not len(self.failed):
             return (
-                f"elpd_loo {self.elpd:.1f} ± {self.se:.1f} nats of {self.size:,} rows{looked}; p_loo {self.p:.1f}; "
-                f"k-hat at most {self.khat:.2f}, good up to {self.limit:.2f}"
+                f"elpd_loo {self.elpd:.1f} ± {self.se:.1f} nats of {counted(self.size, unit)}{looked}{whole}; "
+                f"p_loo {self.p:.1f}; k-hat at most {self.khat:.2f}, good up to {self.limit:.2f}"
             )
-        which = ", ".join(map(str, self.failed[:6])) + " …" * (len(self.failed) > 6)
+        failed = self.failed if self.labels is None else self.labels[self.failed]
+        which = ", ".join(map(str, failed[:6])) + " …" * (len(failed) > 6)
         return (
-            f"elpd_loo is not known: {counted(len(self.failed), 'row')} of {len(self.index):,} (row {which}) weigh too "
+            f"elpd_loo is not known: {counted(len(failed), unit)} of {len(self.index):,} ({unit} {which}) weigh too "
             f"much in the posterior to be left out by reweighing its draws; k-hat up to {self.khat:.2f}, good up to "
-            f"{self.limit:.2f}. Fit again without them and ask posterior.log_predictive(those rows), or hold rows out."
+            f"{self.limit:.2f}. Fit again without them and ask posterior.log_predictive(those {unit}s), or hold "
+            f"{unit}s out."
         )
 
 
@@ -240,7 +251,7 @@ def loo(
     limit, worst = khat_limit(length(params)), float(khats.max())
     known = 1.0 if worst <= limit else math.nan
     elpd, se, p = (known * float(each) for each in (everything - p, math.sqrt(variance), p))
-    return Loo(elpd, se, p, worst, limit, index, pointwise, khats, size)
+    return Loo(elpd, se, p, worst, limit, index, pointwise, khats, size, data.labels)
 
 
 def transforms(left: Left, drawn: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -258,6 +269,21 @@ def transforms(left: Left, drawn: np.ndarray, y: np.ndarray, seed: int = 0) -> n
     return np.clip(below + within, 0.0, 1.0)
 
 
+def single(y: PyTree) -> np.ndarray:
+    """The numbers of rows that are one number each, (n,), or (n, 2) bounds of it; else a sentence."""
+    parts = jax.tree.leaves(y)
+    if len(parts) > 1:
+        raise DataError("pit() is of rows of one number each; these hold several.")
+    return np.asarray(parts[0])
+
+
+def placed(left: Left, drawn: PyTree, y: np.ndarray, seed: int) -> np.ndarray:
+    """The same, NaN of rows that cannot be left out by reweighing."""
+    if np.ndim(drawn) != 2:
+        raise DataError("pit() is of rows of one number each; these hold several.")
+    return np.where(left.khat <= khat_limit(len(drawn)), transforms(left, drawn, y, seed), np.nan)
+
+
 # What fits: draws by blocks, rows by chunks.
 
 
@@ -265,7 +291,8 @@ def affordable(model: Model, data: Data | None) -> int:
     """Draws, at most 1000, at which all rows can be looked at unasked: on a page, in a comparison."""
     if data is None or not data.resident or model.likelihood is None:
         return 0
-    return int(min(1000, WORK / (max(data.size, 1) * max(model.space.size, 10))))
+    looks = data.size if data.labels is None else NODES * data.given.counts.size
+    return int(min(1000, WORK / (max(looks, 1) * max(model.space.size, 10))))
 
 
 def length(params: PyTree) -> int:

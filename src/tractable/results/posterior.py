@@ -17,7 +17,6 @@ from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
 from tractable.beliefs.check import Check
 from tractable.checks.evidence import EvidenceOf
 from tractable.checks.groups import look as group_integrals
-from tractable.checks.importance import khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
 from tractable.checks.predictions import can_be_compared, held_out_checks
@@ -25,6 +24,7 @@ from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
 from tractable.data.arrays import columns_of
+from tractable.data.rows import Labels
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
@@ -222,7 +222,7 @@ class Posterior(Learnt):
     @spelt
     def predict(
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0,
-        calibrate: Data | PyTree = None, group: Any = None,
+        calibrate: Data | PyTree = None, group: Labels | None = None,
     ) -> prediction.Prediction:  # fmt: skip
         """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
 
@@ -307,7 +307,8 @@ class Posterior(Learnt):
         """Each row predicted from all others, by Pareto-smoothed importance sampling: ``pointwise.Loo``.
 
         Draws of a q whose density was held against the posterior's are corrected by it. ``elpd`` is NaN where a k-hat
-        says that it cannot be relied on.
+        says that it cannot be relied on. Of a model with ``local`` a datum is a group: each is left out with all of its
+        rows, and predicted as a new one.
 
         Args:
             draws: at most, evenly over chains and time; at least 100.
@@ -321,40 +322,58 @@ class Posterior(Learnt):
         Uniform on (0, 1) where predictions are right (Gelfand et al. 1992); ties of discrete data are broken at random,
         as is the place of a censored row between its bounds.
         NaN of a row that weighs too much in the posterior to be left out by reweighing draws, as ``loo()`` says.
+        Of a model with ``local`` a row is left out with all of its group, and predicted as a row of a new one.
 
         Args:
             draws: at most, each with one datum a row; at least 100.
-            rows: evenly over the rows; by default all.
+            rows: evenly over the rows, of groups over the groups; by default all.
             seed: of the data drawn.
         """
         seed = seeded("pit(seed)", seed)
-        params, log_weights, data, efficiency = self._leaving(draws)
+        leaving = self._leaving(draws)
+        if self.model.local is not None:
+            return groups.transforms(self.model, *leaving, rows, seed)
+        params, log_weights, data, efficiency = leaving
         if rows is not None and rows < data.size:
             data = data.take(np.linspace(0, data.size - 1, rows).astype(int))
-        y = np.asarray(jax.tree.leaves(data.y)[0])
+        y = pointwise.single(data.y)
         drawn = pointwise.replicated(self.predictive, params, data.given, data.size, seed)
-        if len(jax.tree.leaves(data.y)) > 1 or np.ndim(drawn) > 2:
-            raise DataError("pit() is of rows of one number each; these hold several.")
         parts = list(pointwise.left_out(self.predictive, params, log_weights, data, efficiency))
-        left = pointwise.joined(parts)
-        trusted = left.khat <= khat_limit(pointwise.length(params))
-        return np.where(trusted, pointwise.transforms(left, drawn, y, seed), np.nan)
+        return pointwise.placed(pointwise.joined(parts), drawn, y, seed)
 
-    def posterior_predictive(self, x: PyTree = None, *, draws: int | None = None, seed: int = 0) -> PyTree:
+    def posterior_predictive(
+        self, x: PyTree = None, *, group: Labels | None = None, draws: int | None = None, seed: int = 0
+    ) -> PyTree:
         """Data replicated from every draw, (chain, draw, n, ...), each part of a datum: y*_n ~ p(y | x_n, θ_s).
 
         Args:
             x: rows of inputs; by default those learnt from. Of a model without inputs, as many rows as it learnt from.
+            group: as of ``predict``, of a model with ``local``. Without x and group they are the rows learnt from, in
+                their groups: z_g ~ p(z | y_g, θ_s), y*_n ~ p(y | x_n, z_g, θ_s); as of new groups where ``group`` holds
+                labels that are not the data's.
             draws: of a chain, at most, evenly over time; by default all.
         """
         values, params = self._each(draws)
-        drawn = pointwise.replicated(self.predictive, params, *self._inputs_or(x), seed)
+        drawn = self._replicated(params, x, group, seed)
         return jax.tree.map(lambda a: a.reshape(*values.shape[:2], *a.shape[1:]), drawn)
 
-    def prior_predictive(self, x: PyTree = None, *, draws: int = 500, seed: int = 0) -> PyTree:
-        """Data as they were expected before any was seen, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s)."""
+    def prior_predictive(
+        self, x: PyTree = None, *, group: Labels | None = None, draws: int = 500, seed: int = 0
+    ) -> PyTree:
+        """Data as they were expected before any was seen, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s).
+
+        Of a model with ``local`` z_g ~ p(z | θ_s) too, one for all rows of a ``group``.
+        """
         params = pointwise.prior_draws(self.model, draws, seed)
-        return pointwise.replicated(self.model, params, *self._inputs_or(x), seed)
+        return self._replicated(params, x, group, seed, new=True)
+
+    def _replicated(self, params: PyTree, x: PyTree, group: Labels | None, seed: int, new: bool = False) -> PyTree:
+        """y*_n of parameters (s, ...): (s, n, ...); ``new``: drawn from the prior."""
+        if self.model.local is not None:
+            return groups.replicated(self.model, self.data, params, x, group, seed, new=new)
+        if group is not None:
+            raise SettingsError("group= is for a model with local=; this one has no groups.")
+        return pointwise.replicated(self.model if new else self.predictive, params, *self._inputs_or(x), seed)
 
     def sensitivity(self, *, draws: int = 4000) -> Any:
         """How much the posterior moves where its prior, or its likelihood, is raised to a power near 1.
@@ -445,6 +464,8 @@ class Posterior(Learnt):
             return [coding.gap_check(self, rows)]
         if not (self.is_point or self.count) or not can_be_compared(self.model, as_data(rows)):
             sentence = "rows held out were not looked at: that takes draws or a point, and one distribution a row"
+            if self.model.local is not None:
+                sentence = "groups held out were not looked at; posterior.log_predictive(them) tells their densities"
             return [Check("held-out surprise", float("nan"), "caution", sentence)]
         return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
 
@@ -511,7 +532,9 @@ class Posterior(Learnt):
 
         Groups that the model or what was learnt cannot give are left out; ``attrs["left_out"]`` says why. Rows have the
         dimension "row". Row weights multiply ``log_likelihood`` and stand in ``constant_data``: ``arviz_stats.loo``
-        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it.
+        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it. Of a model with ``local``
+        ``log_likelihood`` has the dimension "group", so that ArviZ leaves groups out too, and ``constant_data`` holds
+        the ``group_of_row``.
 
         Args:
             groups: those wanted.
