@@ -71,6 +71,8 @@ def method(name: str, folder: pathlib.Path | None) -> np.ndarray:
     more = {field: of[field] * times for field, times in LONGER.items() if of.get(field)}
     longer = dataclasses.replace(case.method, **more)
     run = tr.infer(case.model, case.rows, longer, seed=5, progress=False, checkpoint=folder, verify=None)
+    if run.interrupted:
+        sys.exit("Ctrl-C gave back what there was: that is no end.")
     return numbers(run)
 
 

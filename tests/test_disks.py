@@ -108,11 +108,11 @@ def full_after(monkeypatch, count):
     """A disk that takes ``count`` more commits of draws."""
     left, commit = [count], store.DrawStore._commit
 
-    def limited(self, n):
+    def limited(self, *args):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        commit(self, n)
+        commit(self, *args)
 
     monkeypatch.setattr(store.DrawStore, "_commit", limited)
 

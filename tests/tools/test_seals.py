@@ -67,6 +67,25 @@ def test_flips_and_cuts_are_refused_or_harmless(folder, tmp_path):
     assert told(folder) == before and refused > MUTANTS / 2
 
 
+def test_whole_draws_of_another_run_are_refused(tmp_path):
+    """Of another seed, each with checksums that hold: all of them, or one chunk in its namesake's place."""
+    with warnings.catch_warnings(action="ignore", category=TractableWarning):
+        for seed in (0, 1):
+            tr.infer(MODEL, Y, METHODS["draws"], verify=None, seed=seed).save(tmp_path / str(seed))
+    own, other = (tmp_path / str(seed) / "draws.zarr" for seed in (0, 1))
+    chunk = next(path for path in (own / "position").iterdir() if path.name.startswith("c."))
+    kept = chunk.read_bytes()
+    shutil.copyfile(other / "position" / chunk.name, chunk)
+    with pytest.raises(CheckpointError, match=r"not the chunk that was written there\)\. Restore it"):
+        tr.load(tmp_path / "0", MODEL)
+    chunk.write_bytes(kept)
+    tr.load(tmp_path / "0", MODEL)
+    shutil.rmtree(own)
+    shutil.copytree(other, own)
+    with pytest.raises(CheckpointError, match=r"draws.zarr holds other draws than those .*Restore the folder"):
+        tr.load(tmp_path / "0", MODEL)
+
+
 def test_files_that_are_gone_are_refused(folder):
     for name in ("settings.toml", "summary.csv"):
         kept = (folder / name).read_bytes()

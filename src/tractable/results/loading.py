@@ -12,7 +12,8 @@ from tractable.checks.report import Report
 from tractable.core import Data, Model, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
-from tractable.results.folder import RESULT, model_fingerprint, read
+from tractable.results.folder import RESULT, read
+from tractable.results.identity import model_fingerprint
 from tractable.results.posterior import Posterior
 from tractable.tools import programs
 from tractable.tools.checkpoint import read_sealed
@@ -55,7 +56,7 @@ def load(
     seed = settings.pop("seed", None)
     method = from_settings(settings) if method is None else method
     count = about.get("count", getattr(method, "draws", 1))
-    belief = read(folder, model, method.weigh, about["thin"], seed, count, method.point)
+    belief = read(folder, model, method.weigh, about["thin"], seed, count, method.point, about.get("drawn", ""))
     found = dict(about["found"])
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)
@@ -81,5 +82,5 @@ def _told(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         text = (folder / "settings.toml").read_bytes() if beside is None else beside["settings.toml"]
         return about, tomllib.loads(text.decode())
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{folder / 'settings.toml'} is damaged ({error}). Restore it from a copy.") from error
