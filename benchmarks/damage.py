@@ -230,6 +230,7 @@ def rows_read(path: Path) -> object:
     return found
 
 
+FEW = ("--components", "1..2")
 KINDS = {
     "draws": Kind(saves("draws"), loaded),
     "a fitted q": Kind(saves("fit"), loaded),
@@ -238,7 +239,9 @@ KINDS = {
     "a run to go on with": Kind(make_begun, gone_on),
     "a calibration": Kind(make_calibration, calibration_loaded),
     "tractable fit": Kind(fits("fit", "--target", "c"), predicted, swaps=False),
-    "tractable fit, mixture": Kind(fits("fit", "--model", "mixture", "--components", "1..2"), predicted, swaps=False),
+    "tractable fit, mixture": Kind(
+        fits("fit", "--model", "gaussian-mixture", "--components", "1..2"), predicted, swaps=False
+    ),
     "tractable compare": Kind(fits("compare", "--target", "c", "--methods", "map,laplace"), reported),
     **{
         name: Kind(
@@ -261,14 +264,11 @@ def files(folder: Path) -> list[Path]:
     )
 
 
-def forged(content: bytes, rng: np.random.Generator) -> bytes | None:
-    """JSON with one entry changed, or gone, and every seal in it made anew; None of a file that is not JSON."""
+def forged(content: bytes, rng: np.random.Generator) -> bytes:
+    """JSON with one entry changed, or gone, and every seal in it made anew."""
     from tractable.tools.checkpoint import sealed
 
-    try:
-        whole = json.loads(content)
-    except ValueError:
-        return None
+    whole = json.loads(content)
     places: list[tuple] = []
 
     def walk(node: object) -> None:
@@ -303,8 +303,10 @@ def hurt(folder: Path, sibling: Path, rng: np.random.Generator, swaps: bool) -> 
     whole = path.read_bytes()
     place = int(rng.integers(len(whole) + 1)) if whole else 0
     chance = rng.random()
-    if chance < 0.2 and (content := forged(whole, rng)) is not None:
-        path.write_bytes(content)
+    manifests = [p for p in there if p.suffix == ".json" and p.parent.parent.name != "draws.zarr"]
+    if chance < 0.2 and manifests:
+        path = manifests[int(rng.integers(len(manifests)))]
+        path.write_bytes(forged(path.read_bytes(), rng))
         return "forged", path
     if chance < 0.3 and swaps and (sibling / path.relative_to(folder)).is_file():
         shutil.copyfile(sibling / path.relative_to(folder), path)

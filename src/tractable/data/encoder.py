@@ -131,16 +131,18 @@ class Encoder:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
         """The encoder which ``to_dict`` described; a DataError of another version, or fields missing or unknown."""
-        old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
-        if saved.get("version") != VERSION and not old:
-            raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
+            if saved.get("version") != VERSION and not old:
+                raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
             columns = tuple(Column(**_tupled(column)) for column in saved["columns"])
             apart = ("version", "columns", "target", "formula")
             fields = {name: value for name, value in saved.items() if name not in apart}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
             return cls(columns, Target(**_tupled(saved["target"])), **_tupled(fields), formula=formula)
-        except (KeyError, TypeError) as error:
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
 
 

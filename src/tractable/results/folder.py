@@ -255,6 +255,8 @@ def read(
             )
         store = store_of(folder)
         _check_drawn(store, count, drawn)
+        if POSITION not in store.fields:
+            raise CheckpointError(f"{store.path} holds no draws of parameters. Restore it from a copy, or run again.")
         traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store).items()}
         positions = traces.pop(POSITION)
         return Draws(positions=positions, info=traces, weights=weigh(traces) if traces else None, thin=thin)
@@ -262,8 +264,14 @@ def read(
     if saved is None:
         raise CheckpointError(f"{folder / 'belief'} holds nothing; fit anew.")
     _, leaves, manifest = saved
-    kind: Any = KINDS[manifest["kind"]]
-    belief = kind(**nested(leaves), network=load_network(model, folder))
+    network = load_network(model, folder)
+    try:
+        kind: Any = KINDS[manifest["kind"]]
+        belief = kind(**nested(leaves), network=network)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder / 'belief'} holds nothing that can be learnt ({error}). Restore it from a copy, or run again."
+        ) from error
     if isinstance(belief, Fitted):
         made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
         belief = dataclasses.replace(belief, positions=np.asarray(made)[None])

@@ -248,8 +248,9 @@ def _description(path: Path) -> dict:
         raise CheckpointError(f"Expected a folder of draws in {path}, found none. Check the path.")
     try:
         about = unsealed(json.loads(file.read_bytes())["attributes"])
-        if not all(is_whole(crc, 0) for sums in about.get("sums", {}).values() for crc in sums):
-            raise ValueError("its sums are none")
+        for sums in about.get("sums", {}).values():
+            if not (isinstance(sums, list) and all(is_whole(crc, 0) for crc in sums)):
+                raise ValueError("its sums are none")
         return about
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged ({error}). Restore it from a copy.") from error
