@@ -172,7 +172,7 @@ def made_again(recipe: Mapping[str, Any]) -> object:
     try:
         module, name = recipe["module"], recipe["name"]
         factory = getattr(importlib.import_module(module), name) if module.startswith(HOME) else None
-        if factory not in _asked_for:
+        if factory is None or factory not in _asked_for:
             raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
         return factory(**recipe["arguments"])
     except TractableError:
