@@ -61,7 +61,8 @@ def table_in(folder: Path, name: str, index: int | None = None) -> "pd.DataFrame
     """One of ``TABLES`` as it was written; a CheckpointError of one that was changed since."""
     import pandas as pd
 
-    path, known = folder / name, read_run(folder).get("tables", {}).get(name)
+    path, tables = folder / name, read_run(folder).get("tables", {})
+    known = tables.get(name) if isinstance(tables, dict) else ""
     try:
         content = path.read_bytes()
         if known is not None and hashlib.sha256(content).hexdigest() != known:  # None of an earlier version
@@ -76,10 +77,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = checkpoint.read_sealed(folder / RUN)
-    try:
+    with sound(folder / RUN):
         return entries | {"problem": upgrade(entries["problem"])}
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
 def problem_in(folder: Path) -> dict[str, Any]:
