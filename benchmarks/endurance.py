@@ -69,8 +69,12 @@ def method(name: str, folder: pathlib.Path | None) -> np.ndarray:
     case = CASES[name]
     of = {field.name: getattr(case.method, field.name) for field in dataclasses.fields(case.method)}
     more = {field: of[field] * times for field, times in LONGER.items() if of.get(field)}
+    if of.get("most"):  # Monte Carlo EM's draws are those of a step, up to so many
+        del more["draws"]
     longer = dataclasses.replace(case.method, **more)
     run = tr.infer(case.model, case.rows, longer, seed=5, progress=False, checkpoint=folder, verify=None)
+    if run.interrupted:
+        sys.exit("Ctrl-C gave back what there was: that is no end.")
     return numbers(run)
 
 

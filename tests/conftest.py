@@ -26,7 +26,6 @@ LONGEST = (
 )  # fmt: skip
 
 
-MAPS = Path("/proc/self/maps")  # Linux's
 MOST_MAPS = 25_000  # one module adds some thousands
 
 
@@ -39,6 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Tracing makes objects by the million: look for garbage seldom, and never among what was imported."""
+    from tractable.tools import mappings  # once the hook above is there
+
+    mappings.MOST = MOST_MAPS
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -50,10 +52,10 @@ def forget_compilations() -> Iterator[None]:
 
     Not after each module, since modules have hundreds of small programs in common.
     """
+    from tractable.tools.mappings import make_room
+
     yield
-    if not MAPS.exists() or len(MAPS.read_bytes().splitlines()) > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
+    make_room()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,8 @@
 """Folders that two runs want, that cannot be written, or that are gone: a sentence, and nothing is lost."""
 
+import dataclasses
+import errno
+import io
 import os
 import shutil
 import subprocess
@@ -9,10 +12,12 @@ import threading
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from commands import fault
 from contract_method import quick_compilation
 
 import tractable as tr
-from tractable.tools import store
+from tractable.pages.page import write_page
+from tractable.tools import store, writing
 from tractable.tools.errors import CheckpointError, SettingsError
 from tractable.tools.locks import LOCK
 
@@ -108,11 +113,11 @@ def full_after(monkeypatch, count):
     """A disk that takes ``count`` more commits of draws."""
     left, commit = [count], store.DrawStore._commit
 
-    def limited(self, n):
+    def limited(self, *args):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        commit(self, n)
+        commit(self, *args)
 
     monkeypatch.setattr(store.DrawStore, "_commit", limited)
 
@@ -146,6 +151,63 @@ def test_folders_that_cannot_be(tmp_path):
             with pytest.raises(CheckpointError, match="Expected to write"):
                 write(folder)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "kept"}
+
+
+def closed(monkeypatch, folder, number):
+    """A folder in which nothing can be made or changed, whoever asks: for root, permissions do not bind."""
+    for module, name in ((os, "open"), (os, "mkdir"), (os, "replace"), (os, "rename"), (io, "open")):
+        kept = getattr(module, name)
+
+        def refusing(path, *args, kept=kept, name=name, **options):
+            how = [*args, *options.values()]
+            writes = name != "open" or any(
+                flag & (os.O_CREAT | os.O_RDWR) if isinstance(flag, int) else "w" in str(flag) for flag in how
+            )
+            if writes and not isinstance(path, int) and os.path.abspath(path).startswith(str(folder)):
+                raise OSError(number, os.strerror(number), str(path))
+            return kept(path, *args, **options)
+
+        monkeypatch.setattr(module, name, refusing)
+
+
+def test_folders_that_are_closed(tmp_path, monkeypatch):
+    """Every door that writes says so, and leaves nothing half-made: no traceback, whatever is written."""
+    (tmp_path / "closed").mkdir()
+    shut, short = tmp_path / "closed" / "new", dataclasses.replace(WALK, draws=50)
+    kept = tr.infer(MODEL, Y, short, verify=None)
+    compared = tr.compare(MODEL, Y, [tr.MAP()], progress=False, reference={"mu": (0.7, 0.2)})
+    ranked = {"runs": 20, "draws": 9, "progress": False}
+    sampler = tr.Rejection(chains=1, draws=20)
+    calibration = tr.calibrate(MODEL, sampler, Y[:2], **ranked)
+    table = tmp_path / "t.csv"
+    np.savetxt(table, np.random.default_rng(0).normal(size=(12, 2)), delimiter=",", header="a,b", comments="")
+    doors = {
+        "checkpoint": lambda: run(shut),
+        "draws": lambda: run(shut, "draws"),
+        "save": lambda: kept.save(shut),
+        "page": lambda: write_page(shut, kept, title="a"),
+        "picture": lambda: compared.plot(shut / "a.png"),
+        "table": lambda: writing.write_table(shut / "a.parquet", compared.table),
+        "calibration": lambda: calibration.save(shut),
+        "ranks": lambda: calibration.plot(shut / "a.png"),
+        "calibrate": lambda: tr.calibrate(MODEL, sampler, Y[:2], checkpoint=shut, **ranked),
+    }
+    why = os.strerror(errno.EROFS)
+    with monkeypatch.context() as patch:
+        closed(patch, tmp_path / "closed", errno.EROFS)
+        for name, door in doors.items():
+            with pytest.raises(CheckpointError, match=rf"Expected to write .*{why}.* Mend that or choose"):
+                door()
+                pytest.fail(name)
+        told = [
+            fault("fit", table, "--target", "b", "--out", shut, "--quiet"),
+            fault("compare", table, "--target", "b", "--methods", "map", "--out", shut, "--quiet"),
+            fault("calibrate", "--example", "beta-bernoulli", "--method", "rejection", "--runs", "20", "--out", shut),
+        ]
+        patch.chdir(tmp_path / "closed")
+        told.append(fault("fit", table, "--target", "b", "--quiet"))  # into runs/
+    assert all(why in " ".join(each.split()) for each in told), told
+    assert not list((tmp_path / "closed").iterdir())
 
 
 @pytest.mark.parametrize("door", OUT)

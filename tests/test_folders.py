@@ -19,8 +19,8 @@ def as_version_0_1(folder, traces):
     shutil.rmtree(folder / "belief", ignore_errors=True)
     new_store(folder, traces).append(traces)
     about = json.loads((folder / "posterior.json").read_text())
-    for later in ("count", "sha256", "sealed", "files"):
-        del about[later]
+    for later in ("count", "sha256", "sealed", "files", "drawn"):
+        about.pop(later, None)
     about["model"] = "0" * 64  # hashed otherwise
     (folder / "posterior.json").write_text(json.dumps(about))
 

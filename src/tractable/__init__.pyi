@@ -40,7 +40,7 @@ from .methods import (
 )
 from .models.latent import LatentModel
 from .objectives.variance import gradient_variance
-from .results.folder import __version__
+from .results.identity import __version__
 from .results.loading import load
 from .results.posterior import Posterior
 from .results.predict import Prediction

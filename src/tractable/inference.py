@@ -18,7 +18,8 @@ from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
 from tractable.methods.session import sitting
 from tractable.methods.stretches import HELD
-from tractable.results.folder import MEMORY_SHARE, Saver, check_resumable, identity
+from tractable.results.folder import MEMORY_SHARE, Saver
+from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 from tractable.tools.locks import held
@@ -87,7 +88,7 @@ def infer(
     _check_held_out(model, data, held_out)
     method.needed(model)
     if checkpoint is not None:
-        check_resumable(model, data)
+        check_resumable(model, data, method)
     method.plan(data)  # raises for batches that cannot be, before anything runs
     moments, folder = draws == "moments", checkpoint if checkpoint is not None or draws == "moments" else draws
     if moments:

@@ -278,8 +278,16 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
 def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     out, _ = people
     before = {name: (out / name).read_bytes() for name in ("components.csv", "summary.csv", "settings.toml")}
+    about = read_run(out)
+    del about["problem"]["chosen"]  # as a run that is killed leaves it
+    write_run(out, about)
     again = run("fit", "--resume", "--out", out)
     assert again.exit_code == 0, again.output + again.stderr
+    assert run("report", out).exit_code == 0
+    kept = (out / "criterion.csv").read_text()
+    (out / "criterion.csv").write_text(kept.replace("1", "2", 1))
+    assert "criterion.csv is damaged (it is not what run.json was written with)" in fault("report", out)
+    (out / "criterion.csv").write_text(kept)
     assert {name: (out / name).read_bytes() for name in before} == before
     assert "already holds a run. Go on with it by --resume" in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
     compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)

@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 
 import tractable as tr
-from tractable.results.folder import model_fingerprint
-from tractable.tools.errors import ModelError
+from tractable.kernels.metropolis import Proposal
+from tractable.results.identity import functions, identity, model_fingerprint
+from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.programs import fingerprint
 
 LONG = np.arange(3000.0)  # printed with its middle left out
@@ -116,4 +118,62 @@ def test_models_that_call_python_have_no_checkpoints(tmp_path, nested):
     calling = tr.Model.from_log_density(lambda x: -(call(x) ** 2), 0.0)
     with pytest.raises(ModelError, match=r"checkpoint= expects .*calls Python.* jax.numpy"):
         tr.infer(calling, None, tr.RandomWalk(chains=1, draws=10), checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+DATA = tr.Data(np.array([0.1, 0.4]))
+
+
+def proposal(width):
+    return Proposal(lambda key, n, x: jax.random.normal(key, (n, *x.shape)), lambda z, here: here.position + width * z)
+
+
+def stepping(rate):
+    """A rate that is part of the optimiser's state, not of its update."""
+    return optax.inject_hyperparams(optax.sgd)(learning_rate=rate)
+
+
+def masked(rate):
+    """An optimiser of parameters by name."""
+    return optax.multi_transform({"a": optax.sgd(rate)}, {"mu": "a"})
+
+
+# A method from one number that is nothing but a constant within a function.
+WITHIN = {
+    "adam": lambda c: tr.MAP(optimizer=optax.adam(c)),
+    "state": lambda c: tr.EM(optimizer=stepping(c)),
+    "by name": lambda c: tr.MeanField(optimizer=masked(c)),
+    "schedule": lambda c: tr.SGLD(step_size=tr.schedules.polynomial(c, 20.0)),
+    "own schedule": lambda c: tr.SGHMC(step_size=lambda t: c / (1 + t)),
+    "proposal": lambda c: tr.RandomWalk(proposal=proposal(c)),
+    "bound": lambda c: tr.MonteCarloEM(kernel="rejection", bound=lambda params, y: c + 0 * (y - params["mu"])),
+    "kernel": lambda c: tr.MonteCarloEM(kernel=lambda density: tr.kernels.mala(density, c)),
+    "member": lambda c: tr.DeepEnsemble(member=tr.MAP(optimizer=optax.adam(c))),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_functions_in_settings_are_known_by_what_they_compute(name):
+    """They were by their names, so that another rate went on with the run of this one."""
+    known = [functions(WITHIN[name](c), model(np.zeros(2)), DATA) for c in (0.1, 0.1, 0.2)]
+    assert len(known[0]) == 1 and not any("cannot" in told for told in known[0].values()), known
+    assert known[0] == known[1] != known[2]
+
+
+def test_a_run_with_another_rate_is_another_run():
+    run = [identity(model(np.zeros(2)), DATA, WITHIN["adam"](c), 0) for c in (0.1, 0.2)]
+    assert run[0] | {"functions": None} == run[1] | {"functions": None} != run[0]
+    plain = identity(model(np.zeros(2)), DATA, tr.MAP(), 0)
+    assert "functions" not in plain  # and runs without any are those they were
+
+
+def test_functions_that_cannot_be_known_have_no_checkpoints(tmp_path):
+    def called(t):
+        return jax.pure_callback(lambda t: np.asarray(0.1), jax.ShapeDtypeStruct((), t.dtype), 1.0 * t)
+
+    with pytest.raises(SettingsError, match=r"SGLD\(step_size=...\) cannot be traced: it calls Python .*leave check"):
+        tr.infer(model(np.zeros(2)), DATA, tr.SGLD(step_size=called, batch_size=2), checkpoint=tmp_path / "run")
+    with pytest.raises(SettingsError, match=r"SGLD\(step_size=...\) cannot be traced \(TracerBool"):
+        chosen = tr.SGLD(step_size=lambda t: 0.1 if t < 5 else 0.01, batch_size=2)
+        tr.infer(model(np.zeros(2)), DATA, chosen, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -67,6 +67,51 @@ def test_flips_and_cuts_are_refused_or_harmless(folder, tmp_path):
     assert told(folder) == before and refused > MUTANTS / 2
 
 
+def test_whole_draws_of_another_run_are_refused(tmp_path):
+    """Of another seed, each with checksums that hold: all of them, or one chunk in its namesake's place."""
+    with warnings.catch_warnings(action="ignore", category=TractableWarning):
+        for seed in (0, 1):
+            tr.infer(MODEL, Y, METHODS["draws"], verify=None, seed=seed).save(tmp_path / str(seed))
+    own, other = (tmp_path / str(seed) / "draws.zarr" for seed in (0, 1))
+    chunk = next(path for path in (own / "position").iterdir() if path.name.startswith("c."))
+    kept = chunk.read_bytes()
+    shutil.copyfile(other / "position" / chunk.name, chunk)
+    with pytest.raises(CheckpointError, match=r"not the chunk that was written there\)\. Restore it"):
+        tr.load(tmp_path / "0", MODEL)
+    chunk.write_bytes(kept)
+    tr.load(tmp_path / "0", MODEL)
+    shutil.rmtree(own)
+    shutil.copytree(other, own)
+    with pytest.raises(CheckpointError, match=r"draws.zarr holds other draws than those .*Restore the folder"):
+        tr.load(tmp_path / "0", MODEL)
+
+
+FORGED = {
+    "verdict": "sure", "checks": None, "title": 3, "names": 7, "model": None, "thin": 0, "count": -1, "drawn": "0" * 64,
+    "seconds": {"all": "long"}, "interrupted": "no", "found": [], "bias": {"inflation": "x", "worst": 0},
+}  # fmt: skip
+
+
+def test_forged_entries_are_refused(tmp_path):
+    """Their seal is made anew: it tells an accident, and is no signature."""
+    with warnings.catch_warnings(action="ignore", category=TractableWarning):
+        tr.infer(MODEL, Y, METHODS["draws"], verify=None).save(tmp_path)
+    path = tmp_path / "posterior.json"
+    known, _ = json.loads(path.read_text()), tr.load(tmp_path, MODEL)
+    del known["sha256"]
+    made = {"module": "tractable.models.linear", "name": "replace", "arguments": {}}
+    for name, value in (FORGED | {"made": made, "made ": None}).items():
+        entries = {key: entry for key, entry in known.items() if key != name}
+        path.write_text(json.dumps(sealed(entries if name == "made " else entries | {name: value})))
+        model = None if name.startswith("made") else MODEL
+        with pytest.raises(CheckpointError, match=r"damaged, or was changed|other draws|no maker of|of one's own"):
+            tr.load(tmp_path, model)
+    for name in ("checks", "names", "thin", "seconds"):
+        path.write_text(json.dumps(sealed({key: entry for key, entry in known.items() if key != name})))
+        with pytest.raises(CheckpointError, match=f"changed by hand .KeyError: '{name}'"):
+            tr.load(tmp_path, MODEL)
+
+
 def test_files_that_are_gone_are_refused(folder):
     for name in ("settings.toml", "summary.csv"):
         kept = (folder / name).read_bytes()

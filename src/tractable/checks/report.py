@@ -7,6 +7,7 @@ import numpy as np
 
 from tractable.beliefs.belief import Moments
 from tractable.beliefs.check import Check
+from tractable.checks.digits import digits_check
 from tractable.checks.learnt import Learnt
 from tractable.tools.shown import as_html
 
@@ -44,6 +45,7 @@ def judge(posterior: Learnt) -> Report:
         checks.append(
             Check("interrupted", posterior.count, "caution", "draws per chain had been kept when the run was stopped")
         )
+    checks += digits_check(posterior.data)
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
 

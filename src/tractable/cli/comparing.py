@@ -47,8 +47,8 @@ def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: b
             on_result=None if quiet else lambda label, found: say(f"{label}: {found.report().verdict}"),
         )  # fmt: skip
     settings = [method.settings() for method in chosen]
-    write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
     write_table(folder / "comparison.csv", found.table, index=True)
+    write_run(folder, {"problem": task.spec, "methods": settings, "seed": seed, "failures": found.failures})
     if found.posteriors:
         write_comparison_page(folder, found, title=f"{task.name}: methods side by side")
         if task.kind.has_reference:

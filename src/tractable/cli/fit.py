@@ -2,12 +2,20 @@
 
 from pathlib import Path
 
-import pandas as pd
 import typer
 
 from tractable.beliefs.check import Check
 from tractable.cli import kinds, show
-from tractable.cli.folders import fresh, left_only_with_results, posterior_in, problem_in, read_run, write_run
+from tractable.cli.folders import (
+    fresh,
+    left_only_with_results,
+    posterior_in,
+    problem_in,
+    read_run,
+    sound,
+    table_in,
+    write_run,
+)
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, say
@@ -16,7 +24,7 @@ from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 from tractable.tools.locks import held
-from tractable.tools.writing import as_written, write_table
+from tractable.tools.writing import write_table
 
 
 def fit(model: str, arguments: Arguments, how: How) -> None:
@@ -44,8 +52,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
             say(f"{kind.learner or method.label} on {task.label}, into {folder}")
         with left_only_with_results(folder, new=not saved):
             result = kind.learn(task, method, seed, folder, how.progress)
-        if not saved:
-            write_run(folder, about)  # with what was chosen
+        write_run(folder, about)  # with what was chosen
         conclude(task, result, folder, how.quiet)
 
 
@@ -69,17 +76,19 @@ def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        table = as_written(pd.read_csv(folder / "comparison.csv", index_col=0)).drop(
-            columns=show.BESIDE, errors="ignore"
-        )
+        table = table_in(folder, "comparison.csv", 0).drop(columns=show.BESIDE, errors="ignore")
         console.print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:
-        for each in kinds.named(entries["problem"]["model"]).saved_tables(folder, entries["problem"], about):
+        with sound(folder):
+            kind = kinds.named(entries["problem"]["model"])
+            shown = [*kind.saved_tables(folder, entries["problem"], about)]
+            shown.append(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
+            seconds = show.seconds(about["seconds"])
+        for each in shown:
             console.print(each)
-        console.print(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
-        console.print(f"{show.seconds(about['seconds'])}.")
+        console.print(f"{seconds}.")
     else:
         raise CheckpointError(
             f"The run in {folder} has not come to a result yet; go on with tractable fit --resume --out {folder}."
@@ -90,8 +99,9 @@ def report(folder: Path) -> None:
 
 def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
     """A table of predictions of new rows, by the run in a folder."""
-    spec = problem_in(folder)
-    kind = kinds.named(spec["model"])
+    with sound(folder):
+        spec = problem_in(folder)
+        kind = kinds.named(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")
     if request.array is not None and "array" not in kind.options:

@@ -1,16 +1,23 @@
 """Folders of runs: which are taken, which are new, which are left, and what a run was asked to do."""
 
 import contextlib
+import hashlib
+import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tractable.tools import checkpoint
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, TractableError
 from tractable.tools.locks import LOCK
+from tractable.tools.writing import as_written, disk_errors
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUN = "run.json"
+TABLES = ("criterion.csv", "comparison.csv")  # that commands read again
 NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
 
 
@@ -23,7 +30,8 @@ def fresh(name: str) -> Path:
     for number in range(1, 100_000):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
-            folder.mkdir(parents=True)
+            with disk_errors(folder, but=FileExistsError):
+                folder.mkdir(parents=True)
             return folder
         except FileExistsError:
             if not folder.parent.is_dir():
@@ -43,8 +51,25 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
-    """Leave in a folder what its run is of: enough to go on, to report and to predict."""
-    checkpoint.write_sealed(folder / RUN, entries)
+    """Leave in a folder what its run is of: enough to go on, to report and to predict; and its tables' checksums."""
+    there = [name for name in TABLES if (folder / name).exists()]
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in there}
+    checkpoint.write_sealed(folder / RUN, entries | {"tables": sums})
+
+
+def table_in(folder: Path, name: str, index: int | None = None) -> "pd.DataFrame":
+    """One of ``TABLES`` as it was written; a CheckpointError of one that was changed since."""
+    import pandas as pd
+
+    path, tables = folder / name, read_run(folder).get("tables", {})
+    known = tables.get(name) if isinstance(tables, dict) else ""
+    try:
+        content = path.read_bytes()
+        if known is not None and hashlib.sha256(content).hexdigest() != known:  # None of an earlier version
+            raise ValueError(f"it is not what {RUN} was written with")
+        return as_written(pd.read_csv(io.BytesIO(content), index_col=index))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}). Restore the folder from a copy, or run again.") from error
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -52,10 +77,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = checkpoint.read_sealed(folder / RUN)
-    try:
+    with sound(folder / RUN):
         return entries | {"problem": upgrade(entries["problem"])}
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / RUN} is damaged: {error}. Fit anew.") from error
 
 
 def problem_in(folder: Path) -> dict[str, Any]:
@@ -86,6 +109,20 @@ def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
         spec |= {name: old[name] for name in ("family", "redraw", "levels")}
         spec["encoder"] = Encoder(tuple(columns), shape=None if old["names"] else tuple(spec["shape"])).to_dict()
     return spec
+
+
+@contextlib.contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """Within, entries of a file are read that may be anybody's, though its seal holds: a sentence, no traceback."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, TractableError):
+            raise
+        raise CheckpointError(
+            f"{path} is damaged, or was changed by hand ({type(error).__name__}: {error}). Restore the folder from a "
+            "copy, or run again."
+        ) from error
 
 
 def posterior_in(folder: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from tractable.cli.folders import table_in
 from tractable.cli.readers import Arguments, Option, one_of, refusals, share
 from tractable.cli.show import COLUMNS, ROWS
 from tractable.cli.task import Kind, Request, Result, Task, held_back, parted
@@ -35,7 +36,7 @@ from tractable.results.posterior import Posterior
 from tractable.selection import CRITERIA, Selection, select
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, listing, tell
-from tractable.tools.writing import as_written, write_table
+from tractable.tools.writing import write_table
 
 NAME = "gaussian-mixture"
 MOST = 1000  # components
@@ -244,7 +245,7 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    tried = as_written(pd.read_csv(folder / "criterion.csv"))
+    tried = table_in(folder, "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
 
@@ -470,7 +471,7 @@ def sequence_tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_sequence_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    tried = as_written(pd.read_csv(folder / "criterion.csv"))
+    tried = table_in(folder, "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("States tried", [pages.tried_table(tried, best, "states")]))
 

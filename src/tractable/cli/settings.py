@@ -86,5 +86,5 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SettingsError(f"There is no file {path}; --config expects settings in TOML.") from error
-    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not TOML: {error}.") from error

@@ -1,9 +1,7 @@
 """The arrays that data are made of, from memory, frames and files, and what is said of those that cannot be."""
 
 import pathlib
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +13,6 @@ from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 
 PyTree = Any
-# What archives that are damaged, or claim more than there is, raise.
-UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, KeyError, MemoryError, ArithmeticError,
-    NotImplementedError, RuntimeError, struct.error,
-)  # fmt: skip
 CHUNK = 1 << 16  # rows looked at together, of arrays that may lie in a file
 
 
@@ -142,7 +135,7 @@ def mapped(path: pathlib.Path) -> np.ndarray:
     try:
         with np.errstate(over="raise"):  # of a shape that is no shape
             return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, ArithmeticError) as error:
+    except Exception as error:  # whatever the parsers of files that may be anybody's raise
         raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
 
 
@@ -171,17 +164,18 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
                 at = raw.tell()
                 empty = not np.prod(shape)  # which cannot be mapped
                 out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
-    except (*UNREADABLE, AttributeError) as error:
+    except DataError:
+        raise
+    except Exception as error:
         raise DataError(f"{path} is not an .npz file of numbers, or is damaged: {error}.") from error
     return out
 
 
 def _parquet(path: pathlib.Path) -> dict[str, np.ndarray]:
-    import pyarrow
     import pyarrow.parquet
 
     try:
         table = pyarrow.parquet.read_table(path, memory_map=True)
-    except (pyarrow.ArrowException, OSError) as error:
+        return {name: table[name].to_numpy() for name in table.column_names}
+    except Exception as error:
         raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
-    return {name: table[name].to_numpy() for name in table.column_names}

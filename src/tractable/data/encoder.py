@@ -2,8 +2,8 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -31,11 +31,13 @@ from tractable.data.targets import (
 )
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
+from tractable.tools.settings import is_number
 from tractable.tools.tree import Numbers
 from tractable.tools.words import listing, nearest
 
 MISSING = ("raise", "drop", "impute")
 PyTree = Any
+T = TypeVar("T")
 VERSION = 2
 
 NOTHING = Target("", "none")
@@ -131,17 +133,36 @@ class Encoder:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
         """The encoder which ``to_dict`` described; a DataError of another version, or fields missing or unknown."""
-        old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
-        if saved.get("version") != VERSION and not old:
-            raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
         try:
-            columns = tuple(Column(**_tupled(column)) for column in saved["columns"])
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
+            if saved.get("version") != VERSION and not old:
+                raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
+            columns = tuple(_typed(Column(**_tupled(column))) for column in saved["columns"])
             apart = ("version", "columns", "target", "formula")
-            fields = {name: value for name, value in saved.items() if name not in apart}
+            others = {name: value for name, value in saved.items() if name not in apart}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
-            return cls(columns, Target(**_tupled(saved["target"])), **_tupled(fields), formula=formula)
-        except (KeyError, TypeError) as error:
+            return _typed(cls(columns, _typed(Target(**_tupled(saved["target"]))), **_tupled(others), formula=formula))
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"This is not a saved encoder, or it is damaged: {error}. Fit it anew.") from error
+
+
+def _typed(made: T) -> T:
+    """What was made of entries that may be anybody's; a TypeError of one that is of another kind than its default."""
+    described: Any = made
+    for field in fields(described):
+        value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
+        parts = value if isinstance(value, tuple) else (value,)
+        if usual is None or not isinstance(usual, float | str | tuple):  # is something of its own, or nothing
+            good = all(part is None or isinstance(part, bool | int | float | str | Column | Formula) for part in parts)
+        elif isinstance(usual, float):
+            good = is_number(value)
+        else:
+            good = isinstance(value, type(usual)) and all(isinstance(part, bool | int | float | str) for part in parts)
+        if not good and not isinstance(value, Target):
+            raise TypeError(f"{field.name} is {value!r:.40}")
+    return made
 
 
 def _tupled(saved: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
-from tractable.data.arrays import UNREADABLE, mapped
+from tractable.data.arrays import mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import as_written
@@ -44,7 +44,7 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
     elif path.suffix.lower() in (".parquet", ".pq"):
         try:
             frame = pd.read_parquet(path, engine="pyarrow")
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
+        except Exception as error:  # whatever the parsers of files that may be anybody's raise
             raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
     else:
         raise DataError(f"Tables are .csv or .parquet files; got {path.name}. Convert it to one of them.")
@@ -75,7 +75,9 @@ def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
         raise DataError(f"{path} is empty; expected a header and rows.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
-    except (pd.errors.ParserError, pd.errors.ParserWarning, OSError, EOFError) as error:
+    except DataError:
+        raise
+    except Exception as error:
         raise DataError(f"{path} cannot be read as CSV: {str(error).strip()}.") from error
 
 
@@ -201,7 +203,7 @@ def _of_file(path: Path, array: str | None, first: Sequence[str]) -> tuple[str |
             return name, found[name]
     except DataError:
         raise
-    except UNREADABLE as error:
+    except Exception as error:
         if "allow_pickle" in str(error) or "pickled" in str(error):
             raise DataError(
                 f"{path.name} holds Python objects, which are not read, as reading them may run code; expected arrays "
@@ -270,7 +272,9 @@ def _unpacked(path: Path, into: Path, chunk: int) -> tuple[np.ndarray, list[str]
                 for i, column in enumerate(batch.columns):
                     table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
                 start += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
+    except DataError:
+        raise
+    except Exception as error:
         raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
     return table, schema.names
 

@@ -16,7 +16,7 @@ import optax
 
 from tractable.core import Batch
 from tractable.kernels.em import Expected, observed
-from tractable.tools import programs, tree
+from tractable.tools import tree
 
 PyTree = Any
 
@@ -102,18 +102,6 @@ def raised(value: Callable, start: jax.Array, steps: int, optimizer: optax.Gradi
 
     begun = ((start, *slope(start)), transformation.init(start), jnp.ones((), start.dtype))
     return jax.lax.scan(step, begun, length=steps)[0][0][0]
-
-
-def fingerprint(optimizer: optax.GradientTransformation) -> str:
-    """SHA-256 of an optimiser's update as JAX traces it, constants included: a file cannot hold its functions."""
-    transformation, position = optax.with_extra_args_support(optimizer), jnp.zeros(2)
-
-    def update(gradient: jax.Array, state: PyTree) -> tuple:
-        return transformation.update(
-            gradient, state, position, value=jnp.zeros(()), grad=gradient, value_fn=lambda u: jnp.sum(jnp.square(u))
-        )
-
-    return programs.fingerprint(update, position, transformation.init(position))
 
 
 def by_enumeration(log_prob: Callable, responsibilities: Callable, values: PyTree) -> Callable:

@@ -18,7 +18,7 @@ from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
-from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, fingerprint, gradient_m_step
+from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, replaced
@@ -75,12 +75,6 @@ class EM(Method):
     optimizer: Literal["lbfgs"] | Optimiser = "lbfgs"
     prior: bool = True
     errors: bool = True
-
-    def settings(self) -> dict[str, Any]:
-        """The fields as plain values; an optax optimiser as its fingerprint, from which it cannot be rebuilt."""
-        if self.optimizer == "lbfgs":
-            return super().settings()
-        return super().settings() | {"optimizer": f"<function of optax, {fingerprint(self.optimizer)[:16]}>"}
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         e_step, m_step = self.halves(latent(model, self))

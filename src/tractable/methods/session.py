@@ -10,6 +10,7 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.data.rows import Data
+from tractable.tools.mappings import make_room
 from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
 
@@ -95,5 +96,6 @@ def sitting(
     moments: bool = False,
 ) -> Iterator[Session]:
     """A session that shows progress and stops at Ctrl-C; ``opened()`` gives the folder that it is saved to."""
+    make_room()
     with progress_of(progress) as say, interruptible() as stop:
         yield Session(model, data, jax.random.key(seed or 0), stop, say, shard, opened(), moments)

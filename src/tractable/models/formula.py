@@ -22,7 +22,7 @@ from tractable.data.formula import Term
 from tractable.models.censoring import with_censoring
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import remember
+from tractable.tools.shared import maker, remember
 from tractable.tools.words import listing, nearest, tell
 
 PyTree = Any
@@ -165,6 +165,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
 
 
+@maker
 def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
     """The model of a saved encoder, and of priors as their names and numbers."""
     own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}

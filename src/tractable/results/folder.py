@@ -1,31 +1,27 @@
 """Runs and posteriors on disk: settings (TOML), draws (zarr), summary, checkpoints; no pickles."""
 
 import dataclasses
-import json
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import psutil
 import tomli_w
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
-from tractable.core import Batch, Data, Model, whole
+from tractable.core import Model
 from tractable.methods.drawing import POSITION, joined
-from tractable.methods.method import Method
-from tractable.models.ladder import Ladder, ladder_of
+from tractable.models.ladder import ladder_of
+from tractable.results.identity import __version__, network_fingerprint, shapes_of
 from tractable.tools import checkpoint as files
 from tractable.tools import tree
-from tractable.tools.errors import CheckpointError, ModelError
+from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import flattened, nested
-from tractable.tools.programs import calls_back, fingerprint
 from tractable.tools.words import tell
 from tractable.tools.writing import disk_errors, write_atomically, write_table
 
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     from tractable.tools.store import DrawStore
 
 PyTree = Any
-__version__ = "0.1.0"
 RESULT = "posterior.json"  # written last, with the checksums of all beside it
 NETWORK = "network"  # the folder of an inference network's weights
 MEMORY_SHARE = 0.5  # of the memory available that draws may take
@@ -74,6 +69,7 @@ class Saver:
             discard_draws(folder)
         else:
             self.store = store_of(folder)
+            _check_drawn(self.store, manifest["draws"], manifest.get("drawn", ""))
             self.store.truncate(manifest["draws"])
 
     def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
@@ -105,7 +101,8 @@ class Saver:
         if self.resumable:
             self.step += 1
             about = {"identity": self.run, "streamed": self.store is not None}
-            about |= {"draws": 0 if self.store is None else self.store.count}
+            count = 0 if self.store is None else self.store.count
+            about |= {"draws": count, "drawn": "" if self.store is None else self.store.identity(count)}
             files.save(self.folder / "checkpoint", flattened(standing), about, step=self.step)
 
     def drawn(self) -> dict[str, np.ndarray]:
@@ -141,6 +138,15 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
     chains, draws = next(iter(traces.values())).shape[:2]
     return DrawStore.create(folder / "draws.zarr", fields, chains=chains, chunk=max(draws, 1))
+
+
+def _check_drawn(store: "DrawStore", count: int, known: str) -> None:
+    """A CheckpointError of draws, whole as they may be, that are not those which ``known`` was made of."""
+    if known and store.identity(count) != known:
+        raise CheckpointError(
+            f"{store.path} holds other draws than those that its folder was written with. Restore the folder from a "
+            "copy, or run again."
+        )
 
 
 def discard_draws(folder: pathlib.Path) -> None:
@@ -186,49 +192,6 @@ def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
     }
 
 
-def identity(
-    model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
-) -> dict[str, Any]:
-    """What a run is: two runs with the same identity are the same run."""
-    return (
-        {
-            "tractable": __version__,
-            "jax": jax.__version__,
-            "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
-            "dtype": jnp.result_type(float).name,
-            "seed": seed,
-            "data": "none" if data is None else data.fingerprint,
-            "model": model_fingerprint(model, data),
-            "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
-        }
-        | ({} if held_out is None else {"held_out": held_out.fingerprint})
-        | network_fingerprint(model)
-    )
-
-
-def model_fingerprint(model: Model, data: Data | None) -> str:
-    """SHA-256 of the log posterior as JAX sees it, constants included."""
-    return fingerprint(model.traced, *_example(model, data))
-
-
-def check_resumable(model: Model, data: Data | None) -> None:
-    """A ModelError of a model that a checkpoint could not know again."""
-    if calls_back(model.traced, *_example(model, data)):
-        raise ModelError(
-            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
-            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
-            "checkpoint= out."
-        )
-
-
-def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
-    """A place and two rows, to trace a model at."""
-    batch = None
-    if data is not None:
-        batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    return jnp.zeros(model.space.size), batch
-
-
 def write(
     folder: pathlib.Path,
     belief: Belief,
@@ -257,13 +220,22 @@ def write(
     if belief.network is not None:
         saved = save_network(model, belief.network, folder)
         beside.append(f"{NETWORK}/{saved.name}/manifest.json")
+    if isinstance(belief, Draws):
+        about = about | {"drawn": store_of(folder).identity(about["count"])}
     write_atomically(folder / "settings.toml", tomli_w.dumps(_without_null(settings)).encode())
     write_table(folder / "summary.csv", summary, index=True)
     files.write_sealed(folder / RESULT, about | {"tractable": __version__}, beside)
 
 
 def read(
-    folder: pathlib.Path, model: Model, weigh: Callable, thin: int, seed: int | None, count: int, point: bool
+    folder: pathlib.Path,
+    model: Model,
+    weigh: Callable,
+    thin: int,
+    seed: int | None,
+    count: int,
+    point: bool,
+    drawn: str,
 ) -> Belief:
     """What was learnt; a CheckpointError of what is damaged, or of a version whose folders are not read.
 
@@ -273,6 +245,7 @@ def read(
         seed: with which the draws of a q are made again.
         count: draws a chain; a run ends with a whole block of steps, and so with some more.
         point: of a method that learns one θ.
+        drawn: what its draws are, "" of an earlier version.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
@@ -280,15 +253,25 @@ def read(
                 f"{folder} was written by an earlier version of tractable, whose fits and points are not read: run the "
                 "method again, with the seed in settings.toml."
             )
-        traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store_of(folder)).items()}
+        store = store_of(folder)
+        _check_drawn(store, count, drawn)
+        if POSITION not in store.fields:
+            raise CheckpointError(f"{store.path} holds no draws of parameters. Restore it from a copy, or run again.")
+        traces = {name.removeprefix("info."): a[:, :count] for name, a in read_draws(store).items()}
         positions = traces.pop(POSITION)
         return Draws(positions=positions, info=traces, weights=weigh(traces) if traces else None, thin=thin)
     saved = files.load(folder / "belief")
     if saved is None:
         raise CheckpointError(f"{folder / 'belief'} holds nothing; fit anew.")
     _, leaves, manifest = saved
-    kind: Any = KINDS[manifest["kind"]]
-    belief = kind(**nested(leaves), network=load_network(model, folder))
+    network = load_network(model, folder)
+    try:
+        kind: Any = KINDS[manifest["kind"]]
+        belief = kind(**nested(leaves), network=network)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder / 'belief'} holds nothing that can be learnt ({error}). Restore it from a copy, or run again."
+        ) from error
     if isinstance(belief, Fitted):
         made = approximations.drawn(belief.q, belief.phi, draws_key(seed), count)
         belief = dataclasses.replace(belief, positions=np.asarray(made)[None])
@@ -321,7 +304,7 @@ def load_network(model: Model, folder: pathlib.Path) -> PyTree:
             f"{folder} holds a ladder's inference network; the model given is {type(model).__name__}."
         )
     _, arrays, manifest = saved
-    wanted, structure = jax.tree_util.tree_flatten_with_path(_shapes(ladder)["phi"])
+    wanted, structure = jax.tree_util.tree_flatten_with_path(shapes_of(ladder)["phi"])
     names = [tree.path_name(path) for path, _ in wanted]
     if set(names) != set(arrays):
         raise CheckpointError(
@@ -340,22 +323,6 @@ def load_network(model: Model, folder: pathlib.Path) -> PyTree:
             "family or precision?). Give the ladder it was learnt with."
         )
     return jax.tree.unflatten(structure, [arrays[name] for name in names])
-
-
-def network_fingerprint(model: Model) -> dict[str, str]:
-    """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
-    ladder = ladder_of(model)
-    if ladder is None:
-        return {}
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params = _shapes(ladder)
-    x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
-    h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
-    return {"inference network": fingerprint(lambda p, x, h: ladder.log_q(p, x[None], h), params, x, h)}
-
-
-def _shapes(ladder: Ladder) -> dict[str, PyTree]:
-    return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
 
 
 def _few(names: list[str]) -> str:

@@ -2,25 +2,28 @@
 
 import pathlib
 import tomllib
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks.bias import Predicted
-from tractable.checks.report import Report
+from tractable.checks.report import ORDER, Report
 from tractable.core import Data, Model, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
-from tractable.results.folder import RESULT, model_fingerprint, read
+from tractable.results.folder import RESULT, read
+from tractable.results.identity import model_fingerprint
 from tractable.results.posterior import Posterior
 from tractable.tools import programs
 from tractable.tools.checkpoint import read_sealed
 from tractable.tools.errors import CheckpointError
+from tractable.tools.settings import is_whole, seeded
 from tractable.tools.shared import made_again
 from tractable.tools.words import tell
 
 PyTree = Any
+T = TypeVar("T")
 
 
 def load(
@@ -42,36 +45,51 @@ def load(
             f"{folder} holds no posterior: expected posterior.json, settings.toml and draws.zarr in it."
         )
     data = None if data is None else as_data(data)
-    about, settings = _told(folder)
+    told = _told(folder)
     if model is None:
-        if about.get("made") is None:
+        if told.made is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
-        model = cast(Model, made_again(about["made"]))
-    comparable = about["model"].startswith(f"{programs.VERSION}:")  # else of an earlier version: not to be compared
-    if data is not None and comparable and model_fingerprint(model, data) != about["model"]:
+        model = cast(Model, made_again(told.made))
+    comparable = told.model.startswith(f"{programs.VERSION}:")  # else of an earlier version: not to be compared
+    if data is not None and comparable and model_fingerprint(model, data) != told.model:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
-    if model.names != about["names"]:
-        raise CheckpointError(f"{folder} has parameters {about['names'][:6]}; the model given has {model.names[:6]}.")
-    seed = settings.pop("seed", None)
-    method = from_settings(settings) if method is None else method
-    count = about.get("count", getattr(method, "draws", 1))
-    belief = read(folder, model, method.weigh, about["thin"], seed, count, method.point)
-    found = dict(about["found"])
+    if model.names != told.names:
+        raise CheckpointError(f"{folder} has parameters {told.names[:6]}; the model given has {model.names[:6]}.")
+    method = from_settings(told.settings) if method is None else method
+    count = getattr(method, "draws", 1) if told.count is None else told.count
+    belief = read(folder, model, method.weigh, told.thin, told.seed, count, method.point, told.drawn)
+    found = dict(told.found)
     for name in ("covariance", "information"):
         known = getattr(belief, name, None)
         found |= {} if known is None else {name: known}
-    report = Report(about["verdict"], tuple(Check(**check) for check in about["checks"]), about["title"])
     posterior = Posterior(
-        model, data, method, seed, belief, found, about["seconds"], about["interrupted"], judged=report
+        model, data, method, told.seed, belief, found, told.seconds, told.interrupted, judged=told.report
     )
-    if about.get("bias") is not None:
-        nothing, bias = np.zeros(0), about["bias"]
-        posterior.predicted_bias = Predicted(nothing, nothing, np.asarray(bias["inflation"]), bias["worst"])
+    if told.bias is not None:
+        posterior.predicted_bias = told.bias
     return posterior
 
 
-def _told(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a folder says of its posterior, and the settings."""
+class Told(NamedTuple):
+    """What a folder says of its posterior."""
+
+    report: Report
+    names: list[str]
+    model: str  # a fingerprint
+    made: dict[str, Any] | None
+    settings: dict[str, Any]
+    seed: int | None
+    thin: int
+    count: int | None  # draws a chain; None of an earlier version
+    drawn: str
+    found: dict[str, Any]
+    seconds: dict[str, float]
+    interrupted: bool
+    bias: Predicted | None
+
+
+def _told(folder: pathlib.Path) -> Told:
+    """Every entry is looked at: one that no run wrote, though its seal may hold, is a sentence and no traceback."""
     about, beside = read_sealed(folder / RESULT)
     if beside is None:
         tell(
@@ -80,6 +98,43 @@ def _told(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     try:
         text = (folder / "settings.toml").read_bytes() if beside is None else beside["settings.toml"]
-        return about, tomllib.loads(text.decode())
-    except (OSError, ValueError, KeyError) as error:
+        settings = tomllib.loads(text.decode())
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{folder / 'settings.toml'} is damaged ({error}). Restore it from a copy.") from error
+    try:
+        checks = tuple(Check(**check) for check in about["checks"])
+        if not {about["verdict"], *(check.verdict for check in checks)} <= {*ORDER}:
+            raise ValueError(f"verdicts are {', '.join(ORDER)}")
+        if not all(
+            isinstance(check.value, float | int) and isinstance(check.name + check.sentence, str) for check in checks
+        ):
+            raise ValueError("a check has a name, a number and a sentence")
+        report, bias = Report(about["verdict"], checks, _of(str, about["title"])), about.get("bias")
+        if bias is not None:
+            nothing, inflation = np.zeros(0), np.asarray(bias["inflation"], np.float64)
+            bias = Predicted(nothing, nothing, inflation, float(bias["worst"]))
+        count = about.get("count")
+        return Told(
+            report, [_of(str, name) for name in _of(list, about["names"])], _of(str, about["model"]), about.get("made"),
+            settings, None if (seed := settings.pop("seed", None)) is None else seeded("seed", seed),
+            _least(1, about["thin"]), None if count is None else _least(0, count), _of(str, about.get("drawn", "")),
+            _of(dict, about["found"]), {name: float(s) for name, s in about["seconds"].items()},
+            _of(bool, about["interrupted"]), bias,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{folder / RESULT} is damaged, or was changed by hand ({type(error).__name__}: {error}). Restore the "
+            "folder from a copy, or run again."
+        ) from error
+
+
+def _of(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, got {value!r:.40}")
+    return value
+
+
+def _least(least: int, value: object) -> int:
+    if not is_whole(value, least):
+        raise ValueError(f"expected a whole number ≥ {least}, got {value!r:.40}")
+    return _of(int, value)

@@ -378,4 +378,5 @@ def _corrections(model, q, phi, positions, rows) -> jax.Array:
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
     """log Σ exp over the last axis."""
-    return np.asarray(np.logaddexp.reduce(logs, axis=-1))
+    with np.errstate(invalid="ignore"):  # of weights that are none, as an infinite k-hat says
+        return np.asarray(np.logaddexp.reduce(logs, axis=-1))

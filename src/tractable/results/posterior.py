@@ -35,7 +35,8 @@ from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
 from tractable.results.exchange import GROUPS, to_tree
-from tractable.results.folder import RESULT, discard_draws, model_fingerprint, write
+from tractable.results.folder import RESULT, discard_draws, write
+from tractable.results.identity import model_fingerprint
 from tractable.results.scaling import power_scaled
 from tractable.tools import tree
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError

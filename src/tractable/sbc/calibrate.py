@@ -12,7 +12,8 @@ import numpy as np
 from tractable.core import Data, Model, as_data
 from tractable.methods import Method
 from tractable.methods.session import sitting
-from tractable.results.folder import Saver, check_resumable, identity
+from tractable.results.folder import Saver
+from tractable.results.identity import check_resumable, identity
 from tractable.sbc import simulate
 from tractable.sbc.calibration import Calibration
 from tractable.sbc.runs import Problem, Record, no_draws, records
@@ -89,7 +90,7 @@ def calibrate(
     data = _check(model, method, data_like, runs, draws, quantities, seed)
     named = () if quantities is None else tuple(quantities.items())
     if checkpoint is not None:
-        check_resumable(model, data)
+        check_resumable(model, data, method)
     problem = Problem(model, method, data, int(seed), int(draws), named)
 
     def opened() -> Saver | None:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tractable.tools.errors import CheckpointError
+from tractable.tools.errors import CheckpointError, TractableError
 
 PyTree = Any
-HOME = "tractable."
+HOME = "tractable.models."  # whose functions folders may name
 FEW = 1 << 14  # numbers that a program without a long loop goes through in less time than it takes to compile
 # Options of XLA on processors; both may round otherwise. PLAINLY compiles in half the time, and loops are up to a
 # quarter slower; ROUGHLY compiles in a fifth of the time, and runs at a third of the speed.
@@ -53,9 +53,16 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
             _makers.setdefault(found, (factory, {name: _hashable(value) for name, value in bound.arguments.items()}))
         return found
 
-    return lookup
+    return maker(lookup)
 
 
+def maker(factory: Callable[P, T]) -> Callable[P, T]:
+    """``factory``, one of those that a folder may ask for by name: no other function is called for a file."""
+    _asked_for.add(factory)
+    return factory
+
+
+_asked_for: set[Callable] = set()
 _makers: weakref.WeakKeyDictionary[object, tuple[Callable, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -157,10 +164,21 @@ def recipe(made: object) -> dict[str, object] | None:
 
 
 def made_again(recipe: Mapping[str, Any]) -> object:
-    """What a ``recipe`` of this library's functions makes."""
-    if not recipe["module"].startswith(HOME):
-        raise CheckpointError(f"This was made by {recipe['module']}, which is no part of tractable: give the model.")
-    return getattr(importlib.import_module(recipe["module"]), recipe["name"])(**recipe["arguments"])
+    """What a ``recipe`` of this library's models makes.
+
+    Raises:
+        CheckpointError: it names another function than those that make models, or is damaged.
+    """
+    try:
+        module, name = recipe["module"], recipe["name"]
+        factory = getattr(importlib.import_module(module), name) if module.startswith(HOME) else None
+        if factory is None or factory not in _asked_for:
+            raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
+        return factory(**recipe["arguments"])
+    except TractableError:
+        raise
+    except Exception as error:  # whatever a recipe that no run wrote leads to
+        raise CheckpointError(f"The model cannot be made again ({error}): give it, load(path, model).") from error
 
 
 def _hashable(value: object) -> object:

@@ -1,5 +1,6 @@
 """Draws on disk: one zarr v3 array a name, (chain, draw, ...), each chunk with its own CRC32C."""
 
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 from tractable.tools.checkpoint import sealed, unsealed
 from tractable.tools.errors import CheckpointError
+from tractable.tools.settings import is_whole
 from tractable.tools.writing import disk_errors, sync, write_atomically
 
 Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
@@ -25,7 +27,8 @@ class DrawStore:
 
     A chunk is one uncompressed file with ``chunk`` draws of all chains; only a last one that is not full is written
     again. Draws count from the moment their number is in the group's attributes, which are replaced atomically after
-    the chunks have reached the disk: the next append writes over what a killed one left behind.
+    the chunks have reached the disk: the next append writes over what a killed one left behind. The CRC32C of all full
+    chunks stand there too, so that no other chunk, whole as it may be, can take a chunk's place.
 
     Attributes:
         path: the zarr group's folder; any zarr v3 reader opens it too.
@@ -67,7 +70,7 @@ class DrawStore:
                     chunk_key_encoding={"name": "default", "separator": "."},  # one folder a field
                     dimension_names=("chain", "draw", *(f"{name}_dim_{i}" for i in range(len(shape)))),
                 )
-            store._commit(0)
+            store._commit(0, {name: [] for name in fields})
             os.rename(tmp, path)
             sync(path.parent)
         return replace(store, path=path)
@@ -83,7 +86,7 @@ class DrawStore:
         try:
             fields = {name: (tuple(shape), dtype) for name, (shape, dtype) in about["fields"].items()}
             store = DrawStore(Path(path), about["chains"], about["chunk"], fields)
-            problem = _problem(store) or (about["count"] < 0 and "a negative number of draws")
+            problem = _problem(store) or (not is_whole(about["count"], 0) and f"{about['count']!r} draws")
         except (KeyError, TypeError, ValueError, AttributeError) as error:  # sealed, but not by create
             problem = repr(error)
         if problem:
@@ -115,7 +118,7 @@ class DrawStore:
                 folder = self.path / name
                 for path in (*self._files(array, name, start, stop), folder / "zarr.json", folder):
                     sync(path)
-            self._commit(stop)
+            self._commit(stop, self._sums(stop))
 
     def truncate(self, count: int) -> None:
         """Drop all draws after the first ``count``, for a run that resumes from there."""
@@ -125,7 +128,8 @@ class DrawStore:
                 "draws belong to different runs, or draws were lost: start again in an empty folder."
             )
         with disk_errors(self.path):
-            self._commit(count)
+            known = _description(self.path).get("sums", {})
+            self._commit(count, {name: sums[: count // self.chunk] for name, sums in known.items()})
             for name in self.fields:
                 self._resize(self._array(name), name, count)
             for leftover in self.path.rglob("*.partial"):  # zarr's, from a write that was killed
@@ -151,9 +155,12 @@ class DrawStore:
             found = file.stat().st_size if file.is_file() else "no file"
             if found != expected:
                 raise self._damaged(file, name, f"expected {expected} bytes, found {found}")
+        known = _description(self.path).get("sums", {}).get(name, [])  # none of an earlier version
         draws = np.empty((self.chains, stop - start, *shape), dtype)
         for k, file in enumerate(self._files(array, name, start, stop), start // self.chunk):
             low, high = max(start, k * self.chunk), min(stop, (k + 1) * self.chunk)
+            if k < len(known) and _crc(file) != known[k]:
+                raise self._damaged(file, name, "it is not the chunk that was written there")
             try:
                 draws[:, low - start : high - start] = array[:, low:high]
             except ValueError as error:
@@ -193,9 +200,31 @@ class DrawStore:
             raise CheckpointError(f"Expected draws {wanted} with one number of draws; got {found}.")
         return lengths.pop()
 
-    def _commit(self, count: int) -> None:
+    def identity(self, count: int) -> str:
+        """SHA-256 of what the first ``count`` draws are, by the sums of their full chunks; "" of an earlier version.
+
+        Raises:
+            CheckpointError: the description is damaged.
+        """
+        about = _description(self.path)
+        if "sums" not in about:
+            return ""
+        told = {name: sums[: count // self.chunk] for name, sums in about["sums"].items()}
+        parts = [self.chains, self.chunk, about["fields"], told]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def _sums(self, count: int) -> dict[str, list[int]]:
+        """CRC32C of the full chunks of the first ``count`` draws; those known before are not looked at again."""
+        known, full, found = _description(self.path).get("sums", {}), count // self.chunk, {}
+        for name in self.fields:
+            sums = known.get(name, [])[:full]
+            new = self._files(self._array(name), name, len(sums) * self.chunk, full * self.chunk)
+            found[name] = sums + [_crc(file) for file in new]
+        return found
+
+    def _commit(self, count: int, sums: dict[str, list[int]]) -> None:
         """Make ``count`` draws the truth, in the group's metadata file as the zarr v3 format has it."""
-        about = {"chains": self.chains, "chunk": self.chunk, "fields": dict(self.fields), "count": count}
+        about = {"chains": self.chains, "chunk": self.chunk, "fields": dict(self.fields), "count": count, "sums": sums}
         group = {"zarr_format": 3, "node_type": "group", "attributes": sealed(about)}
         write_atomically(self.path / "zarr.json", json.dumps(group, indent=1).encode())
 
@@ -206,19 +235,30 @@ class DrawStore:
         )
 
 
+def _crc(file: Path) -> int:
+    """The CRC32C at the end of a chunk's file."""
+    with open(file, "rb") as chunk:
+        chunk.seek(-4, os.SEEK_END)
+        return int.from_bytes(chunk.read(4), "little")
+
+
 def _description(path: Path) -> dict:
     file = path / "zarr.json"
     if not file.is_file():
         raise CheckpointError(f"Expected a folder of draws in {path}, found none. Check the path.")
     try:
-        return unsealed(json.loads(file.read_bytes())["attributes"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        about = unsealed(json.loads(file.read_bytes())["attributes"])
+        for sums in about.get("sums", {}).values():
+            if not (isinstance(sums, list) and all(is_whole(crc, 0) for crc in sums)):
+                raise ValueError("its sums are none")
+        return about
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged ({error}). Restore it from a copy.") from error
 
 
 def _problem(store: DrawStore) -> str | None:
     """What is wrong with a description; names become folders, so they may not point elsewhere."""
-    if not (store.chains >= 1 and store.chunk >= 1 and store.fields):
+    if not (is_whole(store.chains) and is_whole(store.chunk) and store.fields):
         return f"needs chains >= 1, chunk >= 1 and a field; got {store}"
     for name, (shape, dtype) in store.fields.items():
         if not re.fullmatch(r"\w[\w.-]*", name):

@@ -105,10 +105,12 @@ def as_written(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError while ``path`` is written into a sentence."""
+def disk_errors(path: Path, but: type[OSError] | tuple = ()) -> Iterator[None]:
+    """Turn an OSError while ``path`` is written into a sentence, ``but`` for some."""
     try:
         yield
+    except but:
+        raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else str(error)

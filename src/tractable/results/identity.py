@@ -1,0 +1,155 @@
+"""What a run is, as text that a file can hold: two runs with the same identity are the same run."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tractable.core import Batch, Data, Kernel, Model, whole
+from tractable.kernels.metropolis import Point, Proposal
+from tractable.methods.method import Method
+from tractable.models.ladder import Ladder, ladder_of
+from tractable.tools.errors import ModelError, SettingsError
+from tractable.tools.programs import calls_back, fingerprint
+
+PyTree = Any
+__version__ = "0.1.0"
+UNKNOWN = "cannot be traced"
+
+
+def identity(
+    model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
+) -> dict[str, Any]:
+    """What a run is: two runs with the same identity are the same run."""
+    return (
+        {
+            "tractable": __version__,
+            "jax": jax.__version__,
+            "partitionable keys": bool(getattr(jax.config, "jax_threefry_partitionable", True)),
+            "dtype": jnp.result_type(float).name,
+            "seed": seed,
+            "data": "none" if data is None else data.fingerprint,
+            "model": model_fingerprint(model, data),
+            "method": json.loads(re.sub(r" at 0x[0-9a-f]+", "", json.dumps(method.settings()))),
+        }
+        | ({} if not (computed := functions(method, model, data)) else {"functions": computed})
+        | ({} if held_out is None else {"held_out": held_out.fingerprint})
+        | network_fingerprint(model)
+    )
+
+
+def model_fingerprint(model: Model, data: Data | None) -> str:
+    """SHA-256 of the log posterior as JAX sees it, constants included."""
+    return fingerprint(model.traced, *_example(model, data))
+
+
+def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
+    """By field, SHA-256 of what the functions in a method's settings compute, constants included, or why it is unknown.
+
+    A name tells two optimisers of other rates, or two schedules of one factory, not apart.
+    """
+    found = {}
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if dataclasses.is_dataclass(value):  # a method of a method
+            found |= {f"{field.name}.{name}": told for name, told in functions(value, model, data).items()}
+        elif callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
+            found[field.name] = _computed(value, model, data)
+    return found
+
+
+def check_resumable(model: Model, data: Data | None, method: Method) -> None:
+    """A ModelError or SettingsError of what a checkpoint could not know again."""
+    if calls_back(model.traced, *_example(model, data)):
+        raise ModelError(
+            "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
+            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
+            "checkpoint= out."
+        )
+    for name, told in functions(method, model, data).items():
+        if told.startswith(UNKNOWN):
+            raise SettingsError(
+                f"checkpoint= expects functions that JAX sees whole, as a run could go on with another than it began "
+                f"with; {type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
+            )
+
+
+def _computed(value: PyTree, model: Model, data: Data | None) -> str:
+    """Of the calls that a setting's functions are made for, the first that goes through says what they compute."""
+    why = ""
+    for call, *example in _calls(value, model, data):
+        try:
+            if calls_back(call, *example):
+                return f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
+            return fingerprint(call, *example)
+        except Exception as error:  # whatever a function of the user's makes of numbers it is not for
+            why = why or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
+    return f"{UNKNOWN} ({why})"
+
+
+def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
+    """(a function of arrays, arrays): what optimisers, proposals, schedules, kernels and bounds are asked."""
+    key, position = jax.random.key(0), jnp.zeros(model.space.size)
+    if isinstance(value, optax.GradientTransformation):
+        step = optax.with_extra_args_support(value)
+
+        def update(gradient: PyTree) -> tuple:  # begun within, for rates that are part of the state
+            more: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}
+            more["value_fn"] = lambda params: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
+            return step.update(gradient, step.init(gradient), gradient, **more)
+
+        yield update, position
+        yield update, model.space.unravel(position)
+        if (ladder := ladder_of(model)) is not None:
+            yield update, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes_of(ladder))
+        return
+    if isinstance(value, Proposal):
+
+        def proposed(key: jax.Array, position: jax.Array) -> tuple:
+            noise = value.draw(key, 2, position)
+            first, here = jax.tree.map(lambda z: z[0], noise), Point(position, jnp.zeros(()), position)
+            there = here._replace(position=value.move(first, here))
+            return noise, there.position, () if value.log_ratio is None else value.log_ratio(first, here, there)
+
+        yield proposed, key, position
+        return
+    yield value, jnp.array(0)  # a schedule
+    yield lambda key, z: _moved(value(lambda z: -jnp.sum(jnp.square(z))), key, z), key, jnp.zeros(2)
+    if data is not None:
+        params = jax.eval_shape(model.example, key)
+        y, x = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
+        yield value, params, y if x is None else (y, x)
+
+
+def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
+    state = kernel.init(key, position)
+    return state, kernel(key, state)
+
+
+def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
+    """A place and two rows, to trace a model at."""
+    batch = None
+    if data is not None:
+        batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
+    return jnp.zeros(model.space.size), batch
+
+
+def network_fingerprint(model: Model) -> dict[str, str]:
+    """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
+    ladder = ladder_of(model)
+    if ladder is None:
+        return {}
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = shapes_of(ladder)
+    x, h = jax.eval_shape(lambda k, p: ladder.dreamt(k, p["theta"], 2), key, params)
+    h = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), h)
+    return {"inference network": fingerprint(lambda p, x, h: ladder.log_q(p, x[None], h), params, x, h)}
+
+
+def shapes_of(ladder: Ladder) -> dict[str, PyTree]:
+    return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))
