@@ -246,8 +246,8 @@ def _target(text: str) -> str:
     parts = () if response is None else response.term.components
     if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
         raise DataError(
-            f"The formula {text!r} expects one column before its ~. Make it in the table first; family='lognormal' "
-            "explains the logarithm, and offset(...) an exposure."
+            f"The formula {text!r} expects one column before its ~, or several as mvbind(a, b). Make it in the table "
+            "first; family='lognormal' explains the logarithm, and offset(...) an exposure."
         )
     return parts[0].name
 

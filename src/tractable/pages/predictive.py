@@ -1,6 +1,5 @@
 """Whether data replicated from the posterior look like those it learnt from, and how rows left out are predicted."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ from tractable.data.censored import known
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors
 from tractable.pages.exhibit import Cell, Exhibit
-from tractable.pages.held_out import pit, unit_of, with_density
+from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
@@ -46,17 +45,17 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     loo = looked_at(posterior)
     # A density in other units is another number: p(y) = p(standardised y) / sd.
-    facts = {} if loo is None else leave_one_out(loo, log_units(posterior, unit_of(encoder)))
+    facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
     drawn = figures(posterior, encoder)
     return [Exhibit("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
 
 
-def log_units(posterior: Posterior, unit: float) -> float:
+def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     """By how many nats the log density of all rows in units of the model is above that in the table's."""
     y: Any = None if posterior.data is None else posterior.data.y
-    return posterior.rows * math.log(unit) * float(np.mean(with_density(y)))
+    return posterior.rows * float(np.mean(log_units(encoder, y)))
 
 
 def looked_at(posterior: Posterior) -> Loo | None:
@@ -97,8 +96,9 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
     """What was seen against what is replicated; and of numbers the integral transforms."""
+    several = encoder is not None and bool(encoder.others)
     try:
-        seen = seen_beside(posterior)
+        seen = seen_beside(posterior, several)
     except TractableError:
         return []
     if seen is None:
@@ -107,8 +107,23 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
         note = "Share of each class: dots of the rows, bars 90 % of data sets replicated from the posterior."
         return [Exhibit("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
-    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     below = left_out_transforms(posterior)
+    if encoder is None:
+        return [of_numbers(seen, below, 0.0, 1.0, "")]
+    if not several:
+        return [of_numbers(seen, below, encoder.target.mean, encoder.target.sd, encoder.target.name)]
+    return [
+        of_numbers(
+            Seen(seen.y[:, k], seen.drawn[..., k], False), None if below is None else below[:, k],
+            aim.mean, aim.sd, aim.name,
+        )
+        for k, aim in enumerate(encoder.targets)
+    ]  # fmt: skip
+
+
+def of_numbers(seen: Seen, below: np.ndarray | None, mean: float, sd: float, name: str) -> Exhibit:
+    """Rows of a target, told in its units; ``below`` where each fell in its prediction from the others, if known."""
+    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     if below is None:
         low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
         within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
@@ -122,20 +137,20 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
             else ""
         )
         below, note = placed, note + f"Right: where in its prediction from all other rows each fell{lost}; "
-    mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
         y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
     else:
         y = mean + sd * seen.y
-    drawn = cumulative(y, mean + sd * seen.drawn, "" if encoder is None else encoder.target.name)
-    return [Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")]
+    drawn = cumulative(y, mean + sd * seen.drawn, name)
+    return Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")
 
 
-def seen_beside(posterior: Posterior) -> Seen | None:
+def seen_beside(posterior: Posterior, several: bool = False) -> Seen | None:
+    """Rows beside replicated ones; of ``several`` targets y is (n, K), and drawn (s, n, K)."""
     data: Any = posterior.data
     parts = jax.tree.leaves(data.y)
-    if len(parts) > 1 or (parts[0].ndim > 1 and not censors(posterior.model, data.given)):
+    if len(parts) > 1 or (parts[0].ndim > 1 and not several and not censors(posterior.model, data.given)):
         return None
     if data.size > ROWS or data.weights is not None:
         data = data.alike(ROWS)  # rows that count unlike are replicated by how they count
