@@ -24,6 +24,7 @@ from tractable.models import gallery, linear, network
 from tractable.models.censoring import with_censoring
 from tractable.models.families import CLASSES, with_offset
 from tractable.models.formula import formula_model
+from tractable.models.levels import with_levels
 from tractable.models.network import PRIORS
 from tractable.models.several import several, several_linear
 from tractable.pages import parameters
@@ -102,7 +103,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = choices["missing"], choices["shifted"]
     columns: dict[str, Any] = {name: choices[name] or "" for name in ("weights", "exposure", *CENSORING)}
-    columns |= {"exclude": choices["exclude"], "formula": formula}
+    columns |= {"exclude": choices["exclude"], "formula": formula, "pooled": choices.get("hidden") is None}
     names = targets_in(target or "", [str(name) for name in frame.columns])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
@@ -165,7 +166,12 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
         likelihood, extra = several(family, len(names)) if encoder.others else (family, None)
         model = network.neural_network(mlp, likelihood, prior=choices.get("prior") or PRIORS[0], extra=extra)
     model = with_censoring(model) if encoder.target.censoring else model
-    return with_offset(model) if family in COUNTS else model
+    model = with_offset(model) if family in COUNTS else model
+    if encoder.levels:
+        pooled = [column for column in encoder.columns if column.kind == "pooled"]
+        rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
+        model = with_levels(model, encoder.levels, rows, spreads)
+    return model
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:

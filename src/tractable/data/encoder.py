@@ -1,6 +1,7 @@
 """A table of one's own, as arrays that a model takes; and a model's answers, in the table's terms."""
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
+from tractable.data.censored import middle
 from tractable.data.columns import (
     Column,
     encode_column,
@@ -15,14 +17,17 @@ from tractable.data.columns import (
     gap,
     kind_of,
     lacks,
+    level_of,
+    spread_of_groups,
     standardised,
 )
 from tractable.data.files import Frame, distinct
-from tractable.data.formula import Formula
+from tractable.data.formula import NEW, Formula, Term
 from tractable.data.response import response
 from tractable.data.response import several as several_in
 from tractable.data.targets import (
     COUNTS,
+    POSITIVE,
     Target,
     decode_target,
     encode_censored,
@@ -51,6 +56,8 @@ class Encoder:
         boolean     0 or 1, and text such as yes and no; less its mean
         text        K − 1 columns for K levels, less their means: orthonormal contrasts, under which no level is the
                     reference (``columns.contrasts``); a level never seen is the mean of the others
+        many levels of text, where they are pooled: the number of the level, whose effect is drawn from N(0, sd²); a
+                    level never seen has an effect of that distribution
         date        its trend in days, and where rows go round them the time of year and of day (two harmonics each)
                     and the day of the week; a duration its days
         identifier  left out, with a warning
@@ -108,6 +115,16 @@ class Encoder:
         if self.formula is not None:
             return self.formula.features
         return [name for column in self.columns for name in column.features]
+
+    @functools.cached_property
+    def levels(self) -> list[Term]:
+        """Pooled columns, as terms of a formula: "1|city", with its levels and where their effects lie among all."""
+        found, start = [], 0
+        for column in self.columns:
+            if column.kind == "pooled":
+                found.append(Term(f"1|{column.title}", column.title, (*column.levels, NEW), start))
+                start += len(column.levels) + 1
+        return found
 
     @functools.cached_property
     def effects(self) -> tuple[list[str], np.ndarray]:
@@ -182,7 +199,8 @@ class Encoded(NamedTuple):
     y: np.ndarray | None
     weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
     offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
-    groups: dict[str, np.ndarray] | None = None  # of a formula: z (n, T) and group (n, T), as in ``Design``
+    # of a formula: z (n, T) and group (n, T), as in ``Design``; of pooled columns: level (n, T)
+    groups: dict[str, np.ndarray] | None = None
 
     @property
     def given(self) -> PyTree:
@@ -204,6 +222,7 @@ def fit_encoder(
     censored: str = "",
     event: str = "",
     until: str = "",
+    pooled: bool = False,
 ) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
@@ -225,6 +244,8 @@ def fit_encoder(
         censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
             as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
         event: or a column that says whether it was seen, 1 or True, or else is right-censored, as in lifelines.
+        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) rather than the rarest made
+            one; not with several classes or targets, and not where there is no other input.
         until: or a column of upper bounds, of which the target is the lower one; one of them may be missing.
 
     Raises:
@@ -268,10 +289,31 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
+    pooled = pooled and aim.family != "categorical" and not more
+    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute", pooled))
+    if columns and not any(column.features for column in columns):  # a model wants weights too
+        columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
-    return Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more))
+    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more))
+    return _guessed(found, frame) if found.levels else found
+
+
+def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
+    """With guesses of how levels' effects spread, from y or its logarithm less its least squares on x."""
+    rows = encode(encoder, frame)
+    y = middle(np.asarray(rows.y, np.float64))
+    y = np.log(y) if encoder.target.family in POSITIVE else y
+    x = np.column_stack([np.ones(len(y)), rows.x])
+    left, columns, place = y - x @ np.linalg.lstsq(x, y, rcond=None)[0], [], 0
+    for column in encoder.columns:
+        if column.kind == "pooled":
+            term = encoder.levels[place]
+            group = rows.groups["level"][:, place] - term.start if rows.groups else np.zeros(len(y), int)
+            ratio = spread_of_groups(left, np.ones(len(y)), group, len(term.groups))[1]
+            column, place = replace(column, sd=math.sqrt(min(ratio, 1e6))), place + 1
+        columns.append(column)
+    return replace(encoder, columns=tuple(columns))
 
 
 def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
@@ -379,7 +421,12 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
         exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
         offset = np.log(encoder.target.level * exposure)
     counted = explained and encoder.weights in frame
+    levels = [
+        term.start + level_of(column, frame[column.name])
+        for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True)
+    ]
     groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
+    groups = {"level": np.stack(levels, 1).astype(np.int32)} if levels else groups
     return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset, groups)
 
 

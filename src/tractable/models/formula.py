@@ -14,6 +14,7 @@ from numpyro.distributions import constraints
 from tractable.core import Data, Model, Through
 from tractable.data.arrays import columns_of
 from tractable.data.censored import middle
+from tractable.data.columns import spread_of_groups
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
 from tractable.data.files import Frame
 from tractable.data.formula import Term
@@ -336,8 +337,8 @@ def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -
 
         S_g = Σ z² / noise²,   the rows' information about u_g;   centred where S_g τ² > 1
 
-    with noise² and τ² from y less its least squares on x and, by the moments of the groups' own slopes b_g,
-    E Σ S_g b_g² = G + τ² Σ S_g (DerSimonian & Laird 1986). A guess for speed: whatever it is, the model is the same.
+    with noise² and τ² from y less its least squares on x (``spread_of_groups``). A guess for speed: whatever it is, the
+    model is the same.
     """
     if rows.groups is None or rows.y is None:
         return []
@@ -347,11 +348,6 @@ def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -
     found = []
     for t, term in enumerate(terms):
         z, group, size = rows.groups["z"][:, t], rows.groups["group"][:, t] - term.start, len(term.groups)
-        squares = np.bincount(group, z * z, size)
-        told = squares > 0
-        own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=told)
-        free = len(y) - told.sum()
-        noise = np.sum(np.square(left - z * own[group])) / free if free > 0 else np.inf
-        ratio = (np.sum(squares * own**2) / noise - told.sum()) / squares.sum() if noise > 0 else np.inf
-        found.append(squares * max(ratio, 0.0) > 1)
+        squares, ratio = spread_of_groups(left, z, group, size)
+        found.append(squares * ratio > 1)
     return found

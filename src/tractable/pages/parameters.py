@@ -195,7 +195,7 @@ def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhi
             names, spread = [str(name).removeprefix(parts[0]) for name in told.index[:count]], rows.y
         else:
             names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
-            spread = None
+            names, spread = [str(name) for name in told.index] if encoder.levels else names, None
         spans = np.tile(np.repeat([sds.get(name, 1.0) for name in names], count // len(names)), len(parts))
         if encoder.others and encoder.target.family == "normal":  # each of units of its own
             spans = spans / np.repeat(encoder.units[0] if spread is None else spread.std(0), count)

@@ -7,6 +7,7 @@ from tractable.beliefs.belief import weighted_quantiles
 from tractable.data.encoder import Encoder
 from tractable.results.posterior import Posterior
 
+FURTHEST = 20  # levels of pooled columns that are told
 SCALES = {  # what one unit of an effect is, by family; of a number the target's own units
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
@@ -37,7 +38,24 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     if len(parts) != len(encoder.targets):
         return None
     found = [_of_one(posterior, one, part) for one, part in zip(encoder.each, parts, strict=True)]
-    return None if any(table is None for table in found) else pd.concat(found)
+    if any(table is None for table in found):
+        return None
+    return pd.concat([*found, *_of_levels(posterior, encoder)])
+
+
+def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
+    """Of pooled columns the sds of their levels, and the levels that lie furthest from none."""
+    if not encoder.levels:
+        return []
+    told, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
+    told = told[[name for name in ("mean", "sd", "5%", "95%") if name in told]]
+    told = told.loc[posterior.model.labels["levels"]] if posterior.model.labels else told
+    told = told * encoder.target.sd ** (encoder.target.family == "normal")
+    own = told.drop(
+        index=[*sds, *told.index.intersection(["intercept"]), *(term.labels[-1] for term in encoder.levels)]
+    )
+    far = (own["mean"] / own["sd"].where(own["sd"] > 0, 1.0)).abs().sort_values(ascending=False, kind="stable")
+    return [pd.concat([told.loc[sds], own.loc[far.index[:FURTHEST]]]).rename_axis("effect")]
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
