@@ -244,7 +244,8 @@ SENTENCES = {
     "y ~ x + (1|exp(x))": "expected columns of the table",
     "mvbind(y) | cens(z) ~ x": "several columns are 'mvbind",
     "mvbind(y, z) ~ x": "Several targets are numbers, and 'z' is text",
-    "mvbind(y, x) ~ x": "explains 'x', and by itself",
+    "mvbind(y, x) ~ y": "explains 'y' by itself",
+    "mvbind(y, x) ~ x": "explains 'x' by itself",
 }
 
 

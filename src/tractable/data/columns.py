@@ -381,6 +381,12 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
     return np.concatenate([scaled, gone[:, None] - column.gaps], 1) if column.gaps else scaled
 
 
+def many_levels(values: Values) -> bool:
+    """Whether a column is text of more levels than have an effect each unless they are pooled."""
+    there = values[~lacks(values)]
+    return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
+
+
 def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
     """Σ z² of each of ``size`` groups, and τ²/noise², how much their slopes b_g in ``left`` differ, ≥ 0.
 

@@ -18,6 +18,7 @@ from tractable.data.columns import (
     kind_of,
     lacks,
     level_of,
+    many_levels,
     spread_of_groups,
     standardised,
 )
@@ -289,7 +290,7 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    pooled = pooled and aim.family != "categorical" and not more
+    pooled = pooled and aim.family != "categorical" and not more and not all(many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute", pooled))
     if columns and not any(column.features for column in columns):  # a model wants weights too
         columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
@@ -351,7 +352,7 @@ def _fit_formula(
     if names not in ([], aims):
         raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
     if both := [name for name in aims if name in formula.names]:
-        raise DataError(f"The formula {whole!r} explains {both[0]!r}, and by itself: leave it out on one side.")
+        raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
     needed = _needed(list(formula.table.columns), (*aims, beyond[1]), missing, beyond)
     frame = _present(frame, needed, missing)
     if missing == "impute":

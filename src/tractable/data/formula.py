@@ -94,6 +94,8 @@ class Formula:
             self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
         inputs = {*(name for term in description.common_terms for name in term.var_names)}
         inputs |= {name for term in description.group_terms for name in term.expr.var_names}
+        if self.target in inputs or any(self.target in columns for columns in self._grouped):
+            raise DataError(f"The formula {text!r} explains {self.target!r} by itself: leave it out on one side.")
         self.groups = {name for columns in self._grouped for name in columns} - inputs
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
