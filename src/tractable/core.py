@@ -306,10 +306,9 @@ class Model(Spelt):
 
     def part(self, name: str) -> np.ndarray:
         """Where the numbers of a part lie in a flat position."""
-        ends = {}  # of a dict's leaves, which lie by name
-        for each in sorted(parts := self.parts or {}):
-            ends[each] = sum(parts[other].space.size for other in (*ends, each))
-        return np.arange(ends[name] - parts[name].space.size, ends[name])
+        sizes = {each: part.space.size for each, part in (self.parts or {}).items()}
+        start = sum(size for each, size in sizes.items() if each < name)  # a dict's leaves lie by name
+        return np.arange(start, start + sizes[name])
 
     def _biject(self, function: Callable, *trees: PyTree) -> PyTree:
         leaves = [jax.tree.leaves(t) for t in trees]

@@ -59,8 +59,15 @@ def test_density_is_that_written_by_hand(encoder: Encoder):
     expected = stats.norm.logpdf(y, a + w[0] * x + u[CITY], noise).sum() + stats.norm.logpdf(u, 0, sd).sum()
     expected += stats.norm.logpdf(a, 0, 5) + stats.norm.logpdf(w, 0, 2.5).sum()
     expected += stats.halfnorm.logpdf(sd, scale=2.5) + stats.halfnorm.logpdf(noise)
-    density = log_density(model, tr.Data(rows.y, rows.given).arrays(), jacobian=False)
-    np.testing.assert_allclose(float(density(model.unconstrain(params))), expected, rtol=1e-9)
+
+    def density(given: dict) -> float:
+        return float(log_density(model, tr.Data(rows.y, given).arrays(), jacobian=False)(model.unconstrain(params)))
+
+    given = rows.given
+    np.testing.assert_allclose(density(given), expected, rtol=1e-9)
+    # Mutants: the next level's effect, that of levels never seen, and levels out of step with rows.
+    for wrong in (given["level"] + 1, 0 * given["level"] + LEVELS, np.roll(given["level"], 1, 0)):
+        assert abs(density(given | {"level": wrong}) - expected) > 0.1
 
 
 def exact() -> dict[str, np.ndarray]:

@@ -195,8 +195,8 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
             f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
             f"an sd that they share and that is learnt, as those of (1|{name}) in a formula."
         )
-        column = Column(name, "pooled", levels=tuple(sorted(found.index)), gaps=gaps)
-        column = replace(column, shares=tuple(float(found[level]) for level in column.levels))
+        rows: dict[str, int] = dict(sorted(found.to_dict().items()))
+        column = Column(name, "pooled", levels=tuple(rows), shares=tuple(map(float, rows.values())), gaps=gaps)
         if gaps:
             lacking = gaps / (1 - gaps) * len(values)
             return replace(column, levels=(*column.levels, column.absent), shares=(*column.shares, lacking))

@@ -331,7 +331,7 @@ def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: s
         raise DataError(f"A target that is censored is explained by itself; got {listing(names)}.")
     if how:
         return (fit_censored(frame[names[0]], frame[name], how, family),)
-    distinct(names, "What is to be explained")
+    distinct(list(names), "What is to be explained")
     if len(names) > 1:
         return fit_targets([frame[each] for each in names], family)
     return (fit_target(frame[names[0]], family),)

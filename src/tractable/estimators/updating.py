@@ -11,6 +11,7 @@ from tractable.core import Model, is_distribution
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
+PyTree = Any
 LEAST_SD = 1e-6  # of a number that a method held fixed
 
 
@@ -60,7 +61,7 @@ def _parts(model: Model, mean: np.ndarray, sd: np.ndarray) -> dict[str, Model] |
     return {name: updated(part, mean[places[name]], sd[places[name]]) for name, part in model.parts.items()}
 
 
-def _drawn(bijectors: list, where: Any, width: Any, key: jax.Array) -> Any:
+def _drawn(bijectors: list, where: PyTree, width: PyTree, key: jax.Array) -> PyTree:
     """Parameters, one draw of the normals."""
     means, structure = jax.tree.flatten(where)
     noise = jax.random.normal(key, (sum(mean.size for mean in means),), means[0].dtype)

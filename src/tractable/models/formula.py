@@ -171,7 +171,7 @@ def _of_classes(encoder: Encoder, rows: Encoded, priors: Mapping[str, Prior]) ->
     }
 
     def observe(params: PyTree, eta: jax.Array) -> dist.Distribution:
-        return dist.Categorical(logits=jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
+        return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
 
     return joined(parts, observe)
 

@@ -16,6 +16,7 @@ from tractable.models.network import SD_FLOOR
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
+PyTree = Any
 DF = 4.0  # of student-t
 
 
@@ -54,7 +55,7 @@ def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution
             raise ModelError(f"The part {name!r} has a likelihood that does not go Through a predictor.")
         predictors[name] = part.through.predictor
 
-    def predictor(params: dict[str, Any], x: Any) -> jax.Array:
+    def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
         return jnp.stack([of(params[name], x) for name, of in predictors.items()])
 
     labels = {

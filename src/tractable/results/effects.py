@@ -37,10 +37,9 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     parts = parts_of(posterior, encoder)
     if len(parts) != len(encoder.targets):
         return None
-    found = [_of_one(posterior, one, part) for one, part in zip(encoder.each, parts, strict=True)]
-    if any(table is None for table in found):
-        return None
-    return pd.concat([*found, *_of_levels(posterior, encoder)])
+    each = (_of_one(posterior, one, part) for one, part in zip(encoder.each, parts, strict=True))
+    found = [table for table in each if table is not None]
+    return pd.concat([*found, *_of_levels(posterior, encoder)]) if len(found) == len(parts) else None
 
 
 def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
