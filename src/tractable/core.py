@@ -136,12 +136,14 @@ class Model(Spelt):
             and by ``posterior.derived()``.
         labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
         shared: whether programs compiled for this model serve all that differ from it in the numbers of their prior
-            alone, sds say, or in what a ``jax.tree_util.Partial`` hands their likelihood; all functions are the same
-            ones. The numbers are then arguments, not constants, which can change last digits.
+            alone, sds say, or in what a ``jax.tree_util.Partial`` hands their likelihood or start; all functions are
+            the same ones. The numbers are then arguments, not constants, which can change last digits.
         local: ``local(params)``: a dict of distributions, of what each group of rows has of its own, where the data
             have groups (``Data(..., group=)``). ``likelihood(params, x)`` then finds it among its params, by name.
         of_table: what the rows of a table become before ``likelihood(params, x)`` sees them: ``posterior.predict``
             then takes tables too.
+        parts: models by name that have nothing in common but x: θ is {name: θ of the part}, and the k-th number of y is
+            the k-th part's (``models.several.beside``). A method may then learn each by itself.
 
     With ``local`` a datum is a group, and what it has of its own, z, is integrated out wherever it is looked at:
 
@@ -177,6 +179,7 @@ class Model(Spelt):
     local: Callable[..., Any] | None = None
     shared: bool = field(default=False, kw_only=True)
     of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check_prior()
@@ -201,7 +204,7 @@ class Model(Spelt):
 
     @functools.cached_property
     def _apart(self) -> tuple["Form", tuple]:
-        leaves = [leaf for leaf in jax.tree.leaves((self.prior, self.likelihood)) if isinstance(leaf, NUMBERS)]
+        leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
         with jax.ensure_compile_time_eval():  # kept, so no part of a trace; and on the device once, not at every call
             return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
 
@@ -300,6 +303,12 @@ class Model(Spelt):
     def position_of(self, params: PyTree) -> jax.Array:
         """The flat unconstrained position (d,) of the user's parameters."""
         return self.space.ravel(self.unconstrain(params))
+
+    def part(self, name: str) -> np.ndarray:
+        """Where the numbers of a part lie in a flat position."""
+        sizes = {each: part.space.size for each, part in (self.parts or {}).items()}
+        start = sum(size for each, size in sizes.items() if each < name)  # a dict's leaves lie by name
+        return np.arange(start, start + sizes[name])
 
     def _biject(self, function: Callable, *trees: PyTree) -> PyTree:
         leaves = [jax.tree.leaves(t) for t in trees]
@@ -432,14 +441,16 @@ class Model(Spelt):
 
 
 class Form:
-    """A model but for the numbers of its prior and likelihood: models of one form share programs."""
+    """A model but for the numbers of its prior, likelihood and start: models of one form share programs."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        leaves, self.structure = jax.tree.flatten((model.prior, model.likelihood))
+        leaves, self.structure = jax.tree.flatten(_numbered(model))
         self.still = [None if isinstance(leaf, NUMBERS) else leaf for leaf in leaves]
-        others = [id(getattr(model, f.name)) for f in fields(model) if f.name not in ("prior", "likelihood")]
-        self.key = (type(model), *others, *map(id, self.still))
+        apart = ("prior", "likelihood", "start", "parts")
+        others = [id(getattr(model, f.name)) for f in fields(model) if f.name not in apart]
+        parts = tuple((name, part.apart()[0]) for name, part in (model.parts or {}).items())
+        self.key = (type(model), *others, *map(id, self.still), parts)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -451,8 +462,13 @@ class Form:
         """The model of these numbers."""
         given = iter(numbers)
         leaves = [next(given) if leaf is None else leaf for leaf in self.still]
-        prior, likelihood = jax.tree.unflatten(self.structure, leaves)
-        return replace(self.model, prior=prior, likelihood=likelihood)
+        prior, likelihood, start = jax.tree.unflatten(self.structure, leaves)
+        return replace(self.model, prior=prior, likelihood=likelihood, start=start)
+
+
+def _numbered(model: Model) -> tuple:
+    """What of a model may hold numbers that are arguments of programs."""
+    return model.prior, model.likelihood, model.start
 
 
 def _centre(own: Model) -> jax.Array:

@@ -677,6 +677,59 @@ def test_several_outputs_mutant(monkeypatch):
     assert broken(of_several(*two_outputs(), LINEAR))
 
 
+def test_several_targets_of_a_linear_regression():
+    """The first is told as it is alone, to the last digit but of rounding; the second in its own units."""
+    x, y = two_outputs()
+    weight = np.linspace(0.5, 2.0, 60)
+    quick = {"random_state": 0, "verify": None}
+    model = BayesianLinearRegression(**quick).fit(x, y, weight)
+    alone = BayesianLinearRegression(**quick).fit(x, y[:, 0], weight)
+    np.testing.assert_allclose(model.coef_[0], alone.coef_, rtol=1e-6)
+    np.testing.assert_allclose(model.coef_std_[0], alone.coef_std_, rtol=1e-6)
+    root = np.sqrt(weight)[:, None]
+    design = np.column_stack([x, np.ones(60)])
+    least = np.linalg.lstsq(design * root, y * root, rcond=None)[0]
+    noise = np.sqrt(np.average((y - design @ least) ** 2, axis=0, weights=weight))
+    mean, sd = model.predict(x, return_std=True)
+    assert_holds(
+        {
+            "coef": error(model.coef_ / least[:2].T, 1.0, 0.05),
+            "mean": error((mean - design @ least) / noise, 0.0, 0.1),
+            "sd": error(sd / noise, 1.0, 0.15),
+        }
+    )
+    np.testing.assert_allclose(mean, x @ model.coef_.T + model.intercept_, rtol=1e-9)
+    assert model.predict_interval(x[:5]).shape == (5, 2, 2)
+    assert model.predict(x[:5], quantiles=[0.1, 0.5, 0.9]).shape == (5, 2, 3)
+    width = model.coef_std_
+    model.partial_fit(x, y, weight)
+    np.testing.assert_allclose(model.coef_std_ / width, np.sqrt(0.5), rtol=0.1)
+    with pytest.raises(ValueError, match="had 2 outputs a row in the first call"):
+        model.partial_fit(x, y[:, 0])
+
+
+def test_later_rows_compile_nothing(caplog):
+    """The earlier posterior's numbers are arguments: the third call of ``partial_fit`` has the second's programs."""
+    model = BayesianLinearRegression(random_state=0, verify=None)
+    told = []
+    for seed in range(3):
+        x, y = problem(60, seed=seed)
+        caplog.clear()
+        with jax.log_compiles():
+            told.append(model.partial_fit(np.column_stack([x, x**2, x**3]), y).coef_)  # of a shape of its own
+        compiled = [r.message for r in caplog.records if "Compiling" in r.message]
+        assert bool(compiled) == (seed < 2), compiled
+    assert np.abs(told[2] - told[1]).max() > 1e-3
+
+
+def test_a_search_over_widths_compiles_each_once(caplog):
+    model = BayesianMLPRegressor(**SMALL, prior=1.0, method=tr.MAP(steps=50), verify=None)
+    x, y = problem(60)
+    for hidden in ((2,), (3,)):
+        clone(model).set_params(hidden=hidden).fit(x, y).predict(x)
+    assert not searched(caplog, model, [{"hidden": (2,)}, {"hidden": (3,), "prior": 0.3}])
+
+
 @pytest.mark.parametrize("likelihood", ["student-t", "heteroscedastic"])
 def test_several_outputs_of_other_likelihoods(likelihood):
     """Each output's noise is its own: the intervals of both hold what they say, in units a hundred times apart."""

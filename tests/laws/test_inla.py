@@ -11,6 +11,7 @@ import tractable as tr
 from tractable.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from tractable.methods import inla
 from tractable.models.linear import generalised_linear, logistic_laplace
+from tractable.models.several import several_linear
 from tractable.tools.errors import ModelError
 
 DRAWS = 4000
@@ -105,6 +106,49 @@ def test_mutants_die(mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         normal_law()
     jax.clear_caches()
+
+
+OTHER = np.column_stack([Y, 0.3 - ETA / 4 + np.random.default_rng(2).normal(size=12)])
+
+
+def several_law() -> None:
+    """Each of two targets is what it is by itself; their names do not lie in the order of y's columns."""
+    model = several_linear(("second", "first"), X.shape[1])
+    posterior = tr.infer(model, tr.Data(OTHER, given=X), tr.INLA(draws=DRAWS), verify=None, progress=False)
+    mean, sd = posterior.mean(), posterior.sd()
+    for k, name in enumerate(("second", "first")):
+        right, width = exact(X, OTHER[:, k])
+        told = [
+            np.concatenate([[of[name]["intercept"]], of[name]["weights"], [of[name]["noise"]]]) for of in (mean, sd)
+        ]
+        np.testing.assert_allclose((told[0] - right) / width, 0, atol=0.03)
+        np.testing.assert_allclose(told[1] / width, 1, atol=0.03)
+
+
+def test_several_targets_are_exact_each() -> None:
+    several_law()
+
+
+def _in_columns_order(patch: pytest.MonkeyPatch) -> None:
+    """θ of parts in the order of y's columns, where leaves of a dict lie by name."""
+
+    def part(model: tr.Model, name: str) -> np.ndarray:
+        names = list(model.parts or {})
+        return names.index(name) * 5 + np.arange(5)
+
+    patch.setattr(tr.Model, "part", part)
+
+
+def _all_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    right = inla.Data
+    patch.setattr(inla, "Data", lambda y, *rest, **how: right(OTHER[:, 0], *rest, **how))
+
+
+@pytest.mark.parametrize("mutant", [_in_columns_order, _all_of_the_first])
+def test_mutants_of_several_die(mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)  # type: ignore[operator]
+    with pytest.raises(AssertionError):
+        several_law()
 
 
 def test_weights_count_rows() -> None:

@@ -242,7 +242,10 @@ SENTENCES = {
     "y ~ system(x)": "calls 'system', which it may not",
     "y ~ logg(x)": "Did you mean 'log'",
     "y ~ x + (1|exp(x))": "expected columns of the table",
-    "school ~ x": "A formula explains one number",
+    "mvbind(y) | cens(z) ~ x": "several columns are 'mvbind",
+    "mvbind(y, z) ~ x": "Several targets are numbers, and 'z' is text",
+    "mvbind(y, x) ~ y": "explains 'y' by itself",
+    "mvbind(y, x) ~ x": "explains 'x' by itself",
 }
 
 
@@ -428,3 +431,99 @@ def test_two_classes_as_text_are_bernoulli():
     with pytest.warns(TractableWarning, match="two values, 'no' and 'yes': family='bernoulli'"):
         fitted = regression("passed ~ x", table)
     np.testing.assert_array_equal(fitted.data.y, Y > 7)
+
+
+def test_several_targets_are_a_formula_each():
+    """The density of both is the product of each one's; ``predict`` tells both from a table, in y's order."""
+    table = TABLE.assign(a=np.exp(Y / 10))
+    both = regression("mvbind(y, a) ~ x + (1|school)", table, family="normal", priors={"a.noise": dist.HalfNormal(1.0)})
+    apart = [
+        regression(f"{name} ~ x + (1|school)", table, family="normal", priors=priors)
+        for name, priors in (("y", {}), ("a", {"noise": dist.HalfNormal(1.0)}))
+    ]
+    params = {
+        name: {key: jnp.asarray(value) for key, value in one.model.sample_prior(jax.random.key(i)).items()}
+        for i, (name, one) in enumerate(zip("ya", apart, strict=True))
+    }
+    each = [posterior_density(one, params[name]) for name, one in zip("ya", apart, strict=True)]
+    np.testing.assert_allclose(posterior_density(both, params), sum(each), rtol=1e-9)
+    assert both.model.names[:4] == ["a.Intercept", "a.x", "a.sd(1|school)", "a.1|school[A]"]
+    assert not suited(both.model, both.data)
+    again = Encoder.from_dict(json.loads(json.dumps(both.encoder.to_dict())))
+    np.testing.assert_array_equal(encode(again, table).y, np.column_stack([Y, table["a"]]))
+
+
+def test_targets_that_look_unlike_are_normal():
+    with pytest.warns(TractableWarning, match=r"'y', 'k' holds numbers that look normal \(y\), poisson \(k\)"):
+        fitted = regression("mvbind(y, k) ~ x", TABLE.assign(k=RNG.permutation(N) % 2 + RNG.permutation(N) % 3))
+    assert [aim.family for aim in fitted.encoder.targets] == ["normal"] * 2
+    with pytest.raises(DataError, match=r"numbers of one family, normal, lognormal, .*; got 'poisson'"):
+        regression("mvbind(y, x) ~ z", TABLE, family="poisson")
+
+
+GRADES = np.array(["one", "three", "two"])
+GRADE = GRADES[np.argmax(RNG.gumbel([0.0, 1.0, 0.5], size=(N, 3)), 1)]
+
+
+def test_classes_are_log_odds_against_the_first():
+    fitted = regression("grade ~ x + (1|school)", TABLE.assign(grade=GRADE), family="categorical")
+    names = fitted.model.names
+    assert names[:4] == ["three.Intercept", "three.x", "three.sd(1|school)", "three.1|school[A]"]
+    assert names[8:10] == ["two.Intercept", "two.x"]
+    params = fitted.model.sample_prior(jax.random.key(0))
+    v = {name: np.asarray(params[name]["effects"], np.float64) for name in ("three", "two")}
+    eta = np.stack([np.zeros(N), *(v[c][0] + v[c][1] * X + v[c][3:][SCHOOL] for c in ("three", "two"))], 1)
+    eta -= np.logaddexp.reduce(eta, axis=1, keepdims=True)
+    got = fitted.model.log_likelihoods(params, fitted.data.rows)
+    np.testing.assert_allclose(got, eta[np.arange(N), np.searchsorted(GRADES, GRADE)], rtol=1e-8)
+    prior = sum(
+        stats.norm.logpdf(v[c][0] + X.mean() * v[c][1], 0, 2.5) + stats.norm.logpdf(v[c][1], 0, 2.5 / X.std())
+        + stats.halfnorm.logpdf(v[c][2], scale=2.5) + stats.norm.logpdf(v[c][3:], 0, v[c][2]).sum()
+        for c in ("three", "two")
+    )  # fmt: skip
+    np.testing.assert_allclose(float(fitted.model.log_prior(params)), prior, rtol=1e-9)
+
+
+def test_classes_by_nested_laplace_against_a_grid(tmp_path):
+    """Two intercepts, whose density a grid sums; a folder gives back probabilities of classes."""
+    table = TABLE.assign(grade=GRADE)
+    with pytest.warns(TractableWarning, match="3 classes: family='categorical'"):
+        fitted = regression("grade ~ 1", table)
+    posterior = tr.infer(fitted.model, fitted.data, tr.INLA(), verify=None, progress=False)
+    counts = np.array([np.sum(label == GRADE) for label in GRADES])
+    at = np.linspace(-6.0, 6.0, 601)
+    a, b = np.meshgrid(at, at, indexing="ij")
+    log = counts[1] * a + counts[2] * b - N * np.logaddexp(np.logaddexp(0.0, a), b) - (a**2 + b**2) / (2 * 2.5**2)
+    mass = np.exp(log - log.max())
+    mass /= mass.sum()
+    mean, sd = posterior.flat_moments
+    for k, axis in enumerate((a, b)):
+        right = np.sum(mass * axis)
+        width = np.sqrt(np.sum(mass * (axis - right) ** 2))
+        assert abs(mean[k] - right) < 0.1 * width and abs(sd[k] / width - 1) < 0.1
+    expected = [np.sum(mass * p) for p in np.exp(np.stack([0 * a, a, b]) - np.logaddexp(np.logaddexp(0.0, a), b))]
+    posterior.save(tmp_path / "run")
+    told = tr.load(tmp_path / "run").predict(table.drop(columns="grade")).probabilities
+    np.testing.assert_allclose(told, np.tile(expected, (N, 1)), atol=0.01)
+
+
+def test_command_line_of_several(tmp_path):
+    """Both targets in the table's units, by --target and by formula alike; the page tells each."""
+    path, out = tmp_path / "t.csv", tmp_path / "p.csv"
+    table = pd.DataFrame({"y": Y, "b": 100 - 3 * X + RNG.normal(size=N), "x": X})
+    table.to_csv(path, index=False)
+    design = np.column_stack([np.ones(N), X])
+    least = design @ np.linalg.lstsq(design, table[["y", "b"]], rcond=None)[0]
+    for i, what in enumerate((("--target", "y, b"), ("--formula", "mvbind(y, b) ~ x"))):
+        folder = tmp_path / f"run{i}"
+        done = run("fit", path, *what, "--verify", "none", "--held-out", 0.1 * (1 - i), "--quiet", "--out", folder)
+        assert done.exit_code in (0, 3), done.output
+        assert 'method = "inla"' in (folder / "settings.toml").read_text()
+        assert run("predict", folder, path, "--out", out).exit_code == 0
+        told = pd.read_csv(out)
+        assert list(told.columns[[0, 1, 6]]) == ["mean(y)", "sd(y)", "mean(b)"]
+        np.testing.assert_allclose(told[["mean(y)", "mean(b)"]], least, atol=1.5)
+        page = (folder / "report.html").read_text()
+        assert ("x · b" if i == 0 else "b.x") in page and ("RMSE b" in page) == (i == 0)
+    done = run("fit", path, "--target", "y,q", "--out", tmp_path / "r")
+    assert done.exit_code == 2 and "'q' is not a column" in done.output

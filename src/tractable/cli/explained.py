@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tractable.cli.readers import Arguments, Option, one_of, share, sizes
 from tractable.cli.show import ROWS
 from tractable.cli.task import Kind, Request, Result, Task, posterior_of, split
 from tractable.core import Data, Model
-from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, fit_encoder
+from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, explains, fit_encoder, unexplained
 from tractable.data.files import read_table
 from tractable.data.targets import COUNTS
 from tractable.methods import Method
@@ -24,7 +24,9 @@ from tractable.models import gallery, linear, network
 from tractable.models.censoring import with_censoring
 from tractable.models.families import CLASSES, with_offset
 from tractable.models.formula import formula_model
+from tractable.models.levels import with_levels
 from tractable.models.network import PRIORS
+from tractable.models.several import several, several_linear
 from tractable.pages import parameters
 from tractable.pages.exhibit import Exhibit, largest
 from tractable.pages.held_out import held_out_scores, score_table
@@ -101,30 +103,41 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
         raise DataError(f"--target is missing: which column of {path} is to be explained? It has {names}.")
     missing, shifted = choices["missing"], choices["shifted"]
     columns: dict[str, Any] = {name: choices[name] or "" for name in ("weights", "exposure", *CENSORING)}
-    columns |= {"exclude": choices["exclude"], "formula": formula}
+    columns |= {"exclude": choices["exclude"], "formula": formula, "pooled": choices.get("hidden") is None}
+    names = targets_in(target or "", [str(name) for name in frame.columns])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said again by the second fit
-        whole = fit_encoder(frame, target or "", missing, choices["family"], **columns)
-    found, target = whole.target, whole.target.name
+        whole = fit_encoder(frame, names, missing, choices["family"], **columns)
+    found, names = whole.target, [aim.name for aim in whole.targets]
     if missing != "raise":
         used = frame.columns if whole.formula is None else whole.formula.table.columns
-        needed = [name for name in used if name not in choices["exclude"]] if missing == "drop" else [target]
-        bounds = (target, found.beside) if found.censoring == "upper" else ()  # either may be missing
+        needed = [name for name in used if name not in choices["exclude"]] if missing == "drop" else names
+        bounds = (found.name, found.beside) if found.censoring == "upper" else ()  # either may be missing
         needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if whole.formula is None else whole.formula.needed(frame)
-    kept, rest = split(frame, target, bool(found.classes), choices["held_out"], needed)
-    encoder = fit_encoder(kept, target, missing, found.family, **columns)
+    kept, rest = split(frame, found.name, bool(found.classes), choices["held_out"], needed)
+    encoder = fit_encoder(kept, names, missing, found.family, **columns)
     if found.reason:
-        tell(f"{target!r} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
+        tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
     held_out = as_rows(encoder, rest) if len(rest) else None
     data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted), choices)
     choices = choices | {"family": found.family}
-    model, about = model_of(encoder, choices), {"target": target}
+    model, about = model_of(encoder, choices), {"target": ",".join(names)}
     return Task.of_file(
         kind, path, size_of(data, model), choices, about, encoder,
         data=data, held_out=held_out, model=model, shifted=elsewhere,
     )  # fmt: skip
+
+
+def targets_in(text: str, columns: Sequence[str]) -> list[str]:
+    """What --target names: a column, or several with commas between them.
+
+    >>> targets_in("height, weight", ["height", "weight", "age"]), targets_in("a,b", ["a,b", "c"])
+    (['height', 'weight'], ['a,b'])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    return [text] * bool(text) if text in columns or not set(parts) & set(columns) else parts
 
 
 def size_of(data: Data, model: Model) -> str:
@@ -137,14 +150,28 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
     if encoder.formula is not None:
         return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
-    if choices.get("hidden") is None:
+    names = [aim.name for aim in encoder.targets]
+    if choices.get("hidden") is None and encoder.others:
+        model = several_linear(names, features, family)
+    elif choices.get("hidden") is None:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None)
     else:
         family = "categorical" if family in CLASSES else family  # a network has no order of grades
-        mlp = network.mlp(features, tuple(choices["hidden"]), classes if family == "categorical" else 1)
-        model = network.neural_network(mlp, family, prior=choices.get("prior") or PRIORS[0])
+        outputs = classes if family == "categorical" else len(names)
+        mlp = network.mlp(features, tuple(choices["hidden"]), outputs)
+        if encoder.others and family != "normal":
+            raise SettingsError(
+                f"--model mlp explains several targets as normal; got {family!r}. Say --family normal, or one --target."
+            )
+        likelihood, extra = several(family, len(names)) if encoder.others else (family, None)
+        model = network.neural_network(mlp, likelihood, prior=choices.get("prior") or PRIORS[0], extra=extra)
     model = with_censoring(model) if encoder.target.censoring else model
-    return with_offset(model) if family in COUNTS else model
+    model = with_offset(model) if family in COUNTS else model
+    if encoder.levels:
+        pooled = [column for column in encoder.columns if column.kind == "pooled"]
+        rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
+        model = with_levels(model, encoder.levels, rows, spreads)
+    return model
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
@@ -156,7 +183,7 @@ def model_in(spec: Arguments) -> tuple[Model, Encoder]:
 def inputs(encoder: Encoder, path: Path, choices: Arguments) -> Any:
     """What the model sees of a table's every row, whether or not it holds the target."""
     frame = read_table(path, choices.get("sep"), choices.get("decimal"))
-    return encode(encoder, frame.drop(columns=encoder.target.name, errors="ignore")).given
+    return encode(encoder, unexplained(encoder, frame)).given
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
@@ -210,11 +237,12 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
     posterior, x, kept_out = load(run, model), inputs(encoder, new, spec), None
     if request.calibrate is not None:
         frame = read_table(request.calibrate, spec.get("sep"), spec.get("decimal"))
-        target = encoder.target.name
         if encoder.target.censoring:
             raise DataError("--calibrate measures errors, and of rows that are censored there are none; leave it out.")
-        if target not in frame:
-            raise DataError(f"--calibrate needs rows with the target {target!r}; {request.calibrate} lacks it.")
+        if not explains(encoder, frame):
+            raise DataError(
+                f"--calibrate needs rows with the target {encoder.explained}; {request.calibrate} lacks it."
+            )
         kept_out = as_rows(encoder, frame)
     return predictions(encoder, posterior.predict(x, request.level, calibrate=kept_out))
 
@@ -226,7 +254,14 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
             "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
             "epistemic": decode_sd, "lower": decode, "upper": decode,
         }  # fmt: skip
-        return pd.DataFrame({name: of(encoder, getattr(prediction, name)) for name, of in units.items()})
+        told = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
+        if encoder.others:  # all of a target beside one another
+            told = {
+                f"{name}({aim.name})": values[:, k]
+                for k, aim in enumerate(encoder.targets)
+                for name, values in told.items()
+            }
+        return pd.DataFrame(told)
     chances = np.asarray(prediction.probabilities, np.float64)
     likeliest = chances.argmax(-1)
     # For two classes the sd of p and of 1 − p is one number.

@@ -16,7 +16,9 @@ FitTable = Annotated[
     Argument(help="A .csv or .parquet file; or give --example. For vae and belief-network also an .npz of arrays."),
 ]
 Example = Annotated[Text, Option(help="A built-in example; 'tractable examples' lists them.")]
-Target = Annotated[Text, Option(help="The column of TABLE to explain; the others are inputs.")]
+Target = Annotated[
+    Text, Option(help="The column of TABLE to explain, or several numbers as a,b; the others are inputs.")
+]
 FAMILY = (
     "Of the target: normal, lognormal, gamma, weibull, exponential, beta, poisson, negative-binomial, bernoulli, "
     "categorical or ordered; by default told from its values, and said."

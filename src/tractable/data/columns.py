@@ -35,10 +35,13 @@ class Column:
 
     Attributes:
         name: of the table's column.
-        kind: "number", "boolean", "text", "cycle", or "presence" of a column that was one value or missing.
-        mean, sd: of a number's present values in training; of a boolean its share of True, and 1; 0 and 1 otherwise.
+        kind: "number", "boolean", "text", "cycle", "presence" of a column that was one value or missing, or "pooled",
+            text of many levels, whose effects share a learnt sd: no columns of X but a number of its level.
+        mean, sd: of a number's present values in training; of a boolean its share of True, and 1; of pooled text 0 and
+            a guess of how its levels' effects spread, in sds of the noise; 0 and 1 otherwise.
         levels: of text, sorted; of a boolean written as text, that for False and that for True.
-        shares: of text, how often each level was there in training; of a cycle the means of its waves.
+        shares: of text, how often each level was there in training; of a cycle the means of its waves; of pooled text
+            how many rows each level has.
         fill: what a missing value counts as; None where it is refused, or is a level or nothing of its own.
         gaps: share of training rows that lack it; where above 0 the model is told which.
         part: what the numbers are of a date or duration: a name of ``PARTS``; "" of others.
@@ -63,6 +66,8 @@ class Column:
     @property
     def features(self) -> list[str]:
         """Names of its columns of X."""
+        if self.kind == "pooled":
+            return []
         if self.kind == "text":
             return [f"{self.title} [{i}]" for i in range(1, len(self.levels))]
         if self.kind == "cycle":
@@ -78,8 +83,11 @@ class Column:
         """What a linear model's weights say of the column in its own units: names, and rows (e, features).
 
         Of a number what η changes by for one unit; of a boolean from False to True; of text how far each level lies
-        from the mean of all levels; of a cycle how far each of its stations lies from the mean of the cycle.
+        from the mean of all levels; of a cycle how far each of its stations lies from the mean of the cycle; of pooled
+        text nothing.
         """
+        if self.kind == "pooled":
+            return [], np.zeros((0, 0))
         if self.kind == "text":
             return [f"{self.title} = {level}" if level != self.absent else level for level in self.levels], contrasts(
                 len(self.levels)
@@ -143,10 +151,11 @@ def kind_of(values: Values) -> str:
     )
 
 
-def fit_column(values: Values, impute: bool) -> list[Column]:
+def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Column]:
     """What a training column's kind is and how it is scaled; of a date one for each part that carries signal.
 
-    None of them, and a warning, where it is the same in every row or only names the rows.
+    None of them, and a warning, where it is the same in every row or only names the rows. Text of many levels is pooled
+    where it may be; else the rarest share one.
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
@@ -165,10 +174,10 @@ def fit_column(values: Values, impute: bool) -> list[Column]:
         return []
     if kind in ("date", "duration"):
         return _dated(values, kind, form, share, impute)
-    return [_fit_one(values, kind, share, impute)]
+    return [_fit_one(values, kind, share, impute, pooled)]
 
 
-def _fit_one(values: Values, kind: str, gaps: float, impute: bool) -> Column:
+def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool = False) -> Column:
     name = str(values.name)
     if kind == "number":
         numbers = values.to_numpy(np.float64)
@@ -181,6 +190,17 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool) -> Column:
         return Column(name, kind, float(np.mean(true)), levels=pair, fill=fill, gaps=gaps)
     check_numbers_in_text(values)
     found = pd.Series(text_of(values)).value_counts()  # the most frequent first
+    if len(found) > MOST_LEVELS and pooled:
+        tell(
+            f"Column {name!r} has {len(found):,} distinct values: each has an effect of its own, drawn towards none by "
+            f"an sd that they share and that is learnt, as those of (1|{name}) in a formula."
+        )
+        rows: dict[str, int] = dict(sorted(found.to_dict().items()))
+        column = Column(name, "pooled", levels=tuple(rows), shares=tuple(map(float, rows.values())), gaps=gaps)
+        if gaps:
+            lacking = gaps / (1 - gaps) * len(values)
+            return replace(column, levels=(*column.levels, column.absent), shares=(*column.shares, lacking))
+        return replace(column, fill=str(found.idxmax()) if impute else None)
     if len(found) > MOST_LEVELS:
         tell(
             f"Column {name!r} has {len(found)} distinct values; the {MOST_LEVELS - 1} most frequent are levels of "
@@ -335,6 +355,8 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
     """(n, columns of X that it makes), centred by the training rows."""
+    if column.kind == "pooled":
+        return np.zeros((len(values), 0))
     gone = lacks(values)
     if column.kind == "presence":
         return gone[:, None] - column.mean
@@ -357,6 +379,42 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
     numbers[~gone] = _encode_numbers(column, present)
     scaled = ((numbers - column.mean) / column.sd)[:, None]
     return np.concatenate([scaled, gone[:, None] - column.gaps], 1) if column.gaps else scaled
+
+
+def many_levels(values: Values) -> bool:
+    """Whether a column is text of more levels than have an effect each unless they are pooled."""
+    there = values[~lacks(values)]
+    return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
+
+
+def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
+    """Σ z² of each of ``size`` groups, and τ²/noise², how much their slopes b_g in ``left`` differ, ≥ 0.
+
+    E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
+    """
+    squares = np.bincount(group, z * z, size)
+    told = squares > 0
+    own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=told)
+    free = len(left) - told.sum()
+    noise = np.sum(np.square(left - z * own[group])) / free if free > 0 else np.inf
+    ratio = (np.sum(squares * own**2) / noise - told.sum()) / squares.sum() if noise > 0 else np.inf
+    return squares, max(ratio, 0.0)
+
+
+def level_of(column: Column, values: Values) -> np.ndarray:
+    """(n,) which of a pooled column's levels each row has; as many as there are, of a level never seen."""
+    gone = lacks(values)
+    codes, text = np.full(len(gone), len(column.levels)), text_of(values[~gone])
+    if column.gaps or column.fill is not None:
+        codes[gone] = column.levels.index(column.absent if column.gaps else str(column.fill))
+    found = pd.Index(column.levels).get_indexer(pd.Index(text))
+    if unknown := sorted({level for level, code in zip(text, found, strict=True) if code < 0}):
+        tell(
+            f"Column {column.name!r} has values never seen in training, {listing(unknown)}: their effects are drawn "
+            "from the levels' distribution."
+        )
+    codes[~gone] = np.where(found < 0, len(column.levels), found)
+    return codes
 
 
 def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:

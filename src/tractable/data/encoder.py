@@ -1,6 +1,7 @@
 """A table of one's own, as arrays that a model takes; and a model's answers, in the table's terms."""
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy.linalg import block_diag
 
+from tractable.data.censored import middle
 from tractable.data.columns import (
     Column,
     encode_column,
@@ -15,19 +17,25 @@ from tractable.data.columns import (
     gap,
     kind_of,
     lacks,
+    level_of,
+    many_levels,
+    spread_of_groups,
     standardised,
 )
 from tractable.data.files import Frame, distinct
-from tractable.data.formula import Formula
+from tractable.data.formula import NEW, Formula, Term
 from tractable.data.response import response
+from tractable.data.response import several as several_in
 from tractable.data.targets import (
     COUNTS,
+    POSITIVE,
     Target,
     decode_target,
     encode_censored,
     encode_target,
     fit_censored,
     fit_target,
+    fit_targets,
 )
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
@@ -51,6 +59,8 @@ class Encoder:
         boolean     0 or 1, and text such as yes and no; less its mean
         text        K − 1 columns for K levels, less their means: orthonormal contrasts, under which no level is the
                     reference (``columns.contrasts``); a level never seen is the mean of the others
+        many levels of text, where they are pooled: the number of the level, whose effect is drawn from N(0, sd²); a
+                    level never seen has an effect of that distribution
         date        its trend in days, and where rows go round them the time of year and of day (two harmonics each)
                     and the day of the week; a duration its days
         identifier  left out, with a warning
@@ -79,12 +89,45 @@ class Encoder:
     weights: str = ""
     exposure: str = ""
     formula: Formula | None = None
+    others: tuple[Target, ...] = ()
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All that is explained, in the order of y's columns."""
+        return (self.target, *self.others)
+
+    @property
+    def explained(self) -> str:
+        """Names of the targets, in a sentence."""
+        return ", ".join(repr(aim.name) for aim in self.targets)
+
+    @property
+    def each(self) -> "list[Encoder]":
+        """An encoder of each target by itself."""
+        return [replace(self, target=aim, others=()) for aim in self.targets]
+
+    @property
+    def units(self) -> tuple[Any, Any]:
+        """What y is multiplied by, and what is added then: numbers, or (K,) of several targets."""
+        if not self.others:
+            return self.target.sd, self.target.mean
+        return np.array([aim.sd for aim in self.targets]), np.array([aim.mean for aim in self.targets])
 
     @property
     def features(self) -> list[str]:
         if self.formula is not None:
             return self.formula.features
         return [name for column in self.columns for name in column.features]
+
+    @functools.cached_property
+    def levels(self) -> list[Term]:
+        """Pooled columns, as terms of a formula: "1|city", with its levels and where their effects lie among all."""
+        found, start = [], 0
+        for column in self.columns:
+            if column.kind == "pooled":
+                found.append(Term(f"1|{column.title}", column.title, (*column.levels, NEW), start))
+                start += len(column.levels) + 1
+        return found
 
     @functools.cached_property
     def effects(self) -> tuple[list[str], np.ndarray]:
@@ -128,6 +171,8 @@ class Encoder:
         formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
         about = asdict(replace(self, formula=None))
         del about["formula"]
+        if not self.others:
+            del about["others"]
         return plain({"version": VERSION, **about, "columns": columns} | formula)
 
     @classmethod
@@ -138,10 +183,11 @@ class Encoder:
             if saved.get("version") != VERSION and not old:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
             columns = tuple(_typed(Column(**_tupled(column))) for column in saved["columns"])
-            apart = ("version", "columns", "target", "formula")
-            others = {name: value for name, value in saved.items() if name not in apart}
+            apart = ("version", "columns", "target", "others", "formula")
+            fields = {name: value for name, value in saved.items() if name not in apart}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
-            return _typed(cls(columns, _typed(Target(**_tupled(saved["target"]))), **_tupled(others), formula=formula))
+            target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
+            return _typed(cls(columns, target, **_tupled(fields), formula=formula, others=tuple(others)))
         except DataError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -171,10 +217,12 @@ def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
 
 class Encoded(NamedTuple):
     x: np.ndarray  # (n, D) float64
-    y: np.ndarray | None  # (n,) float64, for classes int64, (n, 2) bounds where censored; None of no target
+    # (n,) float64, for classes int64, (n, 2) bounds where censored, (n, K) of several targets; None of no target
+    y: np.ndarray | None
     weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
     offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
-    groups: dict[str, np.ndarray] | None = None  # of a formula: z (n, T) and group (n, T), as in ``Design``
+    # of a formula: z (n, T) and group (n, T), as in ``Design``; of pooled columns: level (n, T)
+    groups: dict[str, np.ndarray] | None = None
 
     @property
     def given(self) -> PyTree:
@@ -185,7 +233,7 @@ class Encoded(NamedTuple):
 
 def fit_encoder(
     frame: Frame,
-    target: str,
+    target: str | Sequence[str],
     missing: str = "raise",
     family: str | None = None,
     *,
@@ -196,6 +244,7 @@ def fit_encoder(
     censored: str = "",
     event: str = "",
     until: str = "",
+    pooled: bool = False,
 ) -> Encoder:
     """Learn from a training table how to turn tables into arrays.
 
@@ -204,7 +253,8 @@ def fit_encoder(
 
     Args:
         frame: the training table; every column that is not named below is an input.
-        target: the column to explain; with a formula "" is the one that it names.
+        target: the column to explain, or several, of numbers (``targets.fit_targets``); with a formula "" are those
+            that it names.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
             out rows without a target.
         family: a name of ``targets.FAMILIES``, in place of the one told from the values.
@@ -216,6 +266,8 @@ def fit_encoder(
         censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
             as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
         event: or a column that says whether it was seen, 1 or True, or else is right-censored, as in lifelines.
+        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) rather than the rarest made
+            one; not with several classes or targets, and not where there is no other input.
         until: or a column of upper bounds, of which the target is the lower one; one of them may be missing.
 
     Raises:
@@ -235,31 +287,55 @@ def fit_encoder(
     if formula and exclude:
         raise DataError(f"exclude={listing(exclude)} is not for a formula, which sees the columns that it names.")
     beyond = _censoring(censored, event, until)
+    names = [target] * bool(target) if isinstance(target, str) else list(target)
     if formula:
-        return _fit_formula(frame, formula, target, missing, family, weights, exposure, beyond)
-    if target not in frame:
-        raise DataError(
-            f"The target {target!r} is not a column of the table; got {listing(frame.columns)}."
-            f"{nearest(target, frame.columns)}"
-        )
+        return _fit_formula(frame, formula, names, missing, family, weights, exposure, beyond)
+    for name in names or [""]:
+        if name not in frame:
+            raise DataError(
+                f"The target {name!r} is not a column of the table; got {listing(frame.columns)}."
+                f"{nearest(name, frame.columns)}"
+            )
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
-        if named not in frame or named == target:
+        if named not in frame or named in names:
             raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
     frame = frame.drop(columns=list(exclude))
-    if len(frame.columns) == 1:
-        raise DataError(f"The table has no column but the target {target!r}; expected inputs beside it.")
-    frame = _present(frame, _needed(list(frame.columns), (target, beyond[1]), missing, beyond), missing)
-    aim, others = _aim(frame, target, beyond, family), [
-        name for name in frame.columns if name not in (target, weights, exposure, beyond[1])
+    if len(frame.columns) == len(names):
+        raise DataError(f"The table has no column but the target {listing(names)}; expected inputs beside it.")
+    frame = _present(frame, _needed(list(frame.columns), (*names, beyond[1]), missing, beyond), missing)
+    aim, *more = _aims(frame, names, beyond, family)
+    target, others = aim.name, [
+        name for name in frame.columns if name not in (*names, weights, exposure, beyond[1])
     ]  # fmt: skip
     if exposure:
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
+    pooled = pooled and aim.family != "categorical" and not more and not all(many_levels(frame[o]) for o in others)
+    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute", pooled))
+    if columns and not any(column.features for column in columns):  # a model wants weights too
+        columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
-    return Encoder(columns, aim, missing, weights=weights, exposure=exposure)
+    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more))
+    return _guessed(found, frame) if found.levels else found
+
+
+def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
+    """With guesses of how levels' effects spread, from y or its logarithm less its least squares on x."""
+    rows = encode(encoder, frame)
+    y = middle(np.asarray(rows.y, np.float64))
+    y = np.log(y) if encoder.target.family in POSITIVE else y
+    x = np.column_stack([np.ones(len(y)), rows.x])
+    left, columns, place = y - x @ np.linalg.lstsq(x, y, rcond=None)[0], [], 0
+    for column in encoder.columns:
+        if column.kind == "pooled":
+            term = encoder.levels[place]
+            group = rows.groups["level"][:, place] - term.start if rows.groups else np.zeros(len(y), int)
+            ratio = spread_of_groups(left, np.ones(len(y)), group, len(term.groups))[1]
+            column, place = replace(column, sd=math.sqrt(min(ratio, 1e6))), place + 1
+        columns.append(column)
+    return replace(encoder, columns=tuple(columns))
 
 
 def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
@@ -270,37 +346,43 @@ def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
     return given[0] if given else ("", "")
 
 
-def _aim(frame: Frame, target: str, beyond: tuple[str, str], family: str | None) -> Target:
+def _aims(frame: Frame, names: Sequence[str], beyond: tuple[str, str], family: str | None) -> tuple[Target, ...]:
     how, name = beyond
-    return fit_censored(frame[target], frame[name], how, family) if how else fit_target(frame[target], family)
+    if how and len(names) > 1:
+        raise DataError(f"A target that is censored is explained by itself; got {listing(names)}.")
+    if how:
+        return (fit_censored(frame[names[0]], frame[name], how, family),)
+    distinct(list(names), "What is to be explained")
+    if len(names) > 1:
+        return fit_targets([frame[each] for each in names], family)
+    return (fit_target(frame[names[0]], family),)
 
 
 def _fit_formula(
-    frame: Frame, text: str, target: str, missing: str, family: str | None, weights: str, exposure: str,
+    frame: Frame, text: str, names: list[str], missing: str, family: str | None, weights: str, exposure: str,
     beyond: tuple[str, str],
 ) -> Encoder:  # fmt: skip
+    whole, (text, several) = text, several_in(text)
     text, told = response(text)
     if told[0] and beyond[0] and told != beyond:
         raise DataError(f"The formula says that {told[1]!r} tells what is censored, and so does {beyond[1]!r}.")
     beyond = told if told[0] else beyond
-    beside = [name for name in (weights, exposure, beyond[1]) if name]
+    beside = [name for name in (*several[1:], weights, exposure, beyond[1]) if name]
     formula = Formula(text, frame, beside)
-    if target not in ("", formula.target):
-        raise DataError(f"The formula {text!r} explains {formula.target!r}, not {target!r}; leave the target out.")
-    needed = _needed(list(formula.table.columns), (formula.target, beyond[1]), missing, beyond)
+    aims = list(several or (formula.target,))
+    if names not in ([], aims):
+        raise DataError(f"The formula {whole!r} explains {listing(aims)}, not {listing(names)}; leave the target out.")
+    if both := [name for name in aims if name in formula.names]:
+        raise DataError(f"The formula {whole!r} explains {both[0]!r} by itself: leave it out on one side.")
+    needed = _needed(list(formula.table.columns), (*aims, beyond[1]), missing, beyond)
     frame = _present(frame, needed, missing)
     if missing == "impute":
         frame = formula.filled(frame, frame)
-    aim = _aim(frame, formula.target, beyond, family)
-    if aim.family == "categorical":
-        raise DataError(
-            f"A formula explains one number, or two classes; {formula.target!r} has {len(aim.classes)}. Say "
-            "family='ordered' where they are grades, or leave the formula out."
-        )
+    aim, *more = (replace(each, mean=0.0, sd=1.0, level=1.0) for each in _aims(frame, aims, beyond, family))
     if exposure and aim.family not in COUNTS:
         raise DataError(f"exposure={exposure!r} is for counts; the target {formula.target!r} is {aim.family}.")
-    aim = replace(aim, mean=0.0, sd=1.0, level=1.0)
-    return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=Formula(text, frame, beside))
+    formula = Formula(text, frame, beside)
+    return Encoder((), aim, missing, weights=weights, exposure=exposure, formula=formula, others=tuple(more))
 
 
 def fit_numbers(
@@ -343,7 +425,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     """
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
-    explained = encoder.target.name in frame
+    explained = explains(encoder, frame)
     needed = _needed_of(encoder, wanted)
     frame = _present(frame, needed, encoder.missing if explained else "raise").reset_index(drop=True)
     if encoder.formula is not None and encoder.missing == "impute":
@@ -351,7 +433,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     design = None if encoder.formula is None else encoder.formula.rows(frame)
     columns = [encode_column(column, frame[column.name]) for column in encoder.columns]
     x = np.concatenate(columns, axis=1) if design is None else design.x
-    y = _encode_target(encoder.target, frame) if explained else None
+    y = _encode_targets(encoder, frame) if explained else None
     offset = None
     if design is not None:
         offset = design.offset
@@ -361,7 +443,12 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
         exposure = _positive(frame, encoder.exposure) if encoder.exposure else np.ones(len(frame))
         offset = np.log(encoder.target.level * exposure)
     counted = explained and encoder.weights in frame
+    levels = [
+        term.start + level_of(column, frame[column.name])
+        for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True)
+    ]
     groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
+    groups = {"level": np.stack(levels, 1).astype(np.int32)} if levels else groups
     return Encoded(x, y, _positive(frame, encoder.weights, zero=True) if counted else None, offset, groups)
 
 
@@ -372,8 +459,24 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
 
 
+def explains(encoder: Encoder, frame: Frame) -> bool:
+    """Whether a table holds what is explained, all of it where it is several columns."""
+    return all(aim.name in frame for aim in encoder.targets)
+
+
+def unexplained(encoder: Encoder, frame: Frame) -> Frame:
+    """The table without what is explained."""
+    return frame.drop(columns=[aim.name for aim in encoder.targets], errors="ignore")
+
+
 def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
-    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels."""
+    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels.
+
+    Of several targets (..., K), one in each place of the last axis.
+    """
+    if encoder.others:
+        unit, middle = encoder.units
+        return np.asarray(np.asarray(y, np.float64) * unit + middle)
     return decode_target(encoder.target, y)
 
 
@@ -383,7 +486,7 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
         raise DataError(
             f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
         )
-    return np.asarray(np.asarray(sd, np.float64) * encoder.target.sd)
+    return np.asarray(np.asarray(sd, np.float64) * encoder.units[0])
 
 
 def _named(frame: Frame) -> Frame:
@@ -397,8 +500,8 @@ def _named(frame: Frame) -> Frame:
 
 def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
     inputs = [column.name for column in encoder.columns] if encoder.formula is None else encoder.formula.names
-    target = encoder.target
-    beside = [target.beside] if target.beside and target.name in frame else []
+    target, explained = encoder.target, explains(encoder, frame)
+    beside = [target.beside] if target.beside and explained else []
     wanted = list(dict.fromkeys([*inputs, *filter(None, [encoder.exposure]), *beside]))
     absent = [name for name in wanted if name not in frame]
     if absent:
@@ -406,7 +509,7 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
             f"The table lacks {listing(absent)}; expected the columns {listing(wanted)}, got {listing(frame.columns)}."
             f"{nearest(absent[0], frame.columns)}"
         )
-    return wanted + [encoder.target.name] * (encoder.target.name in frame)
+    return wanted + [aim.name for aim in encoder.targets] * explained
 
 
 def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
@@ -420,7 +523,7 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
     return numbers
 
 
-def _needed(names: list[str], explained: tuple[str, str], missing: str, beyond: tuple[str, str]) -> list[str]:
+def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: tuple[str, str]) -> list[str]:
     """Columns in which a value may not be missing: of two bounds either may, as then there is none."""
     loose = explained if beyond[0] == "upper" else ()
     return [name for name in names if name not in loose and (name in explained or missing != "impute")]
@@ -428,10 +531,14 @@ def _needed(names: list[str], explained: tuple[str, str], missing: str, beyond: 
 
 def _needed_of(encoder: Encoder, names: list[str]) -> list[str]:
     aim = encoder.target
-    return _needed(names, (aim.name, aim.beside), encoder.missing, (aim.censoring, aim.beside))
+    explained = (*(each.name for each in encoder.targets), aim.beside)
+    return _needed(names, explained, encoder.missing, (aim.censoring, aim.beside))
 
 
-def _encode_target(target: Target, frame: Frame) -> np.ndarray:
+def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
+    target = encoder.target
+    if encoder.others:
+        return np.stack([encode_target(aim, frame[aim.name]) for aim in encoder.targets], 1)
     if target.censoring:
         return encode_censored(target, frame[target.name], frame[target.beside])
     return encode_target(target, frame[target.name])

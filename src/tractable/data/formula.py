@@ -94,6 +94,8 @@ class Formula:
             self._grouped.setdefault(tuple(part.name for part in term.factor.components), []).append(term.expr)
         inputs = {*(name for term in description.common_terms for name in term.var_names)}
         inputs |= {name for term in description.group_terms for name in term.expr.var_names}
+        if self.target in inputs or any(self.target in columns for columns in self._grouped):
+            raise DataError(f"The formula {text!r} explains {self.target!r} by itself: leave it out on one side.")
         self.groups = {name for columns in self._grouped for name in columns} - inputs
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")
@@ -246,8 +248,8 @@ def _target(text: str) -> str:
     parts = () if response is None else response.term.components
     if len(parts) != 1 or not isinstance(parts[0], Variable) or parts[0].reference is not None:
         raise DataError(
-            f"The formula {text!r} expects one column before its ~. Make it in the table first; family='lognormal' "
-            "explains the logarithm, and offset(...) an exposure."
+            f"The formula {text!r} expects one column before its ~, or several as mvbind(a, b). Make it in the table "
+            "first; family='lognormal' explains the logarithm, and offset(...) an exposure."
         )
     return parts[0].name
 

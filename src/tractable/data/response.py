@@ -13,6 +13,25 @@ WAYS = {  # of writing it, and what the second column says
 }
 
 
+def several(text: str) -> tuple[str, tuple[str, ...]]:
+    """The formula with the first of several columns before its ~, and all of them; () where it names one.
+
+    >>> several("mvbind(height, weight) ~ age")
+    ('height ~ age', ('height', 'weight'))
+    """
+    left, mark, right = text.partition("~")
+    found = re.fullmatch(rf"\s*mvbind\(({NAME}(?:,{NAME})*)\)\s*", left)  # brms
+    if mark and found:
+        names = tuple(name.strip().strip("`") for name in found.group(1).split(","))
+        return f"{found.group(1).split(',')[0].strip()} ~{right}", names
+    if mark and "mvbind" in left:
+        raise DataError(
+            f"{left.strip()!r} of the formula cannot be read: several columns are 'mvbind(a, b) ~ x', none of them "
+            "censored."
+        )
+    return text, ()
+
+
 def response(text: str) -> tuple[str, tuple[str, str]]:
     """The formula with one column before its ~, and what another says of it and which one; ("", "") where none does.
 

@@ -1,6 +1,7 @@
 """The column to explain: of which family it is, and how it becomes y."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ FAMILIES = {  # and the numbers that they hold
 CLASSES = ("bernoulli", "categorical", "ordered")
 COUNTS = ("poisson", "negative-binomial")
 POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
+SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # that several targets may be
 CENSORED = ("normal", "lognormal", "weibull", "exponential")  # of which bounds may be all that is known
 
 
@@ -120,6 +122,36 @@ def fit_target(values: Values, family: str | None = None) -> Target:
         return Target(name, family, level=float(numbers.mean()), reason=reason)
     moments(name, numbers)
     return Target(name, family, sd=_scale(family, numbers), reason=reason)
+
+
+def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
+    """What several training columns are to be explained as: numbers of one family.
+
+    That which the values of each look like where these agree, else normal.
+
+    Raises:
+        DataError: a column that is no numbers; a family of none, or that a column cannot be.
+    """
+    if family is not None:
+        return tuple(fit_target(values, _for_several(family)) for values in columns)
+    names = [str(values.name) for values in columns]
+    for name, values in zip(names, columns, strict=True):
+        if (kind := kind_of(values)) != "number":
+            raise DataError(f"Several targets are numbers, and {name!r} is {kind}; explain it by itself.")
+    found = [fit_target(values) for values in columns]
+    looks = [aim.family for aim in found]
+    if looks[0] in SEVERAL and len(set(looks)) == 1:
+        return tuple(found)
+    told = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, looks, strict=True))
+    return tuple(replace(fit_target(values, "normal"), reason=told) for values in columns)
+
+
+def _for_several(family: str) -> str:
+    if family not in SEVERAL:
+        raise DataError(
+            f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}. Explain them one by one."
+        )
+    return family
 
 
 def _scale(family: str, numbers: np.ndarray) -> float:

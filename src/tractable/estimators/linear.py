@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpyro.distributions as dist
+from sklearn.utils import Tags
 
 from tractable.checks.verify import Verify
 from tractable.core import Model
@@ -14,6 +15,7 @@ from tractable.methods import INLA, NUTS, FullRank, Method
 from tractable.models.causes import base_of
 from tractable.models.families import with_offset
 from tractable.models.linear import generalised_linear, with_priors
+from tractable.models.several import several_linear, with_priors_of_each
 from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
@@ -31,7 +33,8 @@ class BayesianLinearRegression(BayesianRegressor):
         y ~ N(a + xᵀw, noise²),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   noise ~ HalfNormal(1)
 
     of standardised columns and y: a weight of 1 is one sd of y for one sd of x. ``predict`` gives xᵀ coef_ + intercept_
-    exactly.
+    exactly. Of several targets, y (n, K), each has weights and a noise of its own, as if it were fitted alone; that
+    residuals of two targets may be correlated is not modelled, so intervals are of each by itself.
 
     Args:
         weight_scale: > 0, prior sd of a weight.
@@ -42,10 +45,11 @@ class BayesianLinearRegression(BayesianRegressor):
             "intercept", "noise"; of standardised columns and y. With weights that are not normal "auto" is ``NUTS``.
 
     Attributes:
-        coef_: (D,) posterior means, units of y by units of x.
-        coef_std_: (D,) posterior sds; NaN where the method has none.
-        intercept_: of y at x = 0.
-        posterior_, report_, scores_, n_features_in_, feature_names_in_: as there.
+        coef_: (D,), or (K, D) of several targets, posterior means, units of y by units of x.
+        coef_std_: likewise posterior sds; NaN where the method has none.
+        intercept_: of y at x = 0; (K,) of several.
+        posterior_, report_, scores_, n_features_in_, feature_names_in_: as there; parameters of several targets are
+            told under "y0", "y1", ….
 
     >>> X = np.linspace(0.0, 10.0, 50)[:, None]
     >>> noise = np.random.default_rng(0).normal(0.0, 0.1, 50)
@@ -63,22 +67,40 @@ class BayesianLinearRegression(BayesianRegressor):
     verify: Verify = "auto"
     priors: Priors = None
 
+    _several: ClassVar[bool] = True
+
     def _model(self) -> Model:
-        model = generalised_linear(self.n_features_in_, "normal", None, self.weight_scale, self.intercept_scale)
-        return with_priors(model, self.priors or {})
+        count, scales = self._scaling.outputs, (self.weight_scale, self.intercept_scale)
+        if count is None:
+            model = generalised_linear(self.n_features_in_, "normal", None, *scales)
+            return with_priors(model, self.priors or {})
+        model = several_linear([f"y{k}" for k in range(count)], self.n_features_in_, "normal", *scales)
+        return with_priors_of_each(model, self.priors or {})
 
     def _chosen(self) -> Method:
         return _auto(self.n_features_in_, self.priors) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
-        mean, sd, by = self.posterior_.mean(), self.posterior_.sd(), self._scaling
-        self.coef_ = np.asarray(mean["weights"], np.float64) * by.spread / by.scale
-        self.coef_std_ = np.asarray(sd["weights"], np.float64) * by.spread / by.scale
-        self.intercept_ = by.middle + by.spread * float(mean["intercept"]) - float(self.coef_ @ by.centre)
+        by = self._scaling
+        unit = by.spread if by.outputs is None else by.spread[:, None]
+        self.coef_, self.coef_std_ = (self._told_of(which, "weights") * unit / by.scale for which in ("mean", "sd"))
+        at_zero = by.middle + by.spread * self._told_of("mean", "intercept") - self.coef_ @ by.centre
+        self.intercept_ = float(at_zero) if by.outputs is None else at_zero
+
+    def _told_of(self, which: str, name: str) -> np.ndarray:
+        """Means or sds of a parameter, with a leading axis of targets where these are several."""
+        found = getattr(self.posterior_, which)()
+        parts = self.posterior_.model.parts
+        return np.asarray(found[name] if parts is None else [found[part][name] for part in parts], np.float64)
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
-        return x @ self.coef_ + self.intercept_
+        return x @ self.coef_.T + self.intercept_
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 @dataclass(eq=False, repr=False)

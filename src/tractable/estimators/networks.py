@@ -1,44 +1,20 @@
 """Networks for tables: multilayer perceptrons whose weights have a posterior."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-import jax
-import numpyro.distributions as dist
 from sklearn.utils import Tags
 
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.models.network import SD_FLOOR, mlp, neural_network
+from tractable.models.network import mlp, neural_network
+from tractable.models.several import several
 
-DF = 4.0  # of student-t
 METHOD = "bbb"  # by default
 OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network, for each number that it tells
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
-
-
-@functools.cache
-def several(
-    likelihood: Likelihood, count: int
-) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
-    """The likelihood of ``count`` numbers a row, each with a noise of its own, and the noises' priors.
-
-    Independent given the network, whose hidden layers they share. The same arguments give the same function.
-    """
-
-    def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:
-        if likelihood == "heteroscedastic":
-            each = dist.Normal(output[:count], jax.nn.softplus(output[count:]) + SD_FLOOR)
-        elif likelihood == "student-t":
-            each = dist.StudentT(DF, output, extra["noise"])
-        else:
-            each = dist.Normal(output, extra["noise"])
-        return each.to_event(1)
-
-    return observe, {} if likelihood == "heteroscedastic" else {"noise": dist.HalfNormal(1.0).expand((count,))}
 
 
 @dataclass(eq=False, repr=False)

@@ -11,6 +11,7 @@ from tractable.core import Model, is_distribution
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
+PyTree = Any
 LEAST_SD = 1e-6  # of a number that a method held fixed
 
 
@@ -32,22 +33,40 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
 
 
 def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
-    """The model with the prior N(mean, sd²) of every unconstrained number by itself, carried to the parameters."""
+    """The model with the prior N(mean, sd²) of every unconstrained number by itself, carried to the parameters.
+
+    Its numbers are arguments of the programs compiled for it, so that later calls compile nothing.
+    """
     dtype = jnp.result_type(float)
-    where, width = jnp.asarray(mean, dtype), jnp.asarray(sd, dtype)
-    leaves = (jax.tree.leaves(model.space.unravel(numbers)) for numbers in (where, width))
+    where, width = (model.space.unravel(jnp.asarray(numbers, dtype)) for numbers in (mean, sd))
 
     def carried(bijection: dist.transforms.Transform, plain: bool, mean: jax.Array, sd: jax.Array) -> dist.Distribution:
         normal = dist.Normal(mean, sd)
         event = bijection.domain.event_dim
         return normal if plain else dist.TransformedDistribution(normal.to_event(event), bijection)
 
-    priors = list(map(carried, model.bijectors, model.unbounded, *leaves))
+    priors = list(map(carried, model.bijectors, model.unbounded, *map(jax.tree.leaves, (where, width))))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
-
-    def start(key: jax.Array) -> Any:
-        jitter = jax.random.normal(key, where.shape, dtype)
-        return model.params(where + width * jitter)
-
     # A model without a start of its own is not a network, and Laplace tells the two apart by it.
-    return Model(jax.tree.unflatten(structure, priors), model.likelihood, start=None if model.start is None else start)
+    start = None if model.start is None else jax.tree_util.Partial(_drawn, model.bijectors, where, width)
+    return Model(
+        jax.tree.unflatten(structure, priors), model.likelihood, start=start, shared=True, parts=_parts(model, mean, sd)
+    )
+
+
+def _parts(model: Model, mean: np.ndarray, sd: np.ndarray) -> dict[str, Model] | None:
+    if model.parts is None:
+        return None
+    places = {name: model.part(name) for name in model.parts}
+    return {name: updated(part, mean[places[name]], sd[places[name]]) for name, part in model.parts.items()}
+
+
+def _drawn(bijectors: list, where: PyTree, width: PyTree, key: jax.Array) -> PyTree:
+    """Parameters, one draw of the normals."""
+    means, structure = jax.tree.flatten(where)
+    noise = jax.random.normal(key, (sum(mean.size for mean in means),), means[0].dtype)
+    pieces = jnp.split(noise, np.cumsum([mean.size for mean in means])[:-1])
+    return jax.tree.unflatten(structure, [
+        bijection(mean + sd * piece.reshape(mean.shape))
+        for bijection, mean, sd, piece in zip(bijectors, means, jax.tree.leaves(width), pieces, strict=True)
+    ])  # fmt: skip

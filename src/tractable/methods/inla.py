@@ -56,7 +56,8 @@ class INLA(Method):
     of ordered grades, all are approximated together by one Laplace normal, up to 400 of them, weighted in the same way.
 
     Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory, as
-    ``models.generalised_linear`` makes.
+    ``models.generalised_linear`` makes. Parts of a model that have nothing in common (``Model.parts``), such as several
+    targets, are learnt one by one: p(θ | y) is the product of theirs.
 
     Args:
         draws: independent draws of the posterior; the first two moments of β given u are exact.
@@ -72,36 +73,51 @@ class INLA(Method):
     steps: Count = 50
 
     def learn(self, session: Session) -> Outcome:
-        model, data = session.model, session.data
         began = time.perf_counter()
-        nested, whole = suited(model, data)
-        linear = nested or whole
-        if linear is None or data is None:
+        blocks = suited(session.model, session.data)
+        if not blocks:
             raise ModelError(
                 "INLA expects a likelihood that goes Through a linear predictor, normal priors on its weights and few "
                 "other numbers, on data in memory; this model has another shape. Use Laplace() or NUTS()."
             )
         journal = Journal(session, "climbing", 64)
-        given = (_Given if nested else _Together)(model, data, linear, journal)
-        places = self._places(given, session)
+        given = [(_Given if each.nested else _Together)(*each[:3], journal) for each in blocks]
+        places = [self._places(each, session) for each in given]
         journal.close()
         climbed = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
-        positions, log_q = _drawn(rng, linear, places, self.draws)
-        weights, shape = None, float("nan")
-        if not given.quadratic and len(positions) * data.size <= WEIGHED:
-            weights, shape = _weighed(given.log_densities(positions) - log_q)
-            if shape > NEAR:  # skewed: a t has the tails that the normal lacks
-                positions, log_q = _wider(rng, positions, weights)
-                weights, shape = _weighed(given.log_densities(positions) - log_q)
-            weights = None if shape == -np.inf else weights[None]
+        drawn = [self._weighed(rng, *each) for each in zip(given, places, strict=True)]
+        positions = np.empty((len(drawn[0][0]), session.model.space.size))
+        for each, (own, _, _) in zip(blocks, drawn, strict=True):
+            positions[:, each.where] = own
+        logs = [log_weights for _, log_weights, _ in drawn if log_weights is not None]
+        shapes = [shape for *_, shape in drawn if not np.isnan(shape)]
+        weights, shape = None, max(shapes, default=float("nan"))
+        if logs and shape != -np.inf:
+            together, of_all = _weighed(sum(logs, np.zeros(len(positions))))
+            weights, shape = together[None], shape if len(logs) == 1 else of_all
         found = {
-            "evaluations": journal.count, "places": len(places), "khat": shape,
-            "left": max(place.left for place in places), "end": _end(places),
+            "evaluations": journal.count, "places": max(map(len, places)), "khat": shape,
+            "left": max(place.left for each in places for place in each), "end": min(map(_end, places)),
         }  # fmt: skip
         seconds = {"climbing": climbed - began, "drawing": time.perf_counter() - climbed}
         info = {} if weights is None else {"weight": weights}
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
+
+    def _weighed(
+        self, rng: np.random.Generator, given: "_Given | _Together", places: list["_Place"]
+    ) -> tuple[np.ndarray, np.ndarray | None, float]:
+        """Draws of a block, their log weights where these are known, and the k-hat of these."""
+        positions, log_q = _drawn(rng, given.linear, places, self.draws)
+        if given.quadratic or len(positions) * given.size > WEIGHED:
+            return positions, None, float("nan")
+        logs = given.log_densities(positions) - log_q
+        weights, shape = _weighed(logs)
+        if shape > NEAR:  # skewed: a t has tails that the normal misses
+            positions, log_q = _wider(rng, positions, weights)
+            logs = given.log_densities(positions) - log_q
+            _, shape = _weighed(logs)
+        return positions, logs, shape
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
@@ -219,7 +235,7 @@ class _Given:
     """log p(y, β, u) and its slope and curvature in β (d,), evaluated through a journal."""
 
     def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
-        self.model, self.linear, self.journal = model, linear, journal
+        self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
         self.rows = _Rows.of(model, data)
         self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
         self.acting = linear.weights > 0
@@ -271,7 +287,7 @@ class _Together:
     quadratic = False
 
     def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
-        self.model, self.linear, self.journal = model, linear, journal
+        self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
         self.rows = in_blocks(*apart(data.arrays()))
 
     def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
@@ -295,12 +311,35 @@ class _Together:
         return np.sum(np.asarray(found, np.float64), 1)
 
 
-def suited(model: Model, data: Data | None) -> tuple[Linear | None, Linear | None]:
-    """(weights and at most one other parameter, None) or (None, all parameters together); Nones if INLA cannot."""
+class _Block(NamedTuple):
+    """A part of a model that has nothing in common with others, or all of it."""
+
+    model: Model
+    data: Data
+    linear: Linear  # what weights are normal given
+    nested: bool  # at most one number; else all numbers are taken together
+    where: np.ndarray  # its numbers in a position
+
+
+def suited(model: Model, data: Data | None) -> list[_Block]:
+    """A model that INLA takes, by its parts; none of another."""
+    if data is None or not model.parts or not data.resident:
+        return _suited(model, data, np.arange(model.space.size))
+    found = []
+    for k, (name, part) in enumerate(model.parts.items()):
+        own = Data(data.y[:, k], data.given, weights=data.weights, resident=True)
+        found += _suited(part, own, model.part(name))
+    return found if len(found) == len(model.parts) else []
+
+
+def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
     linear = quadrature.structure(model, data)
-    if linear is not None:
-        return None if np.any(linear.laplace[linear.weights > 0]) else linear, None
-    return None, quadrature.together(model, data)
+    nested = linear is not None
+    if linear is not None and np.any(linear.laplace[linear.weights > 0]):
+        linear = None
+    elif linear is None:
+        linear = quadrature.together(model, data)
+    return [] if linear is None or data is None else [_Block(model, data, linear, nested, where)]
 
 
 def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:

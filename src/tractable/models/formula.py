@@ -1,26 +1,27 @@
 """Regression by a formula: common effects, and effects of groups, told in the table's units and by name."""
 
 import functools
-import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions import constraints
 
 from tractable.core import Data, Model, Through
 from tractable.data.arrays import columns_of
 from tractable.data.censored import middle
-from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder
+from tractable.data.columns import spread_of_groups
+from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
 from tractable.data.files import Frame
 from tractable.data.formula import Term
 from tractable.models.censoring import with_censoring
+from tractable.models.coordinates import Coordinates, Effects
 from tractable.models.families import FAMILIES
+from tractable.models.several import beside, joined
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import maker, remember
 from tractable.tools.words import listing, nearest, tell
@@ -49,7 +50,7 @@ class Regression(NamedTuple):
 
 def _rows_of(encoder: Encoder, table: object) -> PyTree:
     table = table if isinstance(table, Frame) else Frame(columns_of(table))
-    return encode(encoder, table.drop(columns=encoder.target.name, errors="ignore")).given
+    return encode(encoder, unexplained(encoder, table)).given
 
 
 def regression(
@@ -84,12 +85,17 @@ def regression(
 
     Of grades, which have cutpoints for an intercept, columns of x are less their means.
 
+    Of several columns, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each is explained by effects, sds and a noise of
+    its own, "a.x", "b.noise" (``models.several.beside``). Of C classes, C − 1 predictors are log odds against the first
+    class, as in brms and bambi: η_c = log P(y = c) / P(y = first), with effects and sds of their own, "virginica.x".
+
     Args:
         formula: such as "y ~ x*z + (1 + x | school)".
         table: the training table.
-        family: a name of ``FAMILIES`` but "categorical"; by default told from the target, and said.
+        family: a name of ``FAMILIES``; by default told from the target, and said.
         priors: distributions by name: of an effect ("x", "z[b]"), of all of a term ("z"), "Intercept" (of a mean row),
-            of a group's sd ("sd(1|school)"), of a parameter of the family ("noise").
+            of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"); of several targets or classes that
+            of each, or with its name before it ("virginica.x") that of one.
         weights: a column of numbers ≥ 0, how often each row counts.
         exposure: of counts, a column of numbers > 0 that each row's rate is multiplied by.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
@@ -112,7 +118,7 @@ def regression(
     """
     encoder = fit_encoder(table, "", missing, family, weights=weights, exposure=exposure, formula=formula)
     if encoder.target.reason and family is None:
-        tell(f"{encoder.target.name!r} holds {encoder.target.reason}: family={encoder.target.family!r}.")
+        tell(f"{encoder.explained} holds {encoder.target.reason}: family={encoder.target.family!r}.")
     rows = training(encoder)
     return Regression(formula_model(encoder, priors), Data(rows.y, rows.given, weights=rows.weights), encoder)
 
@@ -135,10 +141,55 @@ class Scales(NamedTuple):
 
 def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -> Model:
     """The model of an encoder's formula, as ``regression`` describes it, without its data."""
-    rows, formula = training(encoder), encoder.formula
-    if formula is None or rows.y is None:
+    rows, own = training(encoder), priors or {}
+    if rows.y is None:
         raise ModelError("Expected an encoder with a formula, and the target in its table.")
-    family, names, terms = encoder.target.family, list(formula.features), formula.terms
+    family, of_table = encoder.target.family, functools.partial(_rows_of, encoder)
+    if encoder.others:
+        names = [aim.name for aim in encoder.targets]
+        given = _by_part(own, names)
+        parts = {
+            name: _of_one(each, rows._replace(y=rows.y[:, k]), family, given[name])
+            for k, (name, each) in enumerate(zip(names, encoder.each, strict=True))
+        }
+        model = replace(beside(parts, family), of_table=of_table)
+    elif family == "categorical":
+        model = replace(_of_classes(encoder, rows, own), of_table=of_table)
+    else:
+        model = replace(_of_one(encoder, rows, family, own), of_table=of_table)
+    model = with_censoring(model) if encoder.target.censoring else model
+    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
+
+
+def _of_classes(encoder: Encoder, rows: Encoded, priors: Mapping[str, Prior]) -> Model:
+    """Of C classes, C − 1 predictors: log odds against the first class, each with effects of its own."""
+    names = list(map(str, encoder.target.classes))[1:]
+    codes, given = np.asarray(rows.y), _by_part(priors, names)
+    parts = {
+        name: _of_one(encoder, rows._replace(y=(codes == k).astype(float)), "bernoulli", given[name])
+        for k, name in enumerate(names, 1)
+    }
+
+    def observe(params: PyTree, eta: jax.Array) -> dist.Distribution:
+        return dist.CategoricalLogits(jnp.concatenate([jnp.zeros(1, eta.dtype), eta]))
+
+    return joined(parts, observe)
+
+
+def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dict[str, Prior]]:
+    """Priors of each part: those of "x" are every part's, those of "part.x" its own."""
+    of_some = {key for key in priors if any(key.startswith(f"{name}.") for name in names)}
+    of_all = {key: prior for key, prior in priors.items() if key not in of_some}
+    return {
+        name: of_all | {k.removeprefix(f"{name}."): priors[k] for k in of_some if k.startswith(f"{name}.")}
+        for name in names
+    }
+
+
+def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, Prior]) -> Model:
+    """Of one linear predictor."""
+    formula: Any = encoder.formula
+    names, terms = list(formula.features), formula.terms
     kind, x = FAMILIES[family], rows.x
     kept = np.array([kind.intercept or name != "Intercept" for name in names], bool)
     names, x = [name for name, keep in zip(names, kept, strict=True) if keep], x[:, kept]
@@ -146,7 +197,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
     about = np.zeros_like(mean) if kind.intercept else mean
     scales = _scales(family, names, x, rows)
     parts = {part: features for part, features in formula.parts.items() if set(features) <= set(names)}
-    told = _Given(priors or {}, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
+    told = _Given(priors, names, parts, terms, kind.others(len(encoder.target.classes)), scales)
     centred = _centred(x, rows, terms, family in ("lognormal", "gamma", "weibull", "exponential"))
     prior = {"effects": Effects(_coordinates(names, x, rows, terms, centred, told, scales)), **told.others}
 
@@ -159,10 +210,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
         return eta + jnp.dot(given["z"], u[given["group"]]) if terms else eta
 
     labels = [*names, *(f"sd({term.name})" for term in terms), *(label for term in terms for label in term.labels)]
-    through, of_table = Through(predictor, kind.observe), functools.partial(_rows_of, encoder)
-    model = Model(prior, through, labels={"effects": labels}, of_table=of_table)
-    model = with_censoring(model) if encoder.target.censoring else model
-    return remember(model, made_from, lambda: {"encoder": encoder.to_dict(), "priors": _written(priors or {})})
+    return Model(prior, Through(predictor, kind.observe), labels={"effects": labels})
 
 
 @maker
@@ -241,168 +289,6 @@ class _Given:
         self.others = {name: priors.get(name, prior) for name, prior in others.items()}
 
 
-# The coordinates in which methods move.
-
-
-class Coordinates(NamedTuple):
-    """How coordinates become effects v = (β, sd, u) in the table's units.
-
-        β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
-        unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g] where they say much
-
-    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale; where every effect's prior is normal it is
-    turned so that the coordinates are independent under that prior too, which nested Laplace asks for. A group that
-    many rows tell is its rows' own level, whatever intercept and sd are: that level is the coordinate (centred). One
-    that few rows tell is mostly its prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
-    """
-
-    origin: np.ndarray  # (p,)
-    root: np.ndarray  # (p, p)
-    intercept: int  # its column; −1 of none
-    mean: np.ndarray  # (p,) of the columns of x, 0 of the intercept's
-    loc: np.ndarray  # (p,) of default priors
-    scale: np.ndarray
-    given: dict[int, Prior]
-    sds: list[Prior]
-    centred: list[np.ndarray]  # of each term (G + 1,) of booleans
-    unit: np.ndarray  # (T,)
-    lean: np.ndarray  # (T, p)
-    means: np.ndarray  # (T, T) of slopes in an intercept of the same factor; 0 elsewhere
-    order: list[int]  # slopes before intercepts
-    normal: tuple[np.ndarray, np.ndarray] | None  # means and sds (k,) of coordinates that are independent normals
-
-    @property
-    def common(self) -> int:
-        return len(self.origin)
-
-    @property
-    def size(self) -> int:
-        return self.common + len(self.sds) + sum(map(len, self.centred))
-
-    def split(self, v: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-        """β (p,), sds (T,) and effects of each term's groups."""
-        p, t = self.common, len(self.sds)
-        ends = np.cumsum([0, *map(len, self.centred)]) + p + t
-        return v[:p], v[p : p + t], [v[a:b] for a, b in itertools.pairwise(ends)]
-
-
-class _ToEffects(Transform):
-    """From coordinates ζ (k,) to v = (β, sd, u)."""
-
-    def __init__(self, plan: Coordinates) -> None:
-        self.plan = plan
-
-    def _level(self, t: int, beta: jax.Array, u: Mapping[int, jax.Array]) -> jax.Array:
-        """What the rows of a group have in common beside u_t."""
-        plan = self.plan
-        level = jnp.asarray(plan.lean[t], beta.dtype) @ (beta - plan.origin)
-        for s in np.flatnonzero(plan.means[t]):
-            level = level + float(plan.means[t, s]) * u[int(s)]
-        return level
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        plan = self.plan
-        head, logs, parts = plan.split(x)
-        beta = jnp.asarray(plan.origin, x.dtype) + jnp.asarray(plan.root, x.dtype) @ head
-        sds, u = jnp.exp(logs) * jnp.asarray(plan.unit, x.dtype), {}
-        for t in plan.order:
-            own = float(plan.unit[t]) * parts[t] - self._level(t, beta, u)
-            u[t] = jnp.where(plan.centred[t], own, sds[t] * parts[t])
-        return jnp.concatenate([beta, sds, *(u[t] for t in range(len(parts)))])
-
-    def _inverse(self, y: jax.Array) -> jax.Array:
-        plan = self.plan
-        beta, sds, parts = plan.split(y)
-        head = jnp.linalg.solve(jnp.asarray(plan.root, y.dtype), beta - plan.origin)
-        u, out = dict(enumerate(parts)), {}
-        for t in plan.order:
-            own = (parts[t] + self._level(t, beta, u)) / float(plan.unit[t])
-            out[t] = jnp.where(plan.centred[t], own, parts[t] / sds[t])
-        logs = jnp.log(sds / jnp.asarray(plan.unit, y.dtype))
-        return jnp.concatenate([head, logs, *(out[t] for t in range(len(parts)))])
-
-    def log_abs_det_jacobian(self, x: jax.Array, y: jax.Array, intermediates: Any = None) -> jax.Array:
-        plan = self.plan
-        whole = np.linalg.slogdet(plan.root)[1] if plan.common else 0.0
-        inside = np.array([centred.sum() for centred in plan.centred], float)
-        outside = np.array([len(centred) for centred in plan.centred], float) - inside
-        logs = jnp.log(plan.split(y)[1])
-        return whole + float(inside @ np.log(plan.unit)) + jnp.sum(jnp.asarray(outside + 1, x.dtype) * logs)
-
-    def tree_flatten(self) -> tuple:
-        return (), ((), {"plan": self.plan})
-
-
-class _Reached(constraints.ParameterFreeConstraint):
-    """Effects v: real numbers, of which the sds are above 0."""
-
-    event_dim = 1
-
-    def __init__(self, plan: Coordinates) -> None:
-        self.plan = plan
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        p, t = self.plan.common, len(self.plan.sds)
-        return jnp.all(jnp.isfinite(x), -1) & jnp.all(x[..., p : p + t] > 0, -1)
-
-    def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        return jnp.ones_like(prototype)
-
-
-biject_to.register(_Reached, lambda constraint: _ToEffects(constraint.plan))
-
-
-class Effects(dist.Distribution):
-    """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds, all else independent."""
-
-    arg_constraints = {}  # noqa: RUF012
-
-    def __init__(self, plan: Coordinates) -> None:
-        self.plan = plan
-        super().__init__((), (plan.size,), validate_args=False)
-
-    @property
-    def normal_coordinates(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Means and sds of the coordinates where they are independent normals: effects of no group, of such priors."""
-        return self.plan.normal
-
-    @property
-    def support(self) -> Any:
-        return _Reached(self.plan)
-
-    def log_prob(self, value: jax.Array) -> jax.Array:
-        return jnp.vectorize(self._log_prob, signature="(k)->()")(value)
-
-    def _log_prob(self, v: jax.Array) -> jax.Array:
-        plan = self.plan
-        beta, sds, u = plan.split(v)
-        at = beta if plan.intercept < 0 else beta.at[plan.intercept].add(jnp.asarray(plan.mean, v.dtype) @ beta)
-        usual = np.array([i for i in range(plan.common) if i not in plan.given], int)
-        total = jnp.sum(dist.Normal(plan.loc[usual], plan.scale[usual]).log_prob(at[usual]))
-        total += sum((jnp.sum(prior.log_prob(at[i])) for i, prior in plan.given.items()), jnp.zeros_like(total))
-        for t, prior in enumerate(plan.sds):
-            total += prior.log_prob(sds[t]) + jnp.sum(dist.Normal(0.0, sds[t]).log_prob(u[t]))
-        return total
-
-    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        if not sample_shape:
-            return self._sample(key)
-        drawn = jax.vmap(self._sample)(jax.random.split(key, math.prod(sample_shape)))
-        return drawn.reshape(*sample_shape, -1)
-
-    def _sample(self, key: jax.Array) -> jax.Array:
-        plan = self.plan
-        first, second, third, fourth = jax.random.split(key, 4)
-        beta = dist.Normal(plan.loc, plan.scale).sample(first)
-        for i, prior in plan.given.items():
-            beta = beta.at[i].set(prior.sample(jax.random.fold_in(second, i)))
-        if plan.intercept >= 0:
-            beta = beta.at[plan.intercept].add(-(jnp.asarray(plan.mean, beta.dtype) @ beta))
-        sds = [prior.sample(jax.random.fold_in(third, t)) for t, prior in enumerate(plan.sds)]
-        u = [sd * jax.random.normal(jax.random.fold_in(fourth, t), (len(plan.centred[t]),)) for t, sd in enumerate(sds)]
-        return jnp.concatenate([beta, *(jnp.reshape(sd, 1) for sd in sds), *u])
-
-
 def _coordinates(
     names: list[str], x: np.ndarray, rows: Encoded, terms: list[Term], centred: list[np.ndarray], told: _Given,
     scales: Scales,
@@ -452,8 +338,8 @@ def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -
 
         S_g = Σ z² / noise²,   the rows' information about u_g;   centred where S_g τ² > 1
 
-    with noise² and τ² from y less its least squares on x and, by the moments of the groups' own slopes b_g,
-    E Σ S_g b_g² = G + τ² Σ S_g (DerSimonian & Laird 1986). A guess for speed: whatever it is, the model is the same.
+    with noise² and τ² from y less its least squares on x (``spread_of_groups``). A guess for speed: whatever it is, the
+    model is the same.
     """
     if rows.groups is None or rows.y is None:
         return []
@@ -463,11 +349,6 @@ def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -
     found = []
     for t, term in enumerate(terms):
         z, group, size = rows.groups["z"][:, t], rows.groups["group"][:, t] - term.start, len(term.groups)
-        squares = np.bincount(group, z * z, size)
-        told = squares > 0
-        own = np.divide(np.bincount(group, z * left, size), squares, out=np.zeros(size), where=told)
-        free = len(y) - told.sum()
-        noise = np.sum(np.square(left - z * own[group])) / free if free > 0 else np.inf
-        ratio = (np.sum(squares * own**2) / noise - told.sum()) / squares.sum() if noise > 0 else np.inf
-        found.append(squares * max(ratio, 0.0) > 1)
+        squares, ratio = spread_of_groups(left, z, group, size)
+        found.append(squares * ratio > 1)
     return found

@@ -38,6 +38,8 @@ FACTS = (
 )  # scores shown elsewhere on the page, not in the table
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
 UNLIKELY = 1e-4  # chance, were the family right, of rows that lie as unevenly in their predictions
+ROOT = "root of the mean squared error of the predictive mean"
+DISTANCE = "distance of the prediction from what was seen; less is better"
 
 
 class Score(NamedTuple):
@@ -65,7 +67,7 @@ def held_out_scores(
     """
     unit = unit_of(encoder)
     # A density depends on the units: p(y) = p(standardised y) / sd.
-    densities = np.asarray(posterior.log_predictive(data), np.float64) - math.log(unit) * with_density(data.y)
+    densities = np.asarray(posterior.log_predictive(data), np.float64) - log_units(encoder, data.y)
     log = calibration.log_score(densities)
     scores = [Score("log predictive", log.mean, f"± {log.error:.2g}; mean log predictive density of a row, in nats")]
     try:
@@ -98,17 +100,25 @@ def held_out_scores(
             unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
         )
         below, crps = transforms(posterior, data)
+        whose = [""] if encoder is None or not encoder.others else [f" {aim.name}" for aim in encoder.targets]
+        columns = [(a[:, None] if a.ndim == 1 else a).T for a in (unit * y, mean, lower, upper, unit * crps)]
+        columns = columns if whose[1:] else [a[None] for a in (unit * y, mean, lower, upper, unit * crps)]
+        each = list(zip(whose, *columns, strict=True))
         scores += [
-            Score("RMSE", calibration.rmse(unit * y, mean), "root of the mean squared error of the predictive mean"),
-            Score("CRPS", unit * float(np.mean(crps)), "distance of the prediction from what was seen; less is better"),
+            *(Score(f"RMSE{of}", calibration.rmse(y, mean), ROOT) for of, y, mean, *_ in each),
+            *(Score(f"CRPS{of}", float(np.mean(crps)), DISTANCE) for of, *_, crps in each),
             *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
-            Score("sharpness", calibration.sharpness(lower, upper).width, "mean width of the 90 % interval"),
+            *(
+                Score(f"sharpness{of}", calibration.sharpness(lower, upper).width, "mean width of the 90 % interval")
+                for of, _, _, lower, upper, _ in each
+            ),
         ]  # fmt: skip
     if shifted is not None:
         other = posterior.predict(shifted)
         elsewhere = other.sd if other.entropy is None else other.entropy
         what = "sd" if other.entropy is None else "entropy"
-        value = calibration.auroc(np.asarray(doubt), elsewhere)
+        doubt, elsewhere = (a.mean(1) if a.ndim > 1 else a for a in (np.asarray(doubt), np.asarray(elsewhere)))
+        value = calibration.auroc(doubt, elsewhere)
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
@@ -131,13 +141,20 @@ def misfit(below: np.ndarray) -> str:
     )
 
 
-def with_density(y: PyTree) -> np.ndarray:
-    """(n,) 1 for rows that have a density, whose units are 1/y's; 0 for bounds, which have a probability."""
-    return seen(y).astype(float) if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 2 else np.ones(1)
+def log_units(encoder: Encoder | None, y: PyTree) -> np.ndarray:
+    """(n,) or (1,) by how many nats a row's log density in units of the model is above that in the table's.
+
+    A row of which bounds are known has a mass, which has no units.
+    """
+    if encoder is None:
+        return np.zeros(1)
+    total = float(np.sum(np.log(unit_of(encoder))))
+    return total * (seen(y).astype(float) if encoder.target.censoring else np.ones(1))
 
 
-def unit_of(encoder: Encoder | None) -> float:
-    return 1.0 if encoder is None else encoder.target.sd
+def unit_of(encoder: Encoder | None) -> Any:
+    """What y is multiplied by: a number, or (K,) of several targets."""
+    return 1.0 if encoder is None else encoder.units[0]
 
 
 def covered(below: np.ndarray, level: float) -> float:
@@ -164,8 +181,11 @@ def exhibits(posterior: Posterior, data: Data, encoder: Encoder | None, shifted:
         parts = classes(facts, found.probabilities, found.y.astype(int), encoder)
     elif found.below is not None and found.y is not None:
         told = {score.name: score.value for score in others}
-        if "RMSE" in told:
-            facts["RMSE"] = Cell(told["RMSE"], aside=f"sd of the data {text(unit_of(encoder) * float(found.y.std()))}")
+        of_each = [name for name in told if name.startswith("RMSE")]
+        if of_each:
+            sds = np.atleast_1d(unit_of(encoder) * (found.y.std(0) if of_each[1:] else found.y.std()))
+            for name, sd in zip(of_each, sds, strict=True):
+                facts[name] = Cell(told[name], aside=f"sd of the data {text(float(sd))}")
         else:
             facts["censored"] = Cell(f"{100 * np.mean(~seen(found.y)):.1f} %")
             facts["concordance"] = Cell(told["concordance"], ".3f", "0.5 by chance")

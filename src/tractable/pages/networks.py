@@ -71,7 +71,7 @@ def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: T
 
 
 def layers(posterior: Posterior) -> list[Exhibit]:
-    if posterior.model.prior_is_callable or listed(posterior.model).all():
+    if not posterior.model.network_weights or listed(posterior.model).all():
         return []
     table = table_of(posterior)
     note = "Single weights mean little: hidden units can be exchanged."

@@ -12,7 +12,7 @@ from tractable.core import Model
 from tractable.data.encoder import Encoder, encode
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
-from tractable.results.effects import SCALES, effects
+from tractable.results.effects import SCALES, effects, parts_of
 from tractable.results.posterior import Posterior
 
 SHOWN = 6  # most parameters with figures
@@ -78,7 +78,10 @@ def is_weight(model: Model, path: tuple) -> bool:
 
 def feature(name: str, encoder: Encoder | None) -> str:
     """The column to which a linear model's weight or an input's learnt scale belongs; empty for other parameters."""
-    if encoder is None or not name.startswith(("weights[", "scales.")) or "[" not in name:
+    if encoder is None:
+        return ""
+    name = next((name.removeprefix(f"{a.name}.") for a in encoder.targets if name.startswith(f"{a.name}.")), name)
+    if not name.startswith(("weights[", "scales.")) or "[" not in name:
         return ""
     first, *others = name[name.index("[") + 1 : -1].split(", ")
     classes = [str(encoder.target.classes[int(c)]) for c in others if encoder.target.classes]
@@ -120,7 +123,8 @@ def numbers(posterior: Posterior, encoder: Encoder | None, *, told: Sequence[str
     kept = np.append(kept, np.ones(len(table) - len(kept), bool))  # and derived quantities
     table, inside = table.loc[kept], int(np.sum(~kept))
     if told is not None:
-        table = table.loc[[not str(name).startswith("weights[") and name not in told for name in table.index]]
+        stems = tuple(f"{part}weights[" for part in ("", *(f"{name}." for name in posterior.model.parts or ())))
+        table = table.loc[[not str(name).startswith(stems) and name not in told for name in table.index]]
     what = "effects of groups" if posterior.model.labels else "weights of a network, layer by layer below"
     beside = [f"{'And ' * bool(len(table))}{inside:,} {what}."] * bool(inside)
     if not len(table):
@@ -150,6 +154,10 @@ def units(encoder: Encoder) -> str:
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
     aim = encoder.target
     target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
+    if not target and aim.sd != 1.0 and encoder.others:
+        scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
+        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
+        return told * inputs + f"Targets are told in multiples of {scales}, which moves intercepts alone."
     if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
         beside = f"The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
         told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
@@ -159,6 +167,8 @@ def units(encoder: Encoder) -> str:
     what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"
     change = "in sds of the target" * target + " for one sd of the input" * inputs
     what = f"{what} have" if inputs else "the target has"
+    if encoder.others:
+        what, change = what.replace("the target", "each target"), change.replace("the target", "its target")
     return f"Coefficients are standardised: {what} mean 0 and sd 1, so each is {change.strip()}."
 
 
@@ -166,6 +176,10 @@ def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
     """A table of each input's effect, in the table's units."""
     family = encoder.target.family
     unit = f"units of {encoder.target.name}" if family == "normal" else f"the {SCALES[family]}"
+    if encoder.others:
+        unit = "units of its target" if family == "normal" else unit
+    elif family == "categorical" and encoder.formula is not None:
+        unit = f"{unit} against {encoder.target.classes[0]}"
 
     def row(name: str, values: dict) -> list[Cell]:
         size = values["sd"] if values["sd"] > 0 else abs(values["mean"])  # NaN > 0 is false
@@ -185,16 +199,24 @@ def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhi
         return []
     shown = [effects_table(told, encoder)]
     if "5%" in told:
+        parts = parts_of(posterior, encoder)
+        count = len(told) // len(parts)
         if encoder.formula is not None:
-            sds = dict(zip(encoder.features, encode(encoder, encoder.formula.table).x.std(0), strict=True))
-            names = [str(name) for name in told.index]
+            rows = encode(encoder, encoder.formula.table)
+            sds = dict(zip(encoder.features, rows.x.std(0), strict=True))
+            names, spread = [str(name).removeprefix(parts[0]) for name in told.index[:count]], rows.y
         else:
             names, sds = encoder.effects[0], {column.title: column.sd for column in encoder.columns}
-        spans = np.repeat([sds.get(name, 1.0) for name in names], len(told) // len(names))
+            names, spread = [str(name) for name in told.index] if encoder.levels else names, None
+        spans = np.tile(np.repeat([sds.get(name, 1.0) for name in names], count // len(names)), len(parts))
+        if encoder.others and encoder.target.family == "normal":  # each of units of its own
+            spans = spans / np.repeat(encoder.units[0] if spread is None else spread.std(0), count)
         middle, low, high = (spans * told[c].to_numpy() for c in ("mean", "5%", "95%"))
         kept, fewer = largest(np.abs(middle) / np.maximum(high - low, 1e-300), LINES, "furthest from 0")
         drawn = plots.forest([str(told.index[i]) for i in kept], middle[kept], low[kept], high[kept])
         note = "To compare: what one sd more of a number adds; the others as in the table. Bars hold the middle 90 %."
+        if encoder.others and encoder.target.family == "normal":
+            note = note.replace("adds;", "adds, and all in sds of the target;")
         shown.append(Exhibit("", [drawn], note + fewer, "chart"))
     return shown
 

@@ -1,6 +1,5 @@
 """Predictive checks: do replicated data look like the training rows, and how well are left-out rows predicted?"""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from tractable.data.censored import known
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors
 from tractable.pages.exhibit import Cell, Exhibit
-from tractable.pages.held_out import pit, unit_of, with_density
+from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import listed
 from tractable.pages.plots import drawing, tidy
 from tractable.pages.style import COLOURS, INK
@@ -48,17 +47,17 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     loo = looked_at(posterior)
     # A density depends on the units: p(y) = p(standardised y) / sd.
-    facts = {} if loo is None else leave_one_out(loo, log_units(posterior, unit_of(encoder)))
+    facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
         facts["moved by the prior"] = moved
     drawn = figures(posterior, encoder)
     return [Exhibit("Predictive checks", [facts] * bool(facts) + drawn)] if drawn or facts else []
 
 
-def log_units(posterior: Posterior, unit: float) -> float:
+def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     """Nats by which the rows' log density in the model's units exceeds that in the table's units."""
     y: Any = None if posterior.data is None else posterior.data.y
-    return posterior.rows * math.log(unit) * float(np.mean(with_density(y)))
+    return posterior.rows * float(np.mean(log_units(encoder, y)))
 
 
 def looked_at(posterior: Posterior) -> Loo | None:
@@ -98,8 +97,9 @@ def moved_by_prior(posterior: Posterior) -> Cell | None:
 
 def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
     """Observed against replicated data; for numbers also the probability integral transforms."""
+    several = encoder is not None and bool(encoder.others)
     try:
-        seen = seen_beside(posterior)
+        seen = seen_beside(posterior, several)
     except TractableError:
         return []
     if seen is None:
@@ -108,8 +108,25 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         labels = [str(each) for each in encoder.target.classes] if encoder is not None else None
         note = "Share of each class: dots of the rows, bars 90 % of data sets replicated from the posterior."
         return [Exhibit("", [shares(seen.y, seen.drawn, labels)], note, "panels two")]
-    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     below = left_out_transforms(posterior)
+    if encoder is None:
+        return [of_numbers(seen, below, 0.0, 1.0, "", posterior.model.local is not None)]
+    if not several:
+        return [of_numbers(seen, below, encoder.target.mean, encoder.target.sd, encoder.target.name)]
+    return [
+        of_numbers(
+            Seen(seen.y[:, k], seen.drawn[..., k], False), None if below is None else below[:, k],
+            aim.mean, aim.sd, aim.name,
+        )
+        for k, aim in enumerate(encoder.targets)
+    ]  # fmt: skip
+
+
+def of_numbers(
+    seen: Seen, below: np.ndarray | None, mean: float, sd: float, name: str, by_group: bool = False
+) -> Exhibit:
+    """Rows of a target, told in its units; ``below`` where each fell in its prediction from the others, if known."""
+    note = "Line: the rows. Band: 90 % of data sets replicated from the posterior. "
     if below is None:
         low, high = (seen.y, seen.y) if seen.y.ndim == 1 else seen.y.T
         within = np.mean((seen.drawn >= low) & (seen.drawn <= high), 0)
@@ -119,22 +136,21 @@ def figures(posterior: Posterior, encoder: Encoder | None) -> list[Exhibit]:
         placed = below[np.isfinite(below)]
         many = len(below) - len(placed)
         lost = f" ({many} rows that cannot be left out are not shown)" if many else ""
-        group = posterior.model.local is not None
-        others = "groups" if group else "rows"
+        others = "groups" if by_group else "rows"
         told = f"Right: the share of its prediction from all other {others} below each row{lost}; "
-        told += "rows of a group move together, which the dashed lines do not allow for; " * group
+        told += "rows of a group move together, which the dashed lines do not allow for; " * by_group
         below, note = placed, note + told
-    mean, sd = (0.0, 1.0) if encoder is None else (encoder.target.mean, encoder.target.sd)
     if seen.y.ndim == 2:
         note = note.replace("the rows.", "the rows, as far as bounds tell (Kaplan and Meier; Turnbull).")
         y = np.where(known(seen.y), mean + sd * seen.y, seen.y)
     else:
         y = mean + sd * seen.y
-    drawn = cumulative(y, mean + sd * seen.drawn, "" if encoder is None else encoder.target.name)
-    return [Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")]
+    drawn = cumulative(y, mean + sd * seen.drawn, name)
+    return Exhibit("", [drawn, pit(below)], note + "level where the model is right.", "panels two")
 
 
-def seen_beside(posterior: Posterior) -> Seen | None:
+def seen_beside(posterior: Posterior, several: bool = False) -> Seen | None:
+    """Rows beside replicated ones; of ``several`` targets y is (n, K), and drawn (s, n, K)."""
     data: Any = posterior.data
     by_group = posterior.model.local is not None
     if by_group:  # as many groups as hold about so many rows
@@ -142,7 +158,7 @@ def seen_beside(posterior: Posterior) -> Seen | None:
         data = data.take(_evenly(data.size, many)) if many < data.size else data
     rows, model = (data.members(), posterior.model.member) if by_group else (data, posterior.model)
     parts = jax.tree.leaves(rows.y)
-    if len(parts) > 1 or (parts[0].ndim > 1 and not censors(model, rows.given)):
+    if len(parts) > 1 or (parts[0].ndim > 1 and not several and not censors(model, rows.given)):
         return None
     if not by_group and (data.size > ROWS or data.weights is not None):
         rows = data.alike(ROWS)  # rows that count unlike are replicated by how they count

@@ -8,6 +8,7 @@ from tractable.beliefs.belief import weighted_quantiles
 from tractable.data.encoder import Encoder
 from tractable.results.posterior import Posterior
 
+FURTHEST = 20  # levels of pooled columns that are told
 SCALES = {  # what one unit of an effect is, by family; of a number the target's own units
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
@@ -25,19 +26,64 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
     alone, the sd of an effect that is made of several weights is NaN.
 
     A formula's effects are parameters themselves: those of its columns, and the sd of each effect that groups have.
+    Of several targets each one's are told in its own units, under "x · target".
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")
-        told, sds = posterior.summary(), [f"sd({term.name})" for term in encoder.formula.terms]
-        shown = [name for name in (*encoder.features, *sds) if name in told.index and name != "Intercept"]
-        return pd.DataFrame(told.loc[shown, [c for c in columns if c in told]]).rename_axis("effect")
-    shape = _shape(posterior)
-    if encoder is None or shape is None or shape[0] != len(encoder.features):
+        told = posterior.summary()
+        kept = [name for name in effect_names(posterior, encoder) if name in told.index]
+        return pd.DataFrame(told.loc[kept, [c for c in columns if c in told]]).rename_axis("effect")
+    if encoder is None:
+        return None
+    parts = parts_of(posterior, encoder)
+    if len(parts) != len(encoder.targets):
+        return None
+    each = (_of_one(posterior, one, part) for one, part in zip(encoder.each, parts, strict=True))
+    found = [table for table in each if table is not None]
+    return pd.concat([*found, *_of_levels(posterior, encoder)]) if len(found) == len(parts) else None
+
+
+def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
+    """Of pooled columns the sds of their levels, and the levels that lie furthest from none."""
+    if not encoder.levels:
+        return []
+    told, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
+    told = told[[name for name in ("mean", "sd", "5%", "95%") if name in told]]
+    told = told.loc[posterior.model.labels["levels"]] if posterior.model.labels else told
+    told = told * encoder.target.sd ** (encoder.target.family == "normal")
+    own = told.drop(
+        index=[*sds, *told.index.intersection(["intercept"]), *(term.labels[-1] for term in encoder.levels)]
+    )
+    far = (own["mean"] / own["sd"].where(own["sd"] > 0, 1.0)).abs().sort_values(ascending=False, kind="stable")
+    return [pd.concat([told.loc[sds], own.loc[far.index[:FURTHEST]]]).rename_axis("effect")]
+
+
+def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
+    """Of a formula, names of its effects among the posterior's: "x", "sd(1|g)"; of several parts "part.x"."""
+    sds = [f"sd({term.name})" for term in encoder.formula.terms] if encoder.formula is not None else []
+    names = [name for name in (*encoder.features, *sds) if name != "Intercept"]
+    return [part + name for part in parts_of(posterior, encoder) for name in names]
+
+
+def parts_of(posterior: Posterior, encoder: Encoder) -> list[str]:
+    """How names of parameters begin, of each of several targets, or of a formula's classes; "" of one."""
+    if encoder.others and posterior.model.parts is not None:
+        return [f"{aim.name}." for aim in encoder.targets]
+    if encoder.formula is not None and encoder.target.family == "categorical":
+        return [f"{label}." for label in encoder.target.classes[1:]]
+    return [""]
+
+
+def _of_one(posterior: Posterior, encoder: Encoder, part: str) -> pd.DataFrame | None:
+    """Of one target, whose parameters' names begin with ``part``."""
+    shape = _shape(posterior, part)
+    if shape is None or shape[0] != len(encoder.features):
         return None
     names, rows = encoder.effects
+    names = [f"{name} · {encoder.target.name}" for name in names] if part else names
     labels = [str(label) for label in encoder.target.classes] if len(shape) == 2 else []
     index = [f"{name} · {label}" for name in names for label in labels] if labels else names
-    at = [i for i, name in enumerate(posterior.names) if name.startswith("weights[")]
+    at = [i for i, name in enumerate(posterior.names) if name.startswith(f"{part}weights[")]
 
     def combined(flat: np.ndarray) -> np.ndarray:
         weights = flat[..., at].reshape(*flat.shape[:-1], *shape)
@@ -65,8 +111,9 @@ def _unbiased(count: int, weights: np.ndarray | None) -> float:
     return count / max(count - 1, 1) if weights is None else 1.0
 
 
-def _shape(posterior: Posterior) -> tuple[int, ...] | None:
+def _shape(posterior: Posterior, part: str) -> tuple[int, ...] | None:
     """Of the parameter ``weights``, where it is one array; None elsewhere. Unconstrained it may hold fewer numbers."""
     shapes = jax.eval_shape(posterior.model.example, jax.random.key(0))
+    shapes = shapes.get(part.removesuffix(".")) if part and isinstance(shapes, dict) else shapes
     found = shapes.get("weights") if isinstance(shapes, dict) else None
     return getattr(found, "shape", None)

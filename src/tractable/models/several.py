@@ -1,0 +1,106 @@
+"""Several targets of the same rows, each with coefficients and further parameters of its own."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from tractable.core import Model, Through
+from tractable.data.targets import SEVERAL
+from tractable.models.families import FAMILIES
+from tractable.models.linear import generalised_linear, with_priors
+from tractable.models.network import SD_FLOOR
+from tractable.tools.errors import ModelError
+from tractable.tools.shared import shared
+
+PyTree = Any
+DF = 4.0  # of student-t
+
+
+def beside(parts: Mapping[str, Model], family: str) -> Model:
+    """A model of y (K,) by one of each of its numbers, which have nothing in common but x.
+
+        y_k | x ~ family(η_k, θ_k),   η_k of x and θ_k,   p(θ) = Π_k p_k(θ_k)   so that   p(θ | y) = Π_k p(θ_k | y_k)
+
+    What targets share beyond x, correlated residuals say, is not modelled: each has a noise of its own. Methods climb
+    or draw all θ_k together; ``INLA`` learns one after another.
+
+    Args:
+        parts: by name, in the order of y's numbers; their likelihoods go ``Through`` a predictor.
+        family: of all of them, a name of ``SEVERAL``.
+
+    Returns:
+        A Model whose parameters are those of each part under its name: {"a": {"weights", "intercept", "noise"}, …}.
+    """
+    if family not in SEVERAL:
+        raise ModelError(f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}.")
+    kind = FAMILIES[family]
+    others = list(kind.others(0))
+
+    def observe(params: dict[str, Any], eta: jax.Array) -> dist.Distribution:
+        each: Any = kind.observe({other: jnp.stack([params[name][other] for name in parts]) for other in others}, eta)
+        return each.to_event(1)
+
+    return joined(parts, observe, parts=dict(parts))
+
+
+def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any) -> Model:
+    """A model whose η (K,) is one predictor of each part, told under ``name.parameter``."""
+    predictors: dict[str, Callable] = {}
+    for name, part in models.items():
+        if part.through is None:
+            raise ModelError(f"The part {name!r} has a likelihood that does not go Through a predictor.")
+        predictors[name] = part.through.predictor
+
+    def predictor(params: dict[str, Any], x: PyTree) -> jax.Array:
+        return jnp.stack([of(params[name], x) for name, of in predictors.items()])
+
+    labels = {
+        f"{name}.{key}": [f"{name}.{label}" for label in own]
+        for name, part in models.items()
+        for key, own in (part.labels or {}).items()
+    }
+    prior = {name: part.prior for name, part in models.items()}
+    return Model(prior, Through(predictor, observe), labels=labels or None, **fields)
+
+
+@shared
+def several_linear(
+    names: Sequence[str], features: int, family: str = "normal", weight_scale: float = 2.5, intercept_scale: float = 5.0
+) -> Model:
+    """``generalised_linear`` of each of several targets, ``beside`` one another. The same arguments, the same Model.
+
+    >>> several_linear(["height", "weight"], 1).names[:3]
+    ['height.intercept', 'height.noise', 'height.weights[0]']
+    """
+    part = generalised_linear(features, family, None, weight_scale, intercept_scale)
+    return beside(dict.fromkeys(names, part), family)
+
+
+def with_priors_of_each(model: Model, priors: Mapping[str, Any], family: str = "normal") -> Model:
+    """A model of several targets with other priors of some parameters of every part (``linear.with_priors``)."""
+    if not priors or model.parts is None:
+        return model
+    return beside({name: with_priors(part, priors) for name, part in model.parts.items()}, family)
+
+
+@functools.cache
+def several(likelihood: str, count: int) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
+    """The likelihood of ``count`` numbers a row, each with a noise of its own, and the noises' priors.
+
+    Independent given the network, whose hidden layers they share. The same arguments give the same function.
+    """
+
+    def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:
+        if likelihood == "heteroscedastic":
+            each = dist.Normal(output[:count], jax.nn.softplus(output[count:]) + SD_FLOOR)
+        elif likelihood == "student-t":
+            each = dist.StudentT(DF, output, extra["noise"])
+        else:
+            each = dist.Normal(output, extra["noise"])
+        return each.to_event(1)
+
+    return observe, {} if likelihood == "heteroscedastic" else {"noise": dist.HalfNormal(1.0).expand((count,))}
