@@ -160,7 +160,7 @@ LOGISTIC = Model({"w": dist.Normal(0, 10)}, lambda p, x: dist.Bernoulli(logits=p
 
 def _slope(target: Target, data: Data | None, size: int) -> float:
     rows = None if data is None else data.arrays()
-    return tails.slowest(target, rows, np.full(size, 0.5), np.eye(size), tails.SEEN, 0)[0]
+    return tails.slowest(target, rows, np.full(size, 0.5), np.eye(size), tails.PLATEAU_DEPTH, 0)[0]
 
 
 def test_tails() -> None:
@@ -389,7 +389,10 @@ def _masses() -> None:
         (lambda patch: _constant(patch, looks, "UNVISITED", 0.5), test_a_mode_not_visited_is_named),
         (lambda patch: _constant(patch, tails, "SLOWEST", 1.0), test_maximum_likelihood_of_separable_data_is_rejected),
         (_passes, test_a_mode_not_visited_is_named),
-        (lambda patch: _constant(patch, tails, "NEAR", 12.0), lambda: test_a_valley_is_followed_until_digits_end()),
+        (
+            lambda patch: _constant(patch, tails, "LEAST_RADIUS_BLURRED", 12.0),
+            lambda: test_a_valley_is_followed_until_digits_end(),
+        ),
     ],
     ids=["determinant", "mixture", "limit of means", "limit of sds", "share of a mode", "slowest fall", "passes",
          "digits"],
@@ -416,7 +419,7 @@ def _upwards(z: jax.Array, prior: float) -> float:
     """The slope at the end of the valley in which τ goes to 0, from where τ = 1."""
     model = Model.from_log_density(lambda z: _hierarchy(z, prior), jnp.zeros(5))
     begin, sds = np.concatenate([[0.0], np.asarray(GROUPS) / 2]), np.ones(5)
-    return float(tails.followed(Target(model), None, begin, sds, np.array([0]), np.array([-1.0]), False)[0])
+    return float(tails.valley_slopes(Target(model), None, begin, sds, np.array([0]), np.array([-1.0]), False)[0])
 
 
 def test_a_valley_is_followed_until_digits_end() -> None:
@@ -430,7 +433,7 @@ def test_a_valley_is_followed_until_digits_end() -> None:
 
         single = Model.from_log_density(lambda z: density(z.astype(jnp.float32)).astype(z.dtype), jnp.zeros(6))
         begin, sds = np.concatenate([[0.0, 5.0], np.asarray(GROUPS) / 2 + 5]), np.array([1.6, 1, 1, 1, 1, 1])
-        return float(tails.followed(Target(single), None, begin, sds, np.array([0]), np.array([-1.0]), False)[0])
+        return float(tails.valley_slopes(Target(single), None, begin, sds, np.array([0]), np.array([-1.0]), False)[0])
 
     assert abs(slope(0.0)) < 0.5
     assert slope(1.0) < -10
@@ -465,7 +468,7 @@ def test_a_marginal_along_a_valley_is_laplaces() -> None:
     heights = []
     for place in (0.0, 1.0, 2.5):
         at = np.array([place * sds[0], 0.3, -0.2])
-        height, found = tails.settled(target, None, at[None], sds[None].copy(), np.array([0]), False)
+        height, found = tails.conditional_maxima(target, None, at[None], sds[None].copy(), np.array([0]), False)
         assert found == tails.FOUND
         heights.append(height[0])
     np.testing.assert_allclose(np.diff(heights), [-0.5, -0.5 * (2.5**2 - 1)], atol=1e-6)
@@ -497,15 +500,15 @@ def test_a_narrow_mode_stands_out_of_its_shell(monkeypatch: pytest.MonkeyPatch) 
     def anywhere(target, rows, generator, centre, root, widths, best):
         return centre + widths[:best, None] * generator.standard_normal((best, len(centre)))
 
-    monkeypatch.setattr(climbs, "_standing_out", anywhere)
+    monkeypatch.setattr(climbs, "_shell_outliers", anywhere)
     assert _met(24) < 6
 
 
 def test_nothing_stands_out_of_a_normals_shells() -> None:
     """Of a normal itself all in a shell are as high, up to rounding, in whatever units: no place is preferred."""
     target, root = Target(NORMAL), np.linalg.cholesky(CORRELATED)
-    widths = np.resize(climbs.OUTER_WIDTHS, 1280)
-    found = climbs._standing_out(target, None, np.random.default_rng(0), np.zeros(3), root, widths, 40)
+    widths = np.resize(climbs.WIDTHS_AROUND, 1280)
+    found = climbs._shell_outliers(target, None, np.random.default_rng(0), np.zeros(3), root, widths, 40)
     white = np.linalg.solve(root, found.T).T
     sides = np.sign(white).mean(0)  # of independent signs, an sd of 40^-1/2
     assert np.all(np.abs(sides) < 5.33 / math.sqrt(40))

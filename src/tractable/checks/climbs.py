@@ -14,17 +14,17 @@ MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
-SCREENED, LOW = 512, 6  # screened places; four times as many for up to LOW parameters
+SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
 NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
-INNER, OUTER = 40, 40  # places drawn, for each start, within the posterior and far around it
-INNER_WIDTHS = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in the posterior's sds
-OUTER_WIDTHS = (2.0, 3.0, 5.0, 8.0, 12.0)
+POINTS_WITHIN, POINTS_AROUND = 40, 40  # places drawn, for each start, within the posterior and far around it
+WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in the posterior's sds
+WIDTHS_AROUND = (2.0, 3.0, 5.0, 8.0, 12.0)
 SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
 ALIKE = 0.9  # cosine of the angle between two places; above it one stands for the other
 MODES = 8  # most modes examined
-SAME = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
+SAME_MODE = 0.1  # nats, and posterior sds per parameter, within which two climbs ended at one mode
 NEGLIGIBLE = 12.0  # nats below the largest mass at which a mode no longer counts
-LEAST, MOST = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
+LEAST_FALL, MOST_FALL = 0.15, 3.0  # nats that the log density may fall one sd away from a mode; a normal's falls 0.5
 NARROWER = (1.0, 0.1, 0.01)  # widths that a mode may have, as shares of the posterior's
 FLAT = 1e-6  # least over largest eigenvalue of a mode's curvature, below which it is a ridge or a plateau
 
@@ -56,12 +56,16 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     """
     generator = np.random.default_rng(seed)
     size, many = len(centre), count > SCREENED // 4
-    screened = SCREENED * (4 if size <= LOW and many else 1)
+    screened = SCREENED * (4 if size <= FEW_NUMBERS and many else 1)
     fallen, part = count // 2, count // 8
-    away = _away(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
+    away = _distant_points(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
     first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
-    within = _standing_out(target, rows, generator, centre, root, np.resize(INNER_WIDTHS, INNER * count), part)
-    around = _standing_out(target, rows, generator, centre, root, np.resize(OUTER_WIDTHS, OUTER * count), part)
+    within = _shell_outliers(
+        target, rows, generator, centre, root, np.resize(WIDTHS_WITHIN, POINTS_WITHIN * count), part
+    )
+    around = _shell_outliers(
+        target, rows, generator, centre, root, np.resize(WIDTHS_AROUND, POINTS_AROUND * count), part
+    )
     places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
@@ -72,7 +76,7 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     return np.concatenate([first, within, around, places[best], places[others]])
 
 
-def _standing_out(
+def _shell_outliers(
     target: Target, rows: PyTree, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray,
     widths: np.ndarray, best: int,
 ) -> np.ndarray:  # fmt: skip
@@ -92,10 +96,10 @@ def _standing_out(
     above = np.where(np.isfinite(usual)[:, None], (values - middle[:, None]) / usual[:, None], -np.inf)
     top = np.argsort(-above, 1)[:, :FROM_SHELL]
     shells, above = (np.take_along_axis(a, top, 1).ravel() for a in (shells, above))
-    return positions[_unlike(x, shells, above, best)]
+    return positions[_best_per_direction(x, shells, above, best)]
 
 
-def _unlike(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> np.ndarray:
+def _best_per_direction(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> np.ndarray:
     """(best,) of ``places``, indices into x (n, d): the highest ``above`` of each direction, then each one's next."""
     towards = x[places] / np.linalg.norm(x[places], axis=1, keepdims=True)
     left, free, chosen = np.ones(len(places), bool), np.ones(len(places), bool), []
@@ -109,7 +113,7 @@ def _unlike(x: np.ndarray, places: np.ndarray, above: np.ndarray, best: int) -> 
     return places[chosen]
 
 
-def _away(
+def _distant_points(
     model: Any, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """(count, d) places far out, and their mirror images: draws of the prior, or where it has none of wide normals."""
@@ -231,8 +235,8 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
     while len(left) and len(chosen) < MODES:
         best = left[0]
         chosen.append(int(best))
-        same = np.abs(ends.values[left] - ends.values[best]) < SAME
-        left = left[~(same & (np.linalg.norm(white[left] - white[best], axis=1) < SAME * np.sqrt(size)))]
+        same = np.abs(ends.values[left] - ends.values[best]) < SAME_MODE
+        left = left[~(same & (np.linalg.norm(white[left] - white[best], axis=1) < SAME_MODE * np.sqrt(size)))]
     found: list[Mode] = []
     for i in chosen:
         mode = _mode(target, rows, ends.positions[i], float(ends.values[i]), np.sqrt(np.sum(root**2, 1)))
@@ -285,7 +289,7 @@ def rounded(target: Target, rows: PyTree, mode: Mode) -> bool:
     """Whether the density falls around the mode as a normal's does, half a nat at one sd; on a plain it does not."""
     columns = mode.root.T
     falls = mode.value - target.at(rows, np.concatenate([mode.position + columns, mode.position - columns]))
-    return bool(LEAST <= np.median(falls) <= MOST)
+    return bool(LEAST_FALL <= np.median(falls) <= MOST_FALL)
 
 
 def _alike(one: Mode, other: Mode) -> bool:

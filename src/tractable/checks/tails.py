@@ -11,10 +11,20 @@ PyTree = Any
 RAYS = 60  # at most half of them along principal axes of the posterior, the widest and narrowest included
 RADII = np.array([0.0, 1e4, 1e5])  # in the posterior's sds
 SLOWEST = -0.9  # d log p / d log r above which there is no finite mass along a ray: −1, and a margin
-SEEN = 100.0  # nats below the posterior's centre; a plateau lower than that is never met
+PLATEAU_DEPTH = 100.0  # nats below the posterior's centre; a plateau lower than that is never met
 NARROW = 24  # most parameters for which valleys are followed
-AWAY = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # distances to which valleys are followed, in sds of one parameter
-NEAR, FAR, USUAL = 4.0, 12.0, 20.0  # sds: valleys count from FAR on, from NEAR if rounding ends them; all go to USUAL
+VALLEY_RADII = (
+    2.0,
+    4.0,
+    8.0,
+    12.0,
+    16.0,
+    20.0,
+    28.0,
+    40.0,
+)  # distances to which valleys are followed, in sds of one parameter
+LEAST_RADIUS_BLURRED, LEAST_RADIUS = 4.0, 12.0  # sds that a valley must reach to count, if rounding ends it and if not
+COMMON_RADIUS = 20.0  # sds to which all valleys are followed
 NEWTON = 3  # Newton steps of the other parameters at each distance
 FOUND, BLURRED, SADDLE = 0, 1, 2
 BLUR = 0.02  # rounding error of a curvature's least eigenvalue, as a share of its largest
@@ -24,10 +34,10 @@ STEADY = 3  # consecutive rises at a valley's end that show that it climbs on
 
 def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, point: bool, seed: int) -> Check:
     """Checks the slowest fall of log p with log r, far out on rays and in valleys."""
-    slope, high = slowest(target, rows, centre, root, AS_HIGH if point else SEEN, seed)
+    slope, high = slowest(target, rows, centre, root, AS_HIGH if point else PLATEAU_DEPTH, seed)
     # Under a proper prior no valley is endless: plains are at most as wide as the prior.
-    followed = point or not target.prior or target.model.prior_is_callable
-    if followed and not (high and slope > SLOWEST) and len(centre) <= NARROW:
+    valleys = point or not target.prior or target.model.prior_is_callable
+    if valleys and not (high and slope > SLOWEST) and len(centre) <= NARROW:
         end = valley(target, rows, centre, np.sqrt(np.sum(root**2, 1)), point)
         slope, high = (end, True) if end > SLOWEST else (slope, high)
     endless = high and slope > SLOWEST
@@ -81,10 +91,10 @@ def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, po
     signs = np.repeat([-1.0, 1.0], len(centre))
     if len(centre) == 1:
         return -np.inf  # the only valley is a ray
-    return float(np.max(followed(target, rows, centre, sds, numbers, signs, point)))
+    return float(np.max(valley_slopes(target, rows, centre, sds, numbers, signs, point)))
 
 
-def followed(
+def valley_slopes(
     target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, numbers: np.ndarray, signs: np.ndarray,
     point: bool,
 ) -> np.ndarray:  # fmt: skip
@@ -94,36 +104,36 @@ def followed(
     """
     count = len(numbers)
     at, scale = np.tile(centre, (count, 1)), np.tile(sds, (count, 1))
-    home, found = settled(target, rows, at, scale, numbers, point)
+    home, found = conditional_maxima(target, rows, at, scale, numbers, point)
     last, slopes, reached = home.copy(), np.full(count, -np.inf), np.zeros(count)
     rises, blurred = np.zeros(count, int), np.zeros(count, bool)
     going = np.flatnonzero(found == FOUND)
-    for radius in AWAY:
-        if radius > USUAL:  # only valleys that may be endless are followed further
+    for radius in VALLEY_RADII:
+        if radius > COMMON_RADIUS:  # only valleys that may be endless are followed further
             going = going[slopes[going] > SLOWEST]
         if not len(going):
             break
         moved = np.arange(len(going)), numbers[going]
         places, widths = at[going], scale[going]
         places[moved] = (centre + radius * np.outer(signs[going], sds))[moved]
-        heights, found = settled(target, rows, places, widths, numbers[going], point)
+        heights, found = conditional_maxima(target, rows, places, widths, numbers[going], point)
         blurred[going[found == BLURRED]] = True
         on = found == FOUND
-        slopes[going[heights < home[going] - SEEN]] = -np.inf
-        on &= heights >= home[going] - SEEN
+        slopes[going[heights < home[going] - PLATEAU_DEPTH]] = -np.inf
+        on &= heights >= home[going] - PLATEAU_DEPTH
         gone, going, height = going[~on], going[on], heights[on]
         rises[going] = np.where(height > last[going] + AS_HIGH, rises[going] + 1, 0)
         with np.errstate(divide="ignore"):
             slopes[going] = (height - last[going]) / np.log(radius / reached[going])
         last[going], reached[going], at[going], scale[going] = height, radius, places[on], widths[on]
         reached[gone[np.isneginf(slopes[gone])]] = 0
-    counts = (reached >= FAR) | (blurred & (reached >= NEAR))
+    counts = (reached >= LEAST_RADIUS) | (blurred & (reached >= LEAST_RADIUS_BLURRED))
     if point:
         counts &= (last > home + AS_HIGH) | (rises >= STEADY)
     return np.where(counts, slopes, -np.inf)
 
 
-def settled(
+def conditional_maxima(
     target: Target, rows: PyTree, at: np.ndarray, scale: np.ndarray, numbers: np.ndarray, point: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """log p (v,) once all but parameter ``numbers[i]`` of place ``at[i]`` (v, d) are at their conditional maximum.

@@ -25,15 +25,16 @@ WORK = 1e10  # operations that verification may always spend: about two seconds
 SHARE = 0.25  # share of the run's own work that it may spend, where that is more
 MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds
 SDS_OFF = 1.25  # allowed error of an sd, as a factor
-SURE = 2.5  # standard errors by which an error must exceed the limit for "reject"
-BEYOND = 2.0  # standard errors by which an error must lie below the limit for "trust"
+REJECT_MARGIN = 2.5  # standard errors by which an error must exceed the limit for "reject"
+TRUST_MARGIN = 2.0  # standard errors by which an error must lie below the limit for "trust"
 SETTLED = 1.02  # largest R-hat at which another method's chains are compared with a result
-WORTH = 200  # least effective sample size of the weights, and least number of draws, to judge by
+LEAST_ESS = 200  # least effective sample size of the weights, and least number of draws, to judge by
 HEAVY = 0.35  # tail index of the draws (1/ν of a t) above which quantiles are compared too
-TAIL, SURELY = 0.7, 0.5  # largest k-hat at which the weights are believed; at which they need no second opinion
+KHAT_USED = 0.7  # largest k-hat at which the weights are believed
+KHAT_ALONE = 0.5  # largest at which they need no second opinion
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
 UNVISITED = 0.05  # share of the mass above which an unvisited mode rejects a posterior
-SELDOM = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
+RARE_SHARE = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 
 
@@ -47,7 +48,7 @@ class Size(NamedTuple):
     @property
     def gradients(self) -> float:
         """About how many gradients the climbs, the screening of their starts and importance sampling take."""
-        return self.starts * (50 + climbs.INNER + climbs.OUTER) + 4 * self.places / 3
+        return self.starts * (50 + climbs.POINTS_WITHIN + climbs.POINTS_AROUND) + 4 * self.places / 3
 
 
 # Cheap climbs are worth repeating: of 31 components of mixtures in five dimensions 24 starts missed 5, 384 none.
@@ -70,15 +71,15 @@ class Compared(NamedTuple):
         cls, errors: np.ndarray, chances: np.ndarray, names: Sequence[str], means: np.ndarray, ratios: np.ndarray
     ) -> "Compared":
         """Of k parameters the one most surely wrong; where none surely is, the one whose error may be largest."""
-        surely, perhaps = errors - SURE * chances, errors + chances
+        surely, perhaps = errors - REJECT_MARGIN * chances, errors + chances
         i = int(np.argmax(surely if surely.max() > 1 else perhaps))
         return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
     def verdict(self, chained: bool) -> str:
         """Chains need no margin below the limit for "trust": their own checks say how well they know a moment."""
-        if self.error - SURE * self.chance > 1:
+        if self.error - REJECT_MARGIN * self.chance > 1:
             return "reject"
-        slack = 0 if chained and not self.tails else BEYOND * self.chance
+        slack = 0 if chained and not self.tails else TRUST_MARGIN * self.chance
         return "trust" if self.error + slack < 1 else "caution"
 
     def words(self) -> str:
@@ -147,14 +148,14 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         if learnt.belief.unconstrained_moments() is None:
             return out
         if target != climbed:
-            unlike = np.unique(np.round(ends.values / climbs.SAME), return_index=True)[1]
+            unlike = np.unique(np.round(ends.values / climbs.SAME_MODE), return_index=True)[1]
             ends = climbs.climb(target, rows, ends.positions[unlike], centre, root)
             modes = climbs.modes(target, rows, ends, root)
     found = reweigh(target, rows, centre, root, modes, size.places, seed)
     if not point:
         out.append(_visited(learnt, modes, found))
     out.append(_shape(learnt, target, rows, centre, root, found, size, seed))
-    return [*out, _beside(learnt, again(method.beside))] if how == "thorough" and not point else out
+    return [*out, _against_other_method(learnt, again(method.beside))] if how == "thorough" and not point else out
 
 
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
@@ -212,7 +213,7 @@ def _maximum(
         sentence = f"nats by which another climb ended higher, at {where}; use starts={2 * len(ends.values)}"
         return Check("higher maximum", above, "reject", sentence, tuple(ends.positions[best].tolist()))
     met = climbs.met(ends, modes)
-    if len(modes) > 1 and met.min() <= max(1, SELDOM * len(ends.values)):
+    if len(modes) > 1 and met.min() <= max(1, RARE_SHARE * len(ends.values)):
         rare, where = met.min(), _place(learnt, modes[int(np.argmin(met))].position)
         sentence = f"maxima; of {len(ends.values)} climbs only {rare} met the one near {where}: others may be higher"
         return Check("starts that agree", float(len(modes)), "caution", sentence)
@@ -266,7 +267,7 @@ def _nearest(modes: list[Mode], positions: np.ndarray) -> np.ndarray:
 
 def believed(found: Reweighed) -> bool:
     """Whether the importance weights are good enough to judge by."""
-    return found.ess >= WORTH and found.khat <= TAIL
+    return found.ess >= LEAST_ESS and found.khat <= KHAT_USED
 
 
 def _shape(
@@ -282,7 +283,7 @@ def _shape(
         compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
     chained = learnt.method.chained
     # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
-    doubted = compared is not None and found is not None and not chained and found.khat > SURELY
+    doubted = compared is not None and found is not None and not chained and found.khat > KHAT_ALONE
     if compared is None or doubted or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
         if again is not None and _preferred(again, compared, doubted, chained):
@@ -321,14 +322,14 @@ def _against(
         off = np.abs(own_mean - mean) / sd / MEANS_OFF
         ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
         off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
-    if not len(told) or not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / SURE:
+    if not len(told) or not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / REJECT_MARGIN:
         return None
     by_mean = off >= ratio
     errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
     return Compared.worst(errors, chances, names, off * MEANS_OFF, own_sd / sd)
 
 
-def _beside(learnt: Learnt, other: Learnt) -> Check:
+def _against_other_method(learnt: Learnt, other: Learnt) -> Check:
     """Compares means and sds with those of another method's chains, whose Monte-Carlo errors count."""
     name = type(other.method).__name__
     seen, (mean, sd) = other.diagnosed, other.flat_moments
@@ -358,7 +359,7 @@ def _with_tails(
 def _heavy(learnt: Learnt) -> bool:
     """Whether some parameter's draws have tails so heavy that an estimated sd does not settle."""
     flat = learnt.values.reshape(-1, len(learnt.names))
-    if len(flat) < WORTH:
+    if len(flat) < LEAST_ESS:
         return False
     with np.errstate(divide="ignore"):
         away = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
