@@ -81,7 +81,7 @@ def method(name: str, folder: pathlib.Path | None) -> np.ndarray:
 def command(name: str, folder: pathlib.Path) -> np.ndarray:
     from tractable.cli import main
 
-    again = (folder / "settings.toml").exists()
+    again = (folder / "run.json").exists()
     asked = ["--resume"] if again else [*COMMANDS[name], "--verify", "none", "--seed", "5"]
     sys.argv = ["tractable", "fit", *asked, "--out", str(folder), "--quiet"]
     try:
