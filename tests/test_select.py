@@ -128,3 +128,16 @@ def test_what_is_remarked_of_a_choice():
     )
     stopped = said([30, 20], ["trust"] * 2, 3, True)
     assert "more than 2 components were not tried" in stopped and "try more" not in stopped
+
+
+def test_a_likelihood_that_a_floor_sets_is_no_reason_to_choose():
+    """Of rows that are equal in one column the likelihood is as high as the floor is low."""
+    candidates, table = candidates_of([30, 20, -90], ["trust", "trust", "caution"])
+    held_up = [False, False, True]
+    assert chosen(table, "bic", held_up) == 1 and chosen(table, "bic") == 2
+    assert chosen(table, "held-out", held_up) == 2  # rows that took no part judge it themselves
+    assert chosen(table, "bic", [True] * 3) == 2  # where all are held up there is no other
+    candidates[2] = candidates[2]._replace(floored=True)
+    said = " ".join(remarks(candidates, table, 1, "bic", 3, False))
+    assert "3 components would do better by BIC, but only because a floor of variances sets the likelihood" in said
+    assert "hardly tell" not in said

@@ -59,6 +59,7 @@ class Candidate(NamedTuple):
     seconds: float
     verdict: str
     why: str  # the checks without "trust", or why the fit failed; empty where all is well
+    floored: bool = False  # a floor of variances sets the likelihood, which is then no measure of the fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +167,7 @@ def select(
     if all(one.posterior is None for one in fits):
         raise RunError(f"No model could be fitted. {fits[-1].why}")
     size = model_of(tried[0]).observations(data) or data.size
-    best = chosen(table_of(fits, method, size), by)
+    best = chosen(table_of(fits, method, size), by, [one.floored for one in fits])
     fits[best] = _with_errors(fits[best], method)
     table = table_of(fits, method, size)
     for warning in warned[fits[best].components]:  # warnings of models that were not chosen help nobody
@@ -210,7 +211,13 @@ def _candidate(
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
-    return Candidate(components, posterior, total, free, kept, nothing, spent, report.verdict, _doubts(report))
+    return Candidate(
+        components, posterior, total, free, kept, nothing, spent, report.verdict, _doubts(report), _floored(report)
+    )
+
+
+def _floored(report: Report) -> bool:
+    return any(check.name.endswith("at the floor") for check in report.checks)
 
 
 def bounded(
@@ -260,12 +267,17 @@ def table_of(candidates: Sequence[Candidate], method: Method, rows: int) -> "pd.
     return pd.DataFrame(lines)
 
 
-def chosen(table: "pd.DataFrame", by: str) -> int:
-    """The row with the best criterion among fits not rejected, or among all if all are; the first of equal rows."""
+def chosen(table: "pd.DataFrame", by: str, floored: Sequence[bool] = ()) -> int:
+    """The row with the best criterion among fits not rejected, or among all if all are; the first of equal rows.
+
+    By BIC fits whose likelihood is set by a floor of variances come last: it says how low the floor is.
+    """
     score = CRITERIA[by].sign * table[CRITERIA[by].column].to_numpy(np.float64)
     score = np.where(np.isfinite(score), score, -np.inf)
     sound = table["verdict"].isin(["trust", "caution"]).to_numpy() & (score > -np.inf)
-    return int(np.argmax(np.where(sound, score, -np.inf) if sound.any() else score))
+    meant = sound & ~np.asarray(floored, bool) if len(floored) and by == "bic" else sound
+    best = meant if meant.any() else sound
+    return int(np.argmax(np.where(best, score, -np.inf) if best.any() else score))
 
 
 def remarks(
@@ -287,11 +299,16 @@ def remarks(
                 f"{counted(one.components, noun)} would do better by {column}, but that fit is rejected and "
                 f"not chosen: {cause.name} {number(float(cause.value))}, {cause.sentence}."
             )
+        elif one.floored and not candidates[best].floored and score[i] > score[best]:
+            out.append(
+                f"{counted(one.components, noun)} would do better by {column}, but only because a floor of variances "
+                "sets the likelihood there: rows are equal in some direction."
+            )
     if stopped and len(tried) < asked:
         out.append(f"The run was stopped: more than {counted(tried[-1], noun)} were not tried.")
     elif best == len(tried) - 1 > 0:
         out.append(f"{name} is best at {counted(tried[best], noun)}, the most that were tried: try more.")
-    near = [k for i, k in enumerate(tried) if i != best and score[best] - score[i] < CLOSE]
+    near = [k for i, k in enumerate(tried) if i != best and abs(score[best] - score[i]) < CLOSE]
     near = [k for k in near if verdicts[tried.index(k)] not in ("failed", "reject")]
     if by == "bic" and near:
         out.append(f"BIC is within {CLOSE:g} at {' and '.join(map(str, near))}: the rows hardly tell these apart.")
