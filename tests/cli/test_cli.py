@@ -183,7 +183,7 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, "--held-out", "1.5"], "--held-out expects a share of the rows in [0, 1); got 1.5"),
         ([*PRICES, "--family", "poisson"], "family='poisson' expects counts: 0, 1, 2"),
         (["holes.csv", "--target", "price"], "Column 'x' has 1 value missing or not finite, the first in row 3"),
-        ([*COIN, "--method", "gibbs"], "There is no method 'gibbs'; there are map, mle"),
+        ([*COIN, "--method", "gibs"], "There is no method 'gibs'; there are map, mle"),
         ([*COIN, "--set", "drawss=5"], "NUTS has no 'drawss'; it has chains"),
         ([*COIN, "--set", "draws=-5"], "NUTS(draws=...) expects a whole number ≥ 1; got -5"),
         ([*COIN, "--set", "target=1.5"], "NUTS(target=...) expects a number in (0, 1); got 1.5"),
@@ -291,7 +291,7 @@ def test_comparison(tmp_path):
     assert (table.loc[["map", "random-walk"], "mean error"] < 0.5).all()
     again = run("report", out)
     assert again.exit_code == 0 and "random-walk" in again.stdout
-    assert "There is no method 'gibbs'" in fault(*words, "map,gibbs")
+    assert "There is no method 'gibs'" in fault(*words, "map,gibs")
     assert "cannot be gone on with" in fault("fit", "--resume", "--out", out)
     assert run(*words, "sgld", "--set", "batch_size=1000").exit_code == 2
 

@@ -187,7 +187,7 @@ class Encoder:
             fields = {name: value for name, value in saved.items() if name not in apart}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
             target, *others = (_typed(Target(**_tupled(aim))) for aim in (saved["target"], *saved.get("others", ())))
-            return _typed(cls(columns, target, **_tupled(fields), formula=formula, others=tuple(others)))
+            return replace(_typed(cls(columns, target, **_tupled(fields), formula=formula)), others=tuple(others))
         except DataError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
