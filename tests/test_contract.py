@@ -122,7 +122,18 @@ def test_exact(name):
 
 
 def test_every_kernel_is_here():
-    words = {"Expected", "Proposal", "annealed", "asymmetric", "fixed", "gaussian", "langevin", "metropolis", "rmsprop"}
+    words = {
+        "Block",
+        "Expected",
+        "Proposal",
+        "annealed",
+        "asymmetric",
+        "fixed",
+        "gaussian",
+        "langevin",
+        "metropolis",
+        "rmsprop",
+    }
     tested = {name.replace("random walk", "random_walk").split()[0] for name in STOCHASTIC | EXACT}
-    elsewhere = {"em", "online_em"}  # laws/test_em.py holds them to it, on models with statistics
+    elsewhere = {"em", "online_em", "gibbs"}  # laws/test_em.py and laws/test_gibbs.py hold them to it
     assert tested == set(kernels.__all__) - words - elsewhere
