@@ -64,7 +64,10 @@ def likeliest(frame: pd.DataFrame, target: str, family: str) -> tuple[pd.Series,
     if family in ("normal", "lognormal"):
         found = sm.OLS(np.log(y) if family == "lognormal" else y, design).fit()
     elif family == "bernoulli":
-        found = sm.Logit(y, design).fit(disp=0)
+        try:
+            found = sm.Logit(y, design).fit(disp=0)
+        except np.linalg.LinAlgError:  # classes that a plane separates have no maximum
+            return None
     elif family in ("poisson", "negative-binomial"):
         kind = sm.Poisson if family == "poisson" else sm.NegativeBinomial
         found = kind(y, design).fit(disp=0, maxiter=500)
