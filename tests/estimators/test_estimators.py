@@ -567,7 +567,7 @@ def test_constant_columns_are_harmless():
     ("estimator", "y", "weight", "sentence"),
     [
         (BayesianLinearRegression(), [3.0, 3.0, 3.0], None, "y has one value, 3, in n_samples = 1|y has one value, 3"),
-        (BayesianLogisticRegression(), ["a", "a", "a"], None, "y has one class"),
+        (BayesianLogisticRegression(), ["a", "a", "a"], None, "y has one class, 'a':"),
         (BayesianLogisticRegression(), ["a", "a", "b"], [1, 1, 0], "y has one class"),
         (BayesianLinearRegression(), [1.0, 2.0, 3.0], [1, -1, 1], "numbers ≥ 0; got -1"),
         (BayesianLinearRegression(), [1.0, 2.0, 3.0], [0, 0, 0], "(?i)zero"),

@@ -356,7 +356,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
             self.classes_ = np.unique(y[weight > 0]) if listed is None else listed
             if len(self.classes_) < 2:
                 raise DataError(
-                    f"y has one class, {self.classes_[0]!r}: a classifier needs rows of two classes at least, "
+                    f"y has one class, {self.classes_.tolist()[0]!r}: a classifier needs rows of two classes at least, "
                     "counted where sample_weight > 0."
                 )
         elif listed is not None and not np.array_equal(listed, self.classes_):
