@@ -20,6 +20,7 @@ from tractable.kernels.random_walk import random_walk
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.methods.search import laplace_root, modes
+from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, Share
 
 PyTree = Any
@@ -48,7 +49,7 @@ class Metropolis(Drawing):
 
     def on(self, density: Callable, tuned: PyTree) -> Kernel:
         """The kernel of a log density of flat positions, or its summands."""
-        raise NotImplementedError
+        raise SettingsError(f"{type(self).__name__} has no kernel of its own.")
 
     def density(self, model: Model, rows: PyTree) -> Any:
         many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY

@@ -23,6 +23,7 @@ from tractable.pages.plots import bare, drawing
 from tractable.pages.style import COLOURS, INK, MUTED
 from tractable.results.pointwise import replicated
 from tractable.results.posterior import Posterior
+from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
 from tractable.tools.shared import ROUGHLY, compiled
 
@@ -37,7 +38,7 @@ FACTS = (
     "coverage",
 )  # scores shown elsewhere on the page, not in the table
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
-UNLIKELY = 1e-4  # chance, were the family right, of rows that lie as unevenly in their predictions
+UNLIKELY = 1e-4  # chance, were predictions right, of as many or as few rows inside; below it the report says so
 ROOT = "root of the mean squared error of the predictive mean"
 DISTANCE = "distance of the prediction from what was seen; less is better"
 
@@ -55,7 +56,7 @@ class HeldOut(NamedTuple):
     y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
-    misfit: str = ""  # a sentence where the family does not describe how these rows vary
+    misfit: str = ""  # a sentence where these rows do not vary as predicted
 
 
 def held_out_scores(
@@ -96,23 +97,8 @@ def held_out_scores(
         ]  # fmt: skip
     else:
         p, doubt = None, predicted.sd
-        mean, lower, upper = (
-            unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
-        )
         below, crps = transforms(posterior, data)
-        whose = [""] if encoder is None or not encoder.others else [f" {aim.name}" for aim in encoder.targets]
-        columns = [(a[:, None] if a.ndim == 1 else a).T for a in (unit * y, mean, lower, upper, unit * crps)]
-        columns = columns if whose[1:] else [a[None] for a in (unit * y, mean, lower, upper, unit * crps)]
-        each = list(zip(whose, *columns, strict=True))
-        scores += [
-            *(Score(f"RMSE{of}", calibration.rmse(y, mean), ROOT) for of, y, mean, *_ in each),
-            *(Score(f"CRPS{of}", float(np.mean(crps)), DISTANCE) for of, *_, crps in each),
-            *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
-            *(
-                Score(f"sharpness{of}", calibration.sharpness(lower, upper).width, "mean width of the 90 % interval")
-                for of, _, _, lower, upper, _ in each
-            ),
-        ]  # fmt: skip
+        scores += scores_of_numbers(predicted, y, below, crps, encoder)
     if shifted is not None:
         other = posterior.predict(shifted)
         elsewhere = other.sd if other.entropy is None else other.entropy
@@ -123,6 +109,27 @@ def held_out_scores(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
     return HeldOut(scores, y, p, below, "" if below is None else misfit(below))
+
+
+def scores_of_numbers(
+    predicted: Prediction, y: np.ndarray, below: np.ndarray, crps: np.ndarray, encoder: Encoder | None
+) -> list[Score]:
+    """Errors and widths of predicted numbers y, for each target where there are several, and coverage of all."""
+    unit = unit_of(encoder)
+    mean, lower, upper = (
+        unit * np.broadcast_to(a, y.shape) for a in (predicted.mean, predicted.lower, predicted.upper)
+    )
+    several = encoder is not None and bool(encoder.others)
+    whose = [f" {aim.name}" for aim in encoder.targets] if encoder is not None and several else [""]
+    columns = (a.T if several else a[None] for a in (unit * y, mean, lower, upper, unit * crps))
+    each = list(zip(whose, *columns, strict=True))
+    width = "mean width of the 90 % interval"
+    return [
+        *(Score(f"RMSE{of}", calibration.rmse(y, mean), ROOT) for of, y, mean, *_ in each),
+        *(Score(f"CRPS{of}", float(np.mean(crps)), DISTANCE) for of, *_, crps in each),
+        *(Score(f"coverage {100 * a:g} %", covered(below, a), "share of rows inside") for a in LEVELS),
+        *(Score(f"sharpness{of}", calibration.sharpness(low, high).width, width) for of, _, _, low, high, _ in each),
+    ]
 
 
 def misfit(below: np.ndarray) -> str:
@@ -136,8 +143,8 @@ def misfit(below: np.ndarray) -> str:
     share, level = held[worst] / count, LEVELS[worst]
     return (
         f"{100 * share:.0f} % of the held-out rows lie inside their {100 * level:g} % interval: predictions are too "
-        f"{'wide' if share > level else 'narrow'} there, because the model's family does not describe how the target "
-        "varies. The verdict is about the posterior of this model, not about the model."
+        f"{'wide' if share > level else 'narrow'} for how the target varies, by the model's family, by what the model "
+        "leaves out or, where the verdict is not trust, by its posterior."
     )
 
 
