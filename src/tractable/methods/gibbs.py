@@ -263,8 +263,8 @@ class Gibbs(Drawing):
             keys, rows = jax.random.split(jax.random.key(1), full.PLACES), None if data is None else data.arrays()
             off = float(np.max(np.asarray(full.looked_at(model, scan.exact, rows, keys, at)[0])))
             names = full.leaf_names(model)
-            what = "; ".join(f"{', '.join(names[i] for i in part.leaves)} {part.kind}" for part in scan.exact)
-            sentence = f"conditionals held against their families at the draws, 1 what rounding may do: {what}"
+            what = "; ".join(f"{', '.join(names[i] for i in part.leaves)}: {part.kind}" for part in scan.exact)
+            sentence = f"distance of conditional densities from the families drawn from; up to 1 is rounding ({what})"
             out.append(Check("exact draws", off, "trust" if off <= 1 else "reject", sentence))
         for name in (name for name in info if name.startswith("acceptance_")):
             what = f"acceptance {name.removeprefix('acceptance_')}"
@@ -284,10 +284,12 @@ def _switching(model: LatentModel, rows: PyTree, positions: np.ndarray) -> Check
     flat = positions.reshape(-1, positions.shape[-1])
     orders = labels(model, rows, flat[np.linspace(0, len(flat) - 1, min(LOOKED, len(flat))).astype(int)])
     share = float(np.mean(np.any(orders != np.arange(orders.shape[1]), axis=1)))
-    sentence = "share of draws whose components bear other labels than in the likeliest"
+    sentence = "share of draws whose components are labelled otherwise than in the likeliest draw"
     if not share:
         return Check("label switching", share, "trust", sentence)
-    return Check("label switching", share, "caution", f"{sentence}; relabelled() before single ones are looked at")
+    return Check(
+        "label switching", share, "caution", f"{sentence}; use relabelled() before you look at single components"
+    )
 
 
 def _block(names: str | tuple[str, ...], by: PyTree) -> tuple[tuple[str, ...], PyTree]:
