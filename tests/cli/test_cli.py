@@ -351,6 +351,10 @@ def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
     again = run("fit", "--resume", "--out", out)
     assert again.exit_code == 0 and again.stdout == result.stdout
     assert (out / "summary.csv").read_text() == summary
+    problem = task_of(about["problem"])  # killed once it was learnt and before it was judged, it is judged then
+    load(out, problem.model, problem.data).verify(None).write(out)
+    judged = run("fit", "--resume", "--out", out).stdout
+    assert "held-out surprise" in judged and "not verified" not in judged
     assert "verdict" in run("report", out).stdout.lower()
 
     predicted = tmp_path / "predictions.csv"

@@ -17,6 +17,7 @@ from tractable.models.censoring import censors
 from tractable.tools.shared import ROUGHLY, compiled
 
 PyTree = Any
+HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
 CLOSE = 10_000  # first rows of data on file, from which they are taken
 HELD = 1000  # most held-out rows scored
@@ -175,7 +176,7 @@ def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
     grade = "trust" if off <= COVERED else "caution" if off <= MISSED else "reject"
     if grade != "trust":
         covers += ": predictions are too " + ("narrow" if share < LEVEL else "wide") + "; calibrate them"
-    return [Check("held-out surprise", surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
+    return [Check(HELD_OUT, surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
 
 
 @compiled("one", "other", if_few=ROUGHLY)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tractable.checks.predictions import HELD_OUT
 from tractable.cli import folders
 from tractable.cli.readers import Arguments, Option
 from tractable.core import Data
@@ -143,14 +144,15 @@ def posterior_of(
     """The posterior of the run in a folder: as it stands where it is done, from its checkpoint, or from the start."""
     about, saved = folders.posterior_in(folder), folders.read_run(folder)
     same = saved["method"] == method.settings() and saved["seed"] == seed
-    if about is not None and not about["interrupted"] and same:
-        return load(folder, task.model, task.data)
     how = None if verify == "none" else verify
     # A network is judged by the rows its scores are of: they show whether predictions that fits agree on are right.
     later = bool(task.model.network_weights) and task.held_out is not None
-    first = None if later else how
-    found = infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=first)
-    if not later or found.interrupted:
+    if about is not None and not about["interrupted"] and same:
+        found = load(folder, task.model, task.data)
+    else:
+        first = None if later else how
+        found = infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=first)
+    if not later or found.interrupted or any(check.name == HELD_OUT for check in found.report().checks):
         return found
     found = found.verify(how, held_out=task.held_out)
     found.write(folder, streamed=method.chained)

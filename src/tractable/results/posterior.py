@@ -19,7 +19,7 @@ from tractable.checks.evidence import EvidenceOf
 from tractable.checks.groups import look as group_integrals
 from tractable.checks.learnt import Learnt
 from tractable.checks.networks import side_of
-from tractable.checks.predictions import can_be_compared, held_out_checks
+from tractable.checks.predictions import HELD_OUT, can_be_compared, held_out_checks
 from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, as_data
@@ -467,7 +467,7 @@ class Posterior(Learnt):
             sentence = "rows held out were not looked at: that takes draws or a point, and one distribution a row"
             if self.model.local is not None:
                 sentence = "groups held out were not looked at; posterior.log_predictive(them) tells their densities"
-            return [Check("held-out surprise", float("nan"), "caution", sentence)]
+            return [Check(HELD_OUT, float("nan"), "caution", sentence)]
         return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
 
     def verify(self, how: str | None = "auto", *, held_out: Data | PyTree = None) -> "Posterior":
