@@ -60,7 +60,7 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
     if quiet:
         typer.echo(folder)
     else:
-        show.console().print(to_terminal(results_table(found.table.drop(columns=show.BESIDE, errors="ignore"))))
+        show.console().print(to_terminal(results_table(found.table)))
     for label, sentence in found.failures.items():
         say(f"{label} failed: {sentence}", "red")
     if not quiet and found.posteriors:

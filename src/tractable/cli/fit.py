@@ -76,7 +76,7 @@ def report(folder: Path) -> None:
     """The verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        table = table_in(folder, "comparison.csv", 0).drop(columns=show.BESIDE, errors="ignore")
+        table = table_in(folder, "comparison.csv", 0)
         console.print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)

@@ -10,7 +10,6 @@ from tractable.pages.terminal import to_terminal
 from tractable.pages.verdict import checks
 
 ROWS, COLUMNS = 12, 9  # of a long table, at most
-BESIDE = ["se_loo", "p_loo", "k-hat"]  # of a comparison, for which a screen has no room
 WIDE = 120  # where there is no terminal to ask
 
 

@@ -10,6 +10,7 @@ from tractable.pages.parameters import SHOWN, listed
 from tractable.pages.style import COLOURS, MUTED
 from tractable.pages.verdict import checks, settings
 
+BESIDE = ["se_loo", "p_loo", "k-hat"]  # columns of a comparison that would push the verdict off a screen or page
 NOTE = (
     "Distances are from the reference: the largest error of a mean in its standard deviations, and the ratio of "
     "standard deviations furthest from 1. Held-out is the mean log predictive density of a datum, in nats; elpd_loo is "
@@ -33,7 +34,7 @@ def exhibits(comparison: Comparison) -> list[Exhibit]:
 
 
 def results_table(table: pd.DataFrame) -> Exhibit:
-    kept = table.dropna(axis=1, how="all")
+    kept = table.drop(columns=BESIDE, errors="ignore").dropna(axis=1, how="all")
     lines = [
         [str(label), *(v if isinstance(v, str) else Cell(v, FORMS.get(str(k))) for k, v in line.items())]
         for label, line in kept.iterrows()
