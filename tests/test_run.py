@@ -1,9 +1,6 @@
 """The loop: the same draws however it is cut, thinned, streamed or spread."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -137,42 +134,9 @@ def test_shape():
                 assert shape.capacity == 1 or nbytes <= loop.BUFFER_BYTES
 
 
-def test_chains_over_devices():
-    """Four devices draw what one does."""
-    program = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import jax
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_disable_most_optimizations", True)
-import warnings
-import numpy as np
-warnings.simplefilter("ignore")
-from test_run import MODEL, Y, WALK, NOISY, dataclasses, tr
-assert len(jax.devices()) == 4
-for method in (dataclasses.replace(WALK, chains=4), dataclasses.replace(NOISY, chains=4)):
-    one = tr.infer(MODEL, tr.Data(Y), method)
-    four = tr.infer(MODEL, tr.Data(Y), method, devices=4)
-    assert len(four.standing.keys.sharding.device_set) == 4
-    np.testing.assert_allclose(four.unconstrained, one.unconstrained, atol=1e-6)
-try:
-    tr.infer(MODEL, tr.Data(Y), dataclasses.replace(WALK, chains=3), devices=4)
-except tr.tools.errors.SettingsError as error:
-    assert "evenly" in str(error)
-print("same")
-"""
-    quick = os.environ.get("XLA_FLAGS", "")
-    flags = {"XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__)],
-        env={**os.environ, **flags}, capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
-    assert done.stdout.endswith("same\n"), done.stderr[-3000:]
-
-
 def test_too_many_devices():
     with pytest.raises(tr.tools.errors.SettingsError, match="JAX sees"):
-        drawn(WALK, devices=len(jax.devices()) + 1)
+        drawn(WALK, mesh=len(jax.devices()) + 1)
 
 
 def test_progress_is_told_from_beginning_to_end():

@@ -11,7 +11,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
-from tractable.data.rows import Batch, Data, Members, Weighted, apart, as_data, whole
+from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, as_data, whole
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
@@ -26,6 +26,7 @@ __all__ = [
     "Objective",
     "Through",
     "as_data",
+    "batch_log_likelihood",
     "counted_log_likelihoods",
     "is_distribution",
     "log_density",
@@ -531,10 +532,18 @@ def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) ->
         params, prior = _prior(model, position, flat, jacobian)
         if batch is None or model.likelihood is None:
             return prior
-        terms = model.log_likelihoods(params, batch.data)
-        return prior + batch.scale * jnp.sum(batch.counted(terms))
+        return prior + batch.scale * batch_log_likelihood(model, params, batch)
 
     return of
+
+
+def batch_log_likelihood(model: Model, params: PyTree, batch: Batch) -> jax.Array:
+    """Σ w_n log p(y_n | x_n, θ) of a batch's rows, unscaled; over all devices where they lie over several."""
+
+    def of(params: PyTree, batch: Batch) -> jax.Array:
+        return jnp.sum(batch.counted(model.log_likelihoods(params, batch.data)))
+
+    return batch.summed(of, params)
 
 
 def log_density(
@@ -552,6 +561,8 @@ def log_density(
         params, prior = _prior(model, position, flat, jacobian)
         if rows is None or model.likelihood is None:
             return prior
+        if isinstance(rows, Laid):
+            return prior + batch_log_likelihood(model, params, whole(rows))
         likelihoods = counted_log_likelihoods(model, params, rows)
         return jnp.append(likelihoods, prior) if terms else prior + jnp.sum(likelihoods)
 

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
+from jax.sharding import Mesh
 
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
-from tractable.data.sharding import over_devices, rows_over
+from tractable.data.sharding import CHAINS, ROWS, Over, over, spread_evenly
 from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
 from tractable.methods.session import sitting
 from tractable.methods.stretches import HELD
-from tractable.results.folder import MEMORY_SHARE, Saver
+from tractable.results.folder import MEMORY_SHARE, Follower, Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
@@ -41,7 +42,8 @@ def infer(
     progress: bool | Callable | None = None,
     draws: str | pathlib.Path | None = None,
     checkpoint: str | pathlib.Path | None = None,
-    devices: int | None = None,
+    mesh: int | str | Mesh | None = None,
+    reproducible: bool = True,
     verify: str | None = "auto",
     held_out: Data | PyTree = None,
 ) -> Posterior:
@@ -57,9 +59,12 @@ def infer(
             stream them to (zarr).
         checkpoint: a folder. The run is saved there as it goes, whatever the method. A run that was killed continues
             from there, bit for bit as if uninterrupted; with other data, model or settings that is an error.
-        devices: how many devices share the chains of methods that draw, or the rows of EM and CoordinateAscent, which
-            add up the devices' sums. Other methods run on one. ``methods.abilities.ABILITIES`` says what only some
-            methods can do.
+        mesh: the devices that share the work, of this process or of all that ``jax.distributed`` has joined: how many,
+            "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number goes over the chains of
+            methods that draw, and over the rows of others; docs/many-machines.md says which method takes which axis.
+            The numbers are the same to the last bit on any number of devices, one included, and however many processes
+            they belong to; without ``mesh`` they may differ from these by rounding.
+        reproducible: with False, sums over rows are added in any order, in one reduction of XLA's.
         verify: how thoroughly the result is checked against its density: "auto", "thorough" or None
             (``Posterior.verify``). If that finds a higher maximum or a mode of more mass, the climb starts again there.
         held_out: rows that the fit does not use. Step-wise fits of networks and ladders (``BayesByBackprop`` and its
@@ -97,21 +102,28 @@ def infer(
         needs("draws=FOLDER", method)
     if folder is None and not moments:
         _check_memory(model, method)
-    shard = _over(method, devices)
+    lying = _over(method, data, mesh, reproducible)
+    leads = lying is None or lying.leads
 
-    def opened() -> Saver | None:
+    def opened() -> Saver | Follower | None:
         if folder is None:
             return None
         run = identity(model, data, method, seed, held_out)
-        return Saver(pathlib.Path(folder), run, resumable=checkpoint is not None)
+        if lying is None or not lying.several:
+            return Saver(pathlib.Path(folder), run, resumable=checkpoint is not None)
+        saver = Saver(pathlib.Path(folder), run, resumable=checkpoint is not None) if leads else None
+        lying.told(0)  # the others look once it is open, and nothing is written until they have
+        saver = Follower(pathlib.Path(folder), run) if saver is None else saver
+        lying.told(0)
+        return saver
 
-    with held(folder), _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
-        if folder is not None:
+    with held(folder if leads else None), _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
+        if folder is not None and leads:
             _check_disk(model, method, pathlib.Path(folder))
-        with sitting(model, data, seed, progress, shard, opened, moments) as session:
+        with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = method.learn(session._replace(held_out=held_out))
         posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, held_out)
-        if folder is not None:
+        if folder is not None and leads:
             try:
                 posterior.write(pathlib.Path(folder), streamed=method.chained)
             except CheckpointError as error:
@@ -152,12 +164,23 @@ def _meant(method: object) -> str:
     return nearest(name, names.values()) if found is None else f" Give {found}()."
 
 
-def _over(method: Method, devices: int | None) -> Callable:
-    """How chains or rows are laid over devices; raises for methods that cannot use several."""
-    if devices is None or devices == 1:
-        return over_devices(devices if method.chained else None)
-    needs("devices=", method, devices=devices)
-    return over_devices(devices) if method.chained else rows_over(devices)
+def _over(method: Method, data: Data | None, mesh: Any, reproducible: bool) -> Over | None:
+    """The mesh that a run lies over; raises for methods that cannot use its axes."""
+    if mesh is None:
+        return None
+    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible)
+    if method.chained:
+        spread_evenly(method.settings()["chains"], lying)
+    elif lying.mesh.shape[CHAINS] > 1:
+        needs("mesh over chains", method)
+    if lying.lays_rows:
+        needs("mesh over rows", method)
+        if data is None or (method.minibatch and not data.resident):
+            raise SettingsError(
+                "Rows lie over devices where there are rows in memory; got "
+                f"{'none' if data is None else 'rows that are read from file'}. Give mesh= for the chains alone."
+            )
+    return lying
 
 
 def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan, place, window, windowed
+from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
 from tractable.tools.errors import RunError
 from tractable.tools.shared import ROUGHLY, compiled
@@ -104,13 +105,40 @@ def advance(
     """Runs groups [first, last) of every chain with ``program(rows, tuned)``; stops at the last finite state."""
     global traces
     traces += 1
+    over = program.over
+    if over is None:
+        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
+
+    def mine(rows: PyTree, keys: jax.Array, states: PyTree, buffer: PyTree, moments: Moments | None) -> tuple:
+        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
+
+    laid, chain, all_of = over.specs(program.streams)
+    ins, outs = (laid, chain, chain, over.later, chain), (chain, over.later, chain, all_of, all_of)
+    return over.mapped(mine, ins, outs)(rows, keys, states, buffer, moments)
+
+
+def _advance(
+    program: Callable,
+    loop: Shape,
+    plan: Plan | None,
+    tuned: PyTree,
+    rows: PyTree,
+    keys: jax.Array,
+    states: PyTree,
+    buffer: tuple[jax.Array | None, PyTree],
+    moments: Moments | None,
+    first: jax.Array,
+    last: jax.Array,
+) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
+    """``advance`` for the chains of one device."""
     kernel: Kernel = program(rows, tuned)
+    over = program.over
 
     def group(key: jax.Array, state: PyTree, g: jax.Array, cut: PyTree) -> tuple[PyTree, PyTree, PyTree]:
 
         def step(state: PyTree, now: tuple) -> tuple[PyTree, PyTree]:
             noise, where, cut_now = now
-            return kernel.step(noise, state, _batch(plan, rows, cut_now, where))
+            return kernel.step(noise, state, _batch(plan, rows, cut_now, where, over))
 
         def steps(state: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
             state, info = jax.lax.scan(step, state, now)
@@ -143,8 +171,9 @@ def advance(
     def one_group(carry: tuple) -> tuple:
         g, states, (draws, infos), moments, _ = carry
         cut = jax.tree.map(lambda a: a[:, g - first], rows) if plan is not None and program.streams else None
-        new, positions, info = over_chains(group, keys, states, g, cut)
+        new, positions, info = over_chains(group, keys, states, g, cut, over)
         fine = tree.all_finite(new.position)
+        fine = fine if over is None else over.every(fine)
         states = tree.where(fine, new, states)
         at = (g - first) * loop.kept
 
@@ -154,8 +183,9 @@ def advance(
         draws = None if draws is None else put(draws, positions)
         infos = jax.tree.map(put, infos, info)
         if moments is not None:
-            values = jax.vmap(jax.vmap(program.values))(positions)
-            moments = jax.vmap(_updated)(moments, values, program.weigh(info._asdict()))
+            each = jax.vmap if over is None else functools.partial(functools.partial, over.each_chain)
+            values = each(jax.vmap(program.values))(positions)
+            moments = each(_updated)(moments, values, program.weigh(info._asdict()))
         return g + fine, states, (draws, infos), moments, fine
 
     def going(carry: tuple) -> jax.Array:
@@ -166,10 +196,12 @@ def advance(
     return states, buffer, moments, g, fine
 
 
-def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None) -> Batch | None:
-    """The batch at ``where``: from rows on the device, or from those that were cut from a file."""
+def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, over: Over | None = None) -> Batch | None:
+    """The batch at ``where``: from rows on the device or over devices, or from those that were cut from a file."""
     if plan is None or where is None:
         return None
+    if over is not None and over.lays_rows:
+        return over.window(rows, plan, *where)
     return window(rows, plan, *where) if cut is None else windowed(cut, plan, *where[1:])
 
 
@@ -179,8 +211,12 @@ def block_keys(key: jax.Array, g: jax.Array | int, b: jax.Array | int) -> tuple[
     return jax.random.fold_in(jax.random.fold_in(noise_key, g), b), batch_key
 
 
-def over_chains(function: Callable, keys: jax.Array, states: PyTree, g: jax.Array, cut: PyTree) -> tuple:
+def over_chains(
+    function: Callable, keys: jax.Array, states: PyTree, g: jax.Array, cut: PyTree, over: Over | None
+) -> tuple:
     """vmap over chains; a single chain is run without vmap, so that its slices stay slices."""
+    if over is not None:
+        return over.each_chain(lambda key, state, cut: function(key, state, g, cut), keys, states, cut)
     if keys.shape[0] == 1:
         single = jax.tree.map(lambda x: x[0], (keys, states, cut))
         return jax.tree.map(lambda x: x[None], function(single[0], single[1], g, single[2]))
@@ -201,10 +237,31 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
     return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
-@compiled("program", if_few=ROUGHLY)
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
     """First states of all chains, from positions with a leading axis of chains."""
-    return jax.vmap(program(rows, tuned).init)(keys, positions)
+    return ran(program.over, functools.partial(_begin, program), tuned, rows, keys, positions)
+
+
+def ran(over: Over | None, function: Callable, *args: PyTree) -> PyTree:
+    """``function(*args)``, over a mesh if there is one."""
+    return function(*args) if over is None else over.ran(function, *args)
+
+
+@compiled("program", if_few=ROUGHLY)
+def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+    return over_mesh(program.over, lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
+
+
+def over_mesh(over: Over | None, function: Callable) -> Callable:
+    """``function(rows, key, position)`` of one chain, made one of all chains: over a mesh if there is one."""
+    if over is None:
+        return jax.vmap(function, in_axes=(None, 0, 0))
+
+    def mine(rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
+        return over.each_chain(functools.partial(function, rows), keys, positions)
+
+    laid, chain, _ = over.specs(False)
+    return over.mapped(mine, (laid, chain, chain), chain)
 
 
 def run(
@@ -247,10 +304,13 @@ def run(
     Raises:
         RunError: a state that is not finite, with the step, the leaf and the last good state.
     """
-    rows = _rows(program, data, plan)
+    rows, over = rows_of(program, data, plan), program.over
     chains = keys.shape[0]
+    if over is not None and over.several:
+        tuned, keys, states, moments = over.spread((tuned, keys, states, moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams else None
-    observed, info = _outputs.eval_shape(program, plan, tuned, rows, cut, keys, states)
+    plain = rows if over is None or not over.lays_rows else _shapes(data, plan)
+    observed, info = _outputs.eval_shape(program._replace(over=None), plan, tuned, plain, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
         zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
@@ -265,20 +325,25 @@ def run(
         last = min(groups, -(-last // every) * every)
         if program.streams:
             rows = _read(data, plan, loop, keys, g, last, loop.capacity)
+            rows = rows if over is None else over.spread(rows, CHAINS)
         before, traced = time.perf_counter(), traces
         given = jax.tree.map(jnp.copy, moments)  # a copy, as the device takes it for good
         then, buffer, after, reached, fine = advance(
             program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
-        if not waited(reached, stop):
+        if over is not None and over.several:
+            jax.block_until_ready(reached)  # processes that gave up at unlike times would wait for each other
+        elif not waited(reached, stop):
             interrupted = True
             break
         states, moments, reached = then, after, int(reached)
+        held = states if over is None else over.near(states)
         took = time.perf_counter() - before
         if traces > traced:
             compile_seconds += took
         else:
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
+        segment = segment if over is None or not over.several else int(over.told(segment)[0])
         count = (reached - g) * loop.kept
         kept, told = _first(buffer, count)
         draws = None if kept is None else kept.swapaxes(0, 1)
@@ -287,13 +352,14 @@ def run(
         infos += [seen] if trace else []
         g = reached
         if on_segment is not None:
-            on_segment(draws, seen, states, g, moments)
+            on_segment(draws, seen, held, g, moments)
         if not fine:
             partial = _finish(states, g, pieces, infos, moments, True, started, compile_seconds)
-            raise RunError(_diagnose(program, loop, data, plan, tuned, rows, keys, states, g), partial)
+            raise RunError(_diagnose(program._replace(over=None), loop, data, plan, tuned, keys, states, g), partial)
         if stop():
             interrupted = g < groups
             break
+    states = states if over is None else over.near(states)
     return _finish(states, g, pieces, infos, moments, interrupted, started, compile_seconds)
 
 
@@ -311,9 +377,22 @@ def _finish(states, g, pieces, infos, moments, interrupted, started, compile_sec
     return Run(states, g, draws, info, moments, interrupted, time.perf_counter() - started, compile_seconds)
 
 
-def _rows(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
+def _shapes(data: Data, plan: Plan | None) -> PyTree:
+    """What ``rows_of`` gives on one device, as shapes."""
+    more = 0 if plan is None else plan.width
+
+    def shape(a: np.ndarray) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(a) + more, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
+
+    return data.each(shape)
+
+
+def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
+    """The rows as a program takes them: all of them, or in the order of their batches; None if it reads them itself."""
     if data is None or program.streams:
         return None
+    if program.over is not None and program.over.lays_rows:
+        return program.over.laid(data) if plan is None else program.over.windows(data, plan.width)
     return data.arrays() if plan is None else data.windows(plan.width)
 
 
@@ -356,8 +435,9 @@ def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last
     )
 
 
-def _diagnose(program, loop, data, plan, tuned, rows, keys, states, g) -> str:
+def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:
     """Replay the bad group one step at a time; its randomness is the same, so it goes wrong in the same place."""
+    rows = rows_of(program, data, plan)
     kernel = program(rows, tuned)
     step = jax.jit(kernel.step)
     for chain in range(keys.shape[0]):

@@ -182,7 +182,7 @@ PLAIN = {
     ),
     "em": Learnt(MIXTURE, POINTS, None, tr.EM(starts=1), point),
     "em on file": Learnt(MIXTURE, POINTS, None, tr.EM(starts=1, chunk=4), lambda p: p.point, {"resident": False}),
-    "em over devices": Learnt(MIXTURE, POINTS, None, tr.EM(starts=1), point, infer={"devices": 1}),
+    "em over devices": Learnt(MIXTURE, POINTS, None, tr.EM(starts=1), point, infer={"mesh": 1}),
     "em by gradient": Learnt(COINS, Y.clip(-3, 3), None, tr.EM(starts=2), point, tolerance=1e-4),
     "cavi": Learnt(beginning(), POINTS, None, tr.CoordinateAscent(starts=1, draws=2), of_draws),
 }

@@ -1,7 +1,9 @@
 """Data that knows its size, where its rows live, and which rows batch t of a run holds."""
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +33,8 @@ class Batch(NamedTuple):
         index: i in 0..M−1, the batch's place in its epoch.
         count: M, the batches of an epoch.
         rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
+        over: the mesh over whose devices the rows lie (``data.sharding.Over``): data and mask then are one device's,
+            with a leading axis of shards. None where one device has them all.
     """
 
     data: PyTree
@@ -39,11 +43,22 @@ class Batch(NamedTuple):
     index: jax.Array | int = 0
     count: int = 1
     rows: Any = None
+    over: Any = None
 
     @property
     def scale(self) -> jax.Array:
         """N/n of rows, whatever they weigh: it makes the batch's sum an unbiased estimate of the data set's."""
         return self.size / jnp.maximum(jnp.sum(self.mask) if self.rows is None else self.rows, 1)
+
+    def summed(self, function: Callable, params: PyTree) -> Any:
+        """``function(params, batch)``, a sum over this batch's rows: over all devices where they lie over several."""
+        if self.over is None:
+            return function(params, self)
+
+        def of(params: PyTree, part: tuple[PyTree, jax.Array]) -> Any:
+            return function(params, self._replace(data=part[0], mask=part[1], over=None))
+
+        return self.over.summed(of, params, (self.data, self.mask))
 
     def counted(self, terms: jax.Array) -> jax.Array:
         """A term of every row, (n, ...), as often as the row counts; 0 where it does not, whatever its term is."""
@@ -81,9 +96,30 @@ def apart(rows: PyTree) -> tuple[PyTree, Any]:
 
 def whole(rows: PyTree) -> Batch:
     """All rows as one batch."""
+    if isinstance(rows, Laid):
+        data, counts = rows.over.by_shard((rows.rows, rows.counts))
+        return Batch(data, counts, rows.size, rows=rows.size, over=rows.over)
     rows, weights = apart(rows)
     size = jax.tree.leaves(rows)[0].shape[0]
     return Batch(rows, jnp.ones(size), size) if weights is None else Batch(rows, weights, size, rows=size)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "counts"], meta_fields=["size", "over"])
+@dataclass(frozen=True)
+class Laid:
+    """All rows, laid over the devices of a mesh: what ``data.sharding.Over.laid`` hands out in place of (y, given).
+
+    Attributes:
+        rows: (y, given), every leaf (shards × rows of a shard, ...).
+        counts: (shards × rows of a shard,) how often a row counts; 0 for padding.
+        size: N.
+        over: the mesh.
+    """
+
+    rows: PyTree
+    counts: Any
+    size: int
+    over: Any
 
 
 class Plan(NamedTuple):
@@ -332,9 +368,9 @@ class Data(Spelt):
 
     def first(self, count: int | None = None) -> PyTree:
         """The first ``count`` rows, or all, on the device as ``arrays`` has them, wherever the data lie."""
-        return self._each(lambda a: jnp.asarray(a[:count]))
+        return self.each(lambda a: jnp.asarray(a[:count]))
 
-    def _each(self, change: Callable) -> PyTree:
+    def each(self, change: Callable) -> PyTree:
         """``change`` of every array: (y, given), with weights ``Weighted``."""
         check_width(self._wide)  # again, as 64 bits may have been turned off since
         rows = jax.tree.map(change, self.rows)
@@ -345,7 +381,7 @@ class Data(Spelt):
         if width not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
-            self._shuffled = {width: self._each(lambda a: jnp.asarray(np.take(a, order, 0)))}
+            self._shuffled = {width: self.each(lambda a: jnp.asarray(np.take(a, order, 0)))}
         return self._shuffled[width]
 
     def read(self, starts: np.ndarray, width: int) -> PyTree:
@@ -360,7 +396,7 @@ class Data(Spelt):
                 out[where][len(first) :] = a[: width - len(first)]
             return out
 
-        return self._each(of)
+        return self.each(of)
 
     @property
     def fingerprint(self) -> str:

@@ -1,5 +1,13 @@
-"""What lies over several devices: chains, which know nothing of each other, or rows, which are summed over."""
+"""One run over several devices: which of them hold which chains and rows, and sums over rows whose bits never change.
 
+Rows are cut into ``SHARDS`` logical shards however many devices there are. Every shard is summed by itself, and the
+shards' sums are added in pairs, the pairs' in pairs, and so on: within a device first, then between devices, each of
+which exchanges its sum with a partner and adds. A sum of two floats does not depend on their order, so the result is
+the same to the last bit on 1, 2, 4 or 8 devices, in one process or in several.
+"""
+
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,72 +17,333 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from tractable.data.rows import Batch
+from tractable.data.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
 from tractable.tools.errors import SettingsError
 
 PyTree = Any
-ROWS = "row"
+CHAINS, ROWS = "chain", "row"
+SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
+SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits
 
 
-def over_devices(count: int | None) -> Callable[[PyTree], PyTree]:
-    """A function that lays the leading (chain) axis of every leaf over ``count`` devices."""
-    if count is None:
-        return lambda tree: tree
-    mesh = _mesh(count, "chain")
-
-    def lay(tree: PyTree) -> PyTree:
-        chains = jax.tree.leaves(tree)[0].shape[0]
-        if chains % count:
-            raise SettingsError(f"{chains} chains cannot be spread evenly over {count} devices.")
-        return jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
-
-    return lay
-
-
+@jax.tree_util.register_static
 @dataclass(frozen=True)
-class RowsOver:
-    """Lays rows over the devices of a mesh of one axis, "row", and sums over them there."""
+class Over:
+    """Chains over a mesh's axis "chain", and rows over its axis "row".
+
+    Attributes:
+        mesh: of these two axes.
+        lays_rows: whether sums over rows are taken by shards, also where one device holds all of them.
+        reproducible: add the shards' sums in a fixed order; otherwise XLA chooses, in one reduction.
+    """
 
     mesh: Mesh
+    lays_rows: bool
+    reproducible: bool = True
 
-    def __call__(self, rows: PyTree, mask: jax.Array | np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
-        """Rows (n ≥ 1) and mask (n,), how often each counts, each device holding ⌈n/devices⌉ of them.
+    @property
+    def shards(self) -> int:
+        """Into how many parts rows are cut."""
+        return SHARDS if self.reproducible else self.mesh.shape[ROWS]
 
-        Where n does not divide, the last row is repeated with mask 0: a row of zeros might be no possible datum.
+    @property
+    def several(self) -> bool:
+        """Whether the mesh has devices of other processes."""
+        return len({device.process_index for device in self.mesh.devices.flat}) > 1
+
+    # What lies where
+
+    def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
+        """Host arrays over the mesh; without axes, all of it on every device."""
+        return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
+
+    def lay(self, rows: PyTree, counts: np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
+        """Rows (n ≥ 1) by shards of ⌈n/shards⌉, and how often each counts.
+
+        Where n does not divide, the last row is repeated with count 0: a row of zeros might be no possible datum.
         """
         size = jax.tree.leaves(rows)[0].shape[0]
-        mask = np.ones(size) if mask is None else np.asarray(mask)
-        lacking = -size % self.mesh.size
+        lacking = -size % self.shards
+        counts = np.ones(size) if counts is None else np.asarray(counts)
         if lacking:
             rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(np.asarray(a[-1:]), lacking, 0)]), rows)
-            mask = np.concatenate([mask, np.zeros(lacking, mask.dtype)])
-        laid = jax.device_put((rows, jnp.asarray(mask)), NamedSharding(self.mesh, PartitionSpec(ROWS)))
-        return laid[0], laid[1]
+            counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
+        return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
 
-    def summed(self, sums: Callable) -> Callable:
-        """``(theta, batch) -> sums`` over all rows: every device sums over its own, and only the sums travel."""
+    def laid(self, data: Data) -> Laid:
+        """All rows of ``data``."""
+        rows, counts = self.lay(data.rows, data.weights)
+        return Laid(rows, counts, data.size, self)
+
+    def windows(self, data: Data, width: int) -> PyTree:
+        """``data.windows``, whose row i lies in shard i mod ``shards``: any window is a slice of every shard."""
+        order = np.random.default_rng(SHUFFLE).permutation(data.size)
+        order = np.concatenate([order, order[:width]])
+        each = -(-len(order) // self.shards) + 1
+        order = np.pad(order, (0, each * self.shards - len(order)), mode="wrap")
+        order = order.reshape(each, self.shards).T.ravel()
+        return self.spread(data.each(lambda a: np.take(a, order, 0)), ROWS)
+
+    def window(self, windows: PyTree, plan: Plan, start: jax.Array, rows: jax.Array, index: jax.Array | int) -> Batch:
+        """The batch of ``rows`` rows from row ``start`` of ``windows``; leaves (shards of this device, ...)."""
+        count, width = self.held, -(-plan.width // self.shards)
+        mine = jax.lax.axis_index(ROWS) * count + jnp.arange(count)  # the shards of this device
+        first = (start - mine + self.shards - 1) // self.shards  # of a shard's rows, the first in the window
+
+        def cut(a: jax.Array) -> jax.Array:
+            each = a.shape[0] // count
+            return jnp.stack([jax.lax.dynamic_slice_in_dim(a, s * each + first[s], width) for s in range(count)])
+
+        data, weights = apart(jax.tree.map(cut, windows))
+        number = (first[:, None] + jnp.arange(width)) * self.shards + mine[:, None]
+        mask = (number < start + rows).astype(jnp.result_type(float))
+        mask = mask if weights is None else mask * weights
+        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self)
+
+    @property
+    def held(self) -> int:
+        """Shards of one device."""
+        return self.shards // self.mesh.shape[ROWS]
+
+    def by_shard(self, tree: PyTree) -> PyTree:
+        """A device's part of what ``lay`` laid, (shards of this device, rows of a shard, ...)."""
+        return jax.tree.map(lambda a: a.reshape(self.held, -1, *a.shape[1:]), tree)
+
+    @property
+    def later(self) -> PartitionSpec:
+        """Of arrays whose second axis are chains."""
+        return PartitionSpec(None, CHAINS)
+
+    def specs(self, streams: bool) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
+        """How rows lie (read chain by chain where a program ``streams``), chains, and what all devices hold."""
+        rows = PartitionSpec(ROWS) if self.lays_rows else PartitionSpec(CHAINS) if streams else PartitionSpec()
+        return rows, PartitionSpec(CHAINS), PartitionSpec()
+
+    def near(self, tree: PyTree) -> PyTree:
+        """On one device of this process: what is then made of it is rounded in one way."""
+        return jax.tree.map(_near, tree)
+
+    def ran(self, function: Callable, *args: PyTree) -> PyTree:
+        """``function(*args)`` of arrays that this process holds, also where the mesh has devices of others."""
+        return self.near(function(*(self.spread(args) if self.several else args)))
+
+    # What processes tell each other
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return not self.several or jax.process_index() == 0
+
+    def told(self, number: int) -> np.ndarray:
+        """(devices,) what the process of each device says; every process waits here for all others."""
+        lying = NamedSharding(self.mesh, PartitionSpec((CHAINS, ROWS)))
+        mine = jax.make_array_from_callback((self.mesh.size,), lying, lambda _: np.full(1, number, np.int32))
+        return np.asarray(_on_all(self.mesh)(mine))
+
+    def stopping(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """``stop``, true on all processes once it is on one."""
+        return (lambda: bool(self.told(int(stop())).any())) if self.several else stop
+
+    # What runs on every device
+
+    def mapped(self, function: Callable, ins: tuple, outs: PyTree) -> Callable:
+        """``function`` on every device, of its own part of what comes in."""
+        # Unchecked, because loops within begin from constants, which are the same on every device.
+        part = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, check_vma=False)
+        return (lambda *args: self.together(part(*args))) if self.several else part
+
+    def together(self, tree: PyTree) -> PyTree:
+        """What lies over devices, all of it on every device: a process reads its own devices only."""
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, whole), tree)
+
+    def each_chain(self, function: Callable, *args: PyTree) -> PyTree:
+        """``function`` of one chain after another: side by side it would round as the number of chains has it."""
+        chains = jax.tree.leaves(args)[0].shape[0]
+        first = jax.tree.leaves(args)
+        shapes = jax.eval_shape(function, *jax.tree.map(lambda a: a[0], args))
+        # One place more than there are chains: XLA compiles a single chain's arrays to other bits.
+        args = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), args)
+        out = jax.tree.map(lambda a: jnp.zeros((chains + 1, *a.shape), a.dtype), shapes)
+
+        def one(chain: jax.Array, out: PyTree) -> PyTree:
+            now = function(*jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, chain, keepdims=False), args))
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=chain, axis=0)
+            return jax.tree.map(put, out, now)
+
+        return jax.tree.map(lambda a: a[:chains], jax.lax.fori_loop(0, _opaque(chains, first), one, out))
+
+    def every(self, fine: jax.Array) -> jax.Array:
+        """Whether it is fine on every device."""
+        return jax.lax.pmin(fine.astype(int), (CHAINS, ROWS)) == 1
+
+    def summed(self, function: Callable, params: PyTree, parts: PyTree) -> PyTree:
+        """Σ ``function(params, part)`` over the shards of all devices.
+
+        Args:
+            function: of parameters and one shard, to a pytree of sums; only a scalar can be differentiated, once.
+            parts: of this device, leading axis (shards,).
+        """
+
+        @jax.custom_jvp
+        def total(params: PyTree) -> PyTree:
+            return self._added(jax.lax.map(lambda part: function(params, part), parts))
+
+        @total.defjvp
+        def rule(primals: tuple, tangents: tuple) -> tuple:
+            # The gradient is one more sum over rows. The derivative of the exchange between devices would count
+            # every device's copy of the sum.
+            slope = jax.value_and_grad(function)
+            value, gradient = self.summed(slope, primals[0], parts)
+            pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(tangents[0]), strict=True)
+            return value, sum(jnp.vdot(g, t) for g, t in pairs)
+
+        return total(params)
+
+    def _added(self, sums: PyTree) -> PyTree:
+        """(shards of this device, ...) added up, with those of all devices."""
+        if not self.reproducible:
+            return jax.tree.map(lambda a: jax.lax.psum(jnp.sum(a, 0), ROWS), sums)
+
+        sums, whole = _as_vectors(jax.tree.map(_paired, jax.lax.optimization_barrier(sums)))
+        sums = [_paired(self._from_all(a)) if a.size <= SMALL else self._in_slices(a) for a in sums]
+        return whole(jax.lax.optimization_barrier(sums))
+
+    def _from_all(self, a: jax.Array) -> jax.Array:
+        """(devices, ...) the arrays of all devices that share rows."""
+        return a[None] if self.mesh.shape[ROWS] == 1 else jax.lax.all_gather(a, ROWS)
+
+    def _in_slices(self, a: jax.Array) -> jax.Array:
+        """A vector (n,) summed over devices, each of which adds up a slice and hands it on: 2 n numbers sent, as few as
+        any reduction.
+        """
+        devices = self.mesh.shape[ROWS]
+        slices = jnp.pad(a, (0, -len(a) % devices)).reshape(devices, -1)
+        mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
+        return self._from_all(mine).reshape(-1)[: len(a)]
+
+    def sums(self, function: Callable) -> Callable:
+        """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``mapped``."""
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
-            def part(theta: PyTree, rows: PyTree, mask: jax.Array) -> PyTree:
-                return jax.lax.psum(sums(theta, batch._replace(data=rows, mask=mask)), ROWS)
+            def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
+                def of_shard(theta: PyTree, shard: tuple) -> PyTree:
+                    return function(theta, batch._replace(data=shard[0], mask=shard[1]))
+
+                shards = self.by_shard((rows, counts))
+                return self._added(jax.lax.map(lambda shard: of_shard(theta, shard), shards))
 
             laid = PartitionSpec(ROWS)
-            # Unchecked, because loops within ``sums`` begin from constants, which are the same on every device.
-            return jax.shard_map(
-                part, mesh=self.mesh, in_specs=(PartitionSpec(), laid, laid), out_specs=PartitionSpec(),
-                check_vma=False,
-            )(theta, batch.data, batch.mask)  # fmt: skip
+            return self.mapped(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)
 
         return over_all
 
 
-def rows_over(count: int) -> RowsOver:
-    """Rows over ``count`` devices; a SettingsError of more devices than there are."""
-    return RowsOver(_mesh(count, ROWS))
+def over(mesh: Any, axis: str, reproducible: bool = True) -> Over:
+    """How a run lies over devices.
+
+    Args:
+        mesh: a number of devices, all along ``axis``; "auto" for all devices; or a ``jax.sharding.Mesh`` whose axes are
+            "chain", "row" or both.
+        axis: "chain" or "row", which of them a method uses where only a number is given.
+
+    Raises:
+        SettingsError: more devices than there are; other axes; rows over a number of devices whose sums no fixed order
+            covers.
+    """
+    if not isinstance(mesh, Mesh):
+        mesh = _of_count(mesh, axis)
+    if not set(mesh.axis_names) <= {CHAINS, ROWS}:
+        raise SettingsError(f"mesh= expects a mesh whose axes are 'chain' and 'row'; got {mesh.axis_names}.")
+    named = dict(mesh.shape)
+    devices = mesh.devices if mesh.axis_names != (ROWS, CHAINS) else mesh.devices.T
+    shape = (named.get(CHAINS, 1), named.get(ROWS, 1))
+    if reproducible and (shape[1] & (shape[1] - 1) or 2 * shape[1] > SHARDS):
+        raise SettingsError(
+            f"Rows lie over 1, 2, 4 or {SHARDS // 2} devices, whose sums have the same bits; got {shape[1]}. "
+            "reproducible=False adds them over any number, in an order of XLA's."
+        )
+    both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
+    return Over(both, ROWS in named, reproducible)
 
 
-def _mesh(count: int, axis: str) -> Mesh:
-    there = len(jax.devices())
-    if not 1 <= count <= there:
-        raise SettingsError(f"devices={count}, but JAX sees {there} device{'s' if there > 1 else ''} here.")
-    return jax.make_mesh((count,), (axis,), (AxisType.Auto,), devices=jax.devices()[:count])
+def _of_count(count: Any, axis: str) -> Mesh:
+    there = jax.devices()
+    if count == "auto":
+        count = len(there) if axis == CHAINS else min(SHARDS // 2, 1 << (len(there).bit_length() - 1))
+    if not isinstance(count, int | np.integer) or isinstance(count, bool):
+        raise SettingsError(
+            f"mesh= expects a number of devices, 'auto', or a jax.sharding.Mesh with the axes 'chain' and 'row'; "
+            f"got {count!r}."
+        )
+    if not 1 <= count <= len(there):
+        raise SettingsError(f"mesh={count}, but JAX sees {len(there)} device{'s' if len(there) > 1 else ''} here.")
+    return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=there[: int(count)])
+
+
+def _placed(a: Any, where: NamedSharding) -> jax.Array:
+    """An array over a mesh; every process gives all of it, and its devices take their part."""
+    if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
+        return a  # it lies there, or was laid before
+    if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        data = _placed(jax.random.key_data(a), where)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
+    if where.is_fully_addressable:
+        return jax.device_put(a, where)
+    host = np.asarray(a)
+    host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+
+@functools.cache
+def _on_all(mesh: Mesh) -> Callable:
+    return jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _near(a: jax.Array) -> jax.Array:
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_near(jax.random.key_data(a)), impl=jax.random.key_impl(a))
+    return jnp.asarray(np.asarray(a))
+
+
+def _paired(a: jax.Array) -> jax.Array:
+    """(2^k, ...) added in pairs, and the pairs' sums in pairs, to (...)."""
+    while a.shape[0] > 1:
+        a = a[0::2] + a[1::2]
+    return a[0]
+
+
+def _as_vectors(tree: PyTree) -> tuple[list[jax.Array], Callable]:
+    """The leaves of each dtype as one vector, so that few messages are sent, and the way back."""
+    leaves, structure = jax.tree.flatten(tree)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves})
+    places = [[i for i, leaf in enumerate(leaves) if str(leaf.dtype) == kind] for kind in kinds]
+
+    def whole(vectors: list[jax.Array]) -> PyTree:
+        back: list[Any] = [None] * len(leaves)
+        for vector, where in zip(vectors, places, strict=True):
+            ends = np.cumsum([leaves[i].size for i in where])[:-1]
+            for i, part in zip(where, jnp.split(vector, ends), strict=True):
+                back[i] = part.reshape(leaves[i].shape)
+        return jax.tree.unflatten(structure, back)
+
+    return [jnp.concatenate([jnp.ravel(leaves[i]) for i in where]) for where in places], whole
+
+
+def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
+    """``count``, which XLA cannot know: a loop whose length it knows to be one is compiled to other bits."""
+    floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
+    nothing = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
+    return jnp.minimum(count, count + nothing)
+
+
+def spread_evenly(chains: int, mesh: Over) -> None:
+    """Check that chains can be spread evenly.
+
+    Raises:
+        SettingsError: they cannot.
+    """
+    devices = mesh.mesh.shape[CHAINS]
+    if chains % devices:
+        near = math.gcd(chains, devices)
+        raise SettingsError(f"{chains} chains cannot be spread evenly over {devices} devices; {near} would do.")

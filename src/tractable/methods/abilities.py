@@ -26,10 +26,14 @@ ABILITIES = {
     "draws='moments'": Ability(
         lambda method: method.chained, "{name} draws no chains whose moments could be kept; leave draws= out."
     ),
-    "devices=": Ability(
-        lambda method: method.chained or method.sums_rows,
-        "{name} runs on one device; got devices={devices}. Chains of methods that draw (NUTS, SGLD) and the rows of EM "
-        "and CoordinateAscent lie over several: leave devices= out, or use one of those.",
+    "mesh over chains": Ability(
+        lambda method: method.chained,
+        "{name} has no chains to lie over devices; mesh= with the axis 'row' alone lays its rows over them.",
+    ),
+    "mesh over rows": Ability(
+        lambda method: method.sums_rows,
+        "{name} runs with its rows on one device. Rows of NUTS, HMC, SGLD, SGHMC, MeanField, FullRank, LowRank, "
+        "BayesByBackprop, EM and CoordinateAscent lie over several: leave mesh= out, or use one of those.",
     ),
     "extend()": Ability(
         lambda method: method.chained, "{name} draws no chains that could go on; run it anew with other settings."

@@ -13,7 +13,7 @@ from tractable import objectives
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
 from tractable.core import Kernel, Model
-from tractable.data.rows import Data, Plan
+from tractable.data.rows import Data, Laid, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import starts
 from tractable.methods.method import Session, on_all_rows, plan_batches
@@ -85,17 +85,22 @@ class BayesByBackprop(Variational):
             )
         return plan
 
+    @property
+    def sums_rows(self) -> bool:
+        return self.noise == "shared"  # else every row has noise of its own
+
     def family(self, size: int) -> Approximation:
         return approximations.mean_field(size)
 
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> objectives.Objective:
+        laid, rows = rows, rows.rows if isinstance(rows, Laid) else rows
         given = None if rows is None or rows[1] is None else jax.tree.map(_one, rows[1])
         full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
         objective = objectives.bayes_by_backprop(
             model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
         )  # fmt: skip
-        return on_all_rows(objective, rows) if self.batch_size is None else objective
+        return on_all_rows(objective, laid) if self.batch_size is None else objective
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         optimizer = self.optimizer

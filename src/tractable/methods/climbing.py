@@ -134,9 +134,9 @@ def climb(method: Any, session: Session) -> Climbed:
 
 def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Array) -> tuple[Problem, Ascent]:
     model, data, plan = session.model, session.data, method.plan(session.data)
-    program = Climb(model, method, plan is not None and not data.resident)
+    program = Climb(model, method, plan is not None and not data.resident, over=session.over)
     rows = None if data is None or plan is not None else data.arrays()
-    bound = Bound(program, plan, data, rows, run_key, method.starts)
+    bound = Bound(program._replace(over=None), plan, data, rows, run_key, method.starts)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
@@ -146,7 +146,9 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     first = bound.within()[1]
     if session.resume is not None:
         sd = jax.ShapeDtypeStruct((model.space.size,), wide.dtype)
-        states = jax.eval_shape(lambda t, p: loop.begin(program, t, first, keys, p), tuned | {"sd": sd}, shapes)
+        states = jax.eval_shape(
+            lambda t, p: loop.begin(program._replace(over=None), t, first, keys, p), tuned | {"sd": sd}, shapes
+        )
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
         if session.held_out is not None:
@@ -157,7 +159,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     tuned["sd"], anchor = sds[0], method.anchor(session, means, sds)
     tuned |= {"anchor": anchor} if anchor else {}
     signal = bound.signal(tuned, jax.tree.map(lambda a: a[0], positions))
-    states = loop.begin(program, tuned, first, keys, positions)
+    states = loop.begin(program._replace(over=None), tuned, first, keys, positions)
     first = _first(problem, states, np.asarray(sds[0]), np.zeros((method.starts, 0)), signal, anchor)
     if session.held_out is None:
         return problem, first
@@ -248,7 +250,9 @@ def _compared(problem: Problem, at: Ascent, averaged: np.ndarray, temperature: f
             averaged = at.previous
             positions = problem.tree(averaged)
             rows = problem.bound.within()[1]
-            at = at._replace(states=loop.begin(problem.program, problem.tuned, rows, problem.keys, positions))
+            at = at._replace(
+                states=loop.begin(problem.program._replace(over=None), problem.tuned, rows, problem.keys, positions)
+            )
     nothing = np.zeros((len(averaged), 0))
     return at._replace(
         stage=at.stage + 1, begun=at.groups, moments=_no_moments(problem), before=nothing, history=nothing,

@@ -79,7 +79,7 @@ class Drawing(Method):
 
     def program(self, session: Session) -> Program:
         streams = self.minibatch and session.data is not None and not session.data.resident
-        return Program(session.model, self, streams)
+        return Program(session.model, self, streams, over=session.over)
 
     def learn(self, session: Session) -> Outcome:
         program = self.program(session)
@@ -94,14 +94,14 @@ class Drawing(Method):
             nothing = self.belief({}, session.model, thin)
             return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
         shape = self.shape(session, program, thin)
-        keys = session.shard(chain_keys(run_key, self.chains))
-        rows = None if data is None or plan is not None else data.arrays()
-        states = loop.begin(program, tuned, rows, keys, session.shard(positions))
+        keys = chain_keys(run_key, self.chains)
+        rows = None if plan is not None else loop.rows_of(program, data, None)
+        states = loop.begin(program, tuned, rows, keys, positions)
         begun = Chains(0, keys, states, tuned, thin, shape.block, found)
         return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
-        """The saved chains, spread over this session's devices."""
+        """The saved chains."""
         data, program = session.data, self.program(session)
         tuned = jax.tree.map(jnp.asarray, nested(beneath(leaves, "tuned")))
         rows = None if data is None or self.minibatch else jax.eval_shape(data.arrays)
@@ -110,8 +110,7 @@ class Drawing(Method):
         states = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
         moments = loop.some_moments() if session.moments else None
         like = Chains(0, keys, states, {}, 1, 1, {}, moments)
-        chains = restored(like, leaves)._replace(tuned=tuned)
-        return chains._replace(keys=session.shard(chains.keys), states=session.shard(chains.states))
+        return restored(like, leaves)._replace(tuned=tuned)
 
     def go_on(
         self,

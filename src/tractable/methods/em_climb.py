@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Batch, whole
-from tractable.data.sharding import RowsOver
+from tractable.data.sharding import Over
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
@@ -105,8 +105,10 @@ def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance:
 
 def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
     """Climb from every start to its end, side by side."""
-    spread = session.shard if isinstance(session.shard, RowsOver) else None
-    rows, mask = (session.data.arrays(), None) if spread is None else spread(session.data.rows, session.data.weights)
+    spread = session.over
+    rows, mask = (
+        (session.data.arrays(), None) if spread is None else spread.lay(session.data.rows, session.data.weights)
+    )
     size, steps = session.data.size, method.steps
     method = dataclasses.replace(method, steps=1, starts=1)  # fields that the compiled program does not use
     states = jax.vmap(lambda theta: method.kernel(model, None, None).init(session.key, theta))(thetas)
@@ -145,7 +147,7 @@ _each_where = jax.jit(jax.vmap(tree.where))
 def segment(
     method: Any,
     model: Any,
-    spread: RowsOver | None,
+    spread: Over | None,
     size: int,
     rows: PyTree,
     mask: jax.Array | None,
@@ -190,7 +192,7 @@ def segment(
 
 @functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
 def _objectives(
-    method: Any, model: Any, spread: RowsOver | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
+    method: Any, model: Any, spread: Over | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:
     """The climbed objective at every θ, (start,)."""
     e_step, prior = _e_step(method, model, spread), method.log_prior(model)
@@ -203,28 +205,28 @@ def _objectives(
     return jax.vmap(one)(thetas)
 
 
-def _e_step(method: Any, model: Any, spread: RowsOver | None) -> Callable:
+def _e_step(method: Any, model: Any, spread: Over | None) -> Callable:
     """The E-step of all rows. Closed-form sums go chunk by chunk, on each device over its own rows."""
     e_step = method.halves(model)[0]
     if not method.exact(model):
         return e_step  # its statistics are the rows and their shares; the compiler sums their Q on each device
     e_step = chunked(e_step, method.chunk)
-    return e_step if spread is None else spread.summed(e_step)
+    return e_step if spread is None else spread.sums(e_step)
 
 
 def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
     """Climb from one start after another; every step is one pass over the file, summed in double precision."""
-    spread = session.shard if isinstance(session.shard, RowsOver) else None
+    spread = session.over
     prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
     e_step, m_step = method.halves(model)
-    e_step = e_step if spread is None else spread.summed(e_step)
+    e_step = e_step if spread is None else spread.sums(e_step)
     improve = jax.jit(m_step)
     starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
     nothing, stopped = np.zeros(0), False
     first = OneByOne([], [], nothing, starts[0], nothing, 0.0, 0)
     now = attempts.begun(lambda ended: first._replace(ends=starts[:ended], traces=[nothing] * ended)) or first
     while len(now.ends) < count:
-        found = expected(e_step, now.theta, session.data, method.chunk, lay=spread)
+        found = expected(e_step, now.theta, session.data, method.chunk, lay=None if spread is None else spread.lay)
         value = float(found.log_likelihood) + (0.0 if prior is None else float(prior(now.theta)))
         stopped = session.stop()
         attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved

@@ -165,7 +165,8 @@ class Gibbs(Drawing):
         return super().needed(model)
 
     def program(self, session: Session) -> Program:
-        return Program(session.model, self.scanned(session.model, session.data))  # pyright: ignore[reportArgumentType]
+        scan: Any = self.scanned(session.model, session.data)
+        return Program(session.model, scan, over=session.over)
 
     def learn(self, session: Session) -> Outcome:
         if full.hides(session.model) and session.data.weights is not None:
@@ -231,7 +232,7 @@ class Gibbs(Drawing):
         positions, root = around_modes(session, positions) if scan.moved else (positions, None)
         tunings = [Tuning.of(entry, session.model, root) for entry in scan.moved]
         shape = self.shape(session._replace(moments=False), program, self.thin)
-        rows = None if session.data is None else session.data.arrays()
+        rows = loop.rows_of(program, session.data, None)
 
         def tuned() -> dict[str, jax.Array]:
             return {name: value for i, t in enumerate(tunings) for name, value in t.arrays(i).items()}

@@ -1,5 +1,6 @@
 """HMC and NUTS: BlackJAX's kernels and warm-up behind this library's interface."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, log_density
@@ -44,6 +46,10 @@ class NUTS(Drawing):
     dense: bool = False
     max_depth: Count = 10
 
+    @property
+    def sums_rows(self) -> bool:
+        return True
+
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(log_density(model, rows, flat=True), tuned)
 
@@ -64,10 +70,12 @@ class NUTS(Drawing):
         if not self.warmup:
             mass = jnp.eye(size, dtype=dtype) if self.dense else jnp.ones(size, dtype)
             return WarmUp(positions, {"step_size": jnp.asarray(0.1, dtype), "inverse_mass": mass}, {}, self.thin)
-        rows = None if session.data is None else session.data.arrays()
+        rows = loop.rows_of(program, session.data, None)
         session.say("warm-up", 0, self.warmup)
-        warmed, steps, masses = _warm_up(session.model, self, rows, keys, positions)
-        if not waited(steps, session.stop):
+        warm_up = functools.partial(_warm_up, program)
+        warmed, steps, masses = loop.ran(program.over, warm_up, rows, keys, positions)
+        several = program.over is not None and program.over.several  # which leave off together
+        if session.stop() if several else not waited(steps, session.stop):
             return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
         tuned = {"step_size": jnp.median(steps), "inverse_mass": jnp.mean(masses, 0)}
@@ -119,14 +127,15 @@ class HMC(NUTS):
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 
-@compiled("model", "method", if_few=PLAINLY)
-def _warm_up(model: Model, method: NUTS, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
-    density = log_density(model, rows, flat=True)
+@compiled("program", if_few=PLAINLY)
+def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
+    method: Any = program.method
 
-    def chain(key: jax.Array, position: jax.Array) -> tuple:
+    def chain(rows: PyTree, key: jax.Array, position: jax.Array) -> tuple:
         return hamiltonian.warm_up(
-            method.algorithm, density, key, position, method.warmup, target=method.target, dense=method.dense,
-            leapfrogs=getattr(method, "leapfrogs", 10), max_depth=method.max_depth,
+            method.algorithm, log_density(program.model, rows, flat=True), key, position, method.warmup,
+            target=method.target, dense=method.dense, leapfrogs=getattr(method, "leapfrogs", 10),
+            max_depth=method.max_depth,
         )  # fmt: skip
 
-    return jax.vmap(chain)(keys, positions)
+    return loop.over_mesh(program.over, chain)(rows, keys, positions)

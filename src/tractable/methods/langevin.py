@@ -100,6 +100,10 @@ class SGLD(Drawing):
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
         return gradients.minibatch(posterior)
 
+    @property
+    def sums_rows(self) -> bool:
+        return True
+
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         if model.space.size < LARGE:
             return self._kernel(model, tuned, flat=True)

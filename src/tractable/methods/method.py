@@ -15,6 +15,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, whole
 from tractable.data.rows import Data, Plan
+from tractable.data.sharding import Over
 from tractable.methods.session import Session
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Settings
@@ -43,6 +44,7 @@ class Program(NamedTuple):
     method: "Method"
     streams: bool = False
     remedy: str = "Look for a log or a division that leaves its domain in the model."
+    over: Over | None = None  # the mesh that its chains and rows lie over
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.method.kernel(self.model, rows, tuned)

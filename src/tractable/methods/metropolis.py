@@ -71,7 +71,7 @@ class Metropolis(Drawing):
         step = self.first_step(size)
         tuned = {"step_size": jnp.asarray(step, dtype), "scale": scale}
         shape = self.shape(session._replace(moments=False), program, self.thin)
-        rows = None if session.data is None else session.data.arrays()
+        rows = loop.rows_of(program, session.data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
         rounds = max(1, self.warmup // shape.group)
         looks = [round(rounds * share) for share in (0.15, 0.35, 0.75)] if self.preconditioner else []

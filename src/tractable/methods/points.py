@@ -72,6 +72,10 @@ class MAP(Method):
         good = self.batch_size is None or self.optimizer != "lbfgs"
         self.check(good, "batch_size", "None with 'lbfgs', whose line search needs all rows")
 
+    @property
+    def sums_rows(self) -> bool:
+        return self.optimizer != "lbfgs"  # whose line search is on the host
+
     def objective(self, model: Model) -> Objective:
         """The objective to climb."""
         return log_joint(model, prior=self.prior, flat=True)
@@ -118,13 +122,13 @@ class MAP(Method):
     def _followed(self, session: Session, positions: jax.Array, jacobian: bool) -> "Climbed":
         """The end points by an optax optimiser, inside the compiled loop."""
         model, data, plan = session.model, session.data, self.plan(session.data)
-        program = Program(model, self, plan is not None and not data.resident)
-        keys = chain_keys(session.key, self.starts)
+        program = Program(model, self, plan is not None and not data.resident, over=session.over)
+        alone, keys = program._replace(over=None), chain_keys(session.key, self.starts)
         rows = None if data is None or plan is not None else data.arrays()
         shape = loop.shape(self.steps, 1, model.space.size, self.starts)
         at, interrupted = stretched(
             session, "climbing", program, shape, data, plan, None, keys,
-            lambda: loop.begin(program, None, rows, keys, positions), [-(-self.steps // shape.group)],
+            lambda: loop.begin(alone, None, rows, keys, positions), [-(-self.steps // shape.group)],
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
         found = []

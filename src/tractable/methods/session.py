@@ -10,6 +10,7 @@ import numpy as np
 
 from tractable.core import Model
 from tractable.data.rows import Data
+from tractable.data.sharding import Over
 from tractable.tools.mappings import make_room
 from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
@@ -44,7 +45,7 @@ class Session(NamedTuple):
     key: jax.Array
     stop: Callable[[], bool]
     say: Callable[[str, int, int], None]  # (phase, done, of)
-    shard: Callable[[PyTree], PyTree]  # spreads the chain axis over devices
+    over: Over | None = None  # the mesh that chains and rows lie over
     saver: Saver | None = None
     moments: bool = False  # keep running moments instead of draws
     held_out: Any = None  # Data or None: held-out rows that decide when a climb ends
@@ -91,11 +92,12 @@ def sitting(
     data: Data | None,
     seed: int | None,
     progress: bool | Callable | None,
-    shard: Callable = lambda tree: tree,
+    over: Over | None = None,
     opened: Callable[[], Saver | None] = lambda: None,
     moments: bool = False,
 ) -> Iterator[Session]:
     """A session that shows progress and stops at Ctrl-C; ``opened()`` gives the folder that it is saved to."""
     make_room()
-    with progress_of(progress) as say, interruptible() as stop:
-        yield Session(model, data, jax.random.key(seed or 0), stop, say, shard, opened(), moments)
+    with progress_of(progress if over is None or over.leads else False) as say, interruptible() as stop:
+        stop = stop if over is None else over.stopping(stop)
+        yield Session(model, data, jax.random.key(seed or 0), stop, say, over, opened(), moments)

@@ -219,6 +219,10 @@ class Variational(Method):
         known = np.isfinite(value) and np.all(np.isfinite(slope))
         return {"place": means[0], "value": value, "slope": slope} if known else {}
 
+    @property
+    def sums_rows(self) -> bool:
+        return True
+
     def corrects(self, model: Model, data: Data | None) -> bool:
         """Whether batches are corrected by an anchor."""
         size = model.space.size
@@ -319,13 +323,15 @@ def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
     def terms(z: jax.Array, batch: Batch) -> jax.Array:
         return model.log_likelihoods(model.params(z), batch.data)
 
-    def joint(z: jax.Array, batch: Batch) -> jax.Array:
-        def there(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-            told = terms(a, batch)
-            return jnp.sum(batch.counted(told)), told
+    def likelihood(z: jax.Array, batch: Batch) -> jax.Array:
+        return jnp.sum(batch.counted(terms(z, batch)))
 
-        slope, told = jax.grad(there, has_aux=True)(place)  # the same for every draw of q
-        beyond = batch.scale * (jnp.sum(batch.counted(terms(z, batch) - told)) - jnp.dot(slope, z - place))
+    def gained(z: jax.Array, batch: Batch) -> jax.Array:
+        return jnp.sum(batch.counted(terms(z, batch) - terms(place, batch)))
+
+    def joint(z: jax.Array, batch: Batch) -> jax.Array:
+        slope = batch.summed(jax.grad(likelihood), place)  # the same for every draw of q
+        beyond = batch.scale * (batch.summed(gained, z) - jnp.dot(slope, z - place))
         return prior(z, None) + beyond + anchor["value"] + jnp.dot(anchor["slope"], z - place)
 
     return joint

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
-from tractable.core import Batch, Model, Objective, is_distribution
+from tractable.core import Batch, Model, Objective, batch_log_likelihood, is_distribution
 from tractable.models.causes import base_of, log_prob_of
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
@@ -134,9 +134,8 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
         return jnp.zeros((), means[0].dtype), log_ratio
     if fixed.layered is None:
         params = fixed.model.constrain(jax.tree.unflatten(fixed.structure, drawn))
-        terms = fixed.model.log_likelihoods(params, batch.data)
-    else:
-        terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
+        return batch_log_likelihood(fixed.model, params, batch), log_ratio
+    terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
     return jnp.sum(batch.counted(terms)), log_ratio
 
 

@@ -112,6 +112,31 @@ class Saver:
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
+class Follower:
+    """The ``Saver`` of a process that another one writes for: it reads what is there, and keeps its draws in memory.
+
+    Attributes:
+        resume: leaves of where the run stood, or None.
+    """
+
+    def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
+        self.folder, self.run = folder, run
+        saved = opened(folder, run)
+        self.resume = None if saved is None else saved[1] or None
+        self.traces: dict[str, np.ndarray] = {}
+        if saved is not None and saved[2]["streamed"]:
+            self.traces = {n: a[:, : saved[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
+
+    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+        self.traces = joined(self.traces, drawn or {})
+
+    def drawn(self) -> dict[str, np.ndarray]:
+        return self.traces
+
+    def inside(self, name: str) -> "Follower":
+        return Follower(self.folder / name, self.run | {"part": name})
+
+
 def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
     """The newest checkpoint of a run's folder, made if missing; another run's is an error."""
     with disk_errors(folder):

@@ -1,0 +1,239 @@
+"""A run over a mesh: the same bits on any number of devices, in one process or in two; bad meshes get a sentence."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import tractable as tr
+from tractable.data import sharding
+from tractable.data.rows import Plan, window
+from tractable.data.sharding import Over, over
+from tractable.tools.errors import SettingsError
+
+RNG = np.random.default_rng(5)
+N = 203  # neither 16 nor the batches divide it
+X = RNG.normal(size=(N, 3))
+Y = X @ [1.0, -1.0, 0.5] + 0.3 * RNG.normal(size=N)
+DATA = tr.Data(Y, given=X, weights=RNG.integers(0, 3, N).astype(float))
+MODEL = tr.Model(
+    {"w": dist.Normal(jnp.zeros(3), 2.0).to_event(1), "s": dist.HalfNormal(1.0)},
+    lambda params, x: dist.Normal(x @ params["w"], params["s"]),
+)
+
+
+def mesh(chains: int, rows: int) -> Mesh:
+    devices = np.array(jax.devices()[: chains * rows]).reshape(chains, rows)
+    return Mesh(devices, ("chain", "row"))
+
+
+def numbers(meshed: Any, method: tr.Method, **options: Any) -> np.ndarray:
+    posterior = tr.infer(MODEL, DATA, method, seed=3, verify=None, progress=False, mesh=meshed, **options)
+    belief: Any = posterior.belief
+    position = getattr(belief, "position", None)
+    return np.asarray(posterior.unconstrained if position is None else position)
+
+
+def eight() -> None:
+    """What is looked at where there are eight devices."""
+    warnings.simplefilter("ignore")
+    assert len(jax.devices()) == 8
+    for method, meshes in (
+        (tr.NUTS(draws=20, warmup=30, chains=2), (mesh(2, 4), mesh(1, 2), mesh(1, 8))),
+        (tr.NUTS(draws=20, warmup=30, chains=4), (2, 4)),
+        (tr.SGLD(draws=20, warmup=50, chains=2, batch_size=50), (mesh(2, 1), mesh(2, 4))),
+        (tr.MeanField(batch_size=40, steps=600), (2, 4, 8)),
+        (tr.MAP(optimizer="adam", steps=100), (2, 8)),
+    ):
+        first, *others = (numbers(each, method) for each in meshes)
+        for each, other in zip(meshes[1:], others, strict=True):
+            np.testing.assert_array_equal(other, first, err_msg=f"{method.label} over {each}")
+
+    # A sum in an order of the devices' own is not the same: the law would see it.
+    rows = RNG.normal(size=(8 * sharding.SHARDS, 1000)).astype(np.float32)
+
+    def added(count: int, reproducible: bool) -> np.ndarray:
+        lying = over(count, "row", reproducible)
+        split, whole = (PartitionSpec("row"),), PartitionSpec()
+        mine = lying.mapped(lambda a: lying._added(a.reshape(lying.held, -1, 1000).sum(1)), split, whole)
+        return np.asarray(jax.jit(mine)(lying.spread(rows, "row")))
+
+    first = added(1, True)
+    for small in (0, 1 << 20):  # in slices, and all at once
+        sharding.SMALL = small
+        assert all(np.array_equal(added(count, True), first) for count in (2, 4, 8))
+    assert not all(np.array_equal(added(count, False), first) for count in (2, 4, 8))
+    np.testing.assert_allclose(added(3, False) if len(rows) % 3 == 0 else added(8, False), first, atol=1e-4)
+
+    # Saved on four devices, resumed on two.
+    with tempfile.TemporaryDirectory() as folder:
+        walk = tr.RandomWalk(draws=60, warmup=50, chains=4)
+        whole = numbers(4, walk)
+        said: list[int] = []
+
+        def stop(phase: str, done: int, of: int) -> None:
+            said.append(done)
+            if phase == "drawing" and done >= 20:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            numbers(4, walk, checkpoint=Path(folder) / "run", **{"progress": stop})
+        np.testing.assert_array_equal(numbers(2, walk, checkpoint=Path(folder) / "run"), whole)
+    print("same")
+
+
+BOTH = (tr.NUTS(draws=20, warmup=30, chains=2), tr.MAP(optimizer="adam", steps=100))  # over chains, and over rows
+
+
+def of_process(process: int, folder: str) -> None:
+    """What each of two processes runs, and process 2 by itself on as many devices."""
+    warnings.simplefilter("ignore")
+    assert (len(jax.devices()), jax.process_count()) == (2, 1 if process == 2 else 2)
+    runs = Path(folder)
+    if process == 2:
+        for number, method in enumerate(BOTH):
+            np.save(runs / f"{number}-2.npy", numbers("auto", method))
+        return
+    for number, method in enumerate(BOTH):
+        found = numbers("auto", method, checkpoint=runs / f"run{number}")
+        np.save(runs / f"{number}-{process}.npy", found)
+    np.testing.assert_array_equal(numbers("auto", BOTH[0], checkpoint=runs / "run0"), np.load(runs / "0-0.npy"))
+    print("done", flush=True)
+
+
+def another(call: str, devices: int = 1, first: str = "pass") -> subprocess.Popen:
+    """Another Python with as many devices, which does something first and runs a function of this file."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    few = jax.config.read("jax_disable_most_optimizations")
+    program = (
+        "import sys, jax; sys.path[:0] = sys.argv[1:]; jax.config.update('jax_enable_x64', True); "
+        f"jax.config.update('jax_disable_most_optimizations', {few}); {first}; import test_mesh; test_mesh.{call}"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program, os.path.dirname(__file__)], env={**os.environ, "XLA_FLAGS": flags},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.computes
+def test_bits_do_not_depend_on_the_number_of_devices():
+    out, errors = another("eight()", 8).communicate(timeout=600)
+    assert out.endswith("same\n"), errors[-3000:]
+
+
+def test_two_processes_have_the_bits_of_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = []
+    for process in range(2):
+        join = f"jax.distributed.initialize('127.0.0.1:{port}', 2, {process}, heartbeat_timeout_seconds=20)"
+        running.append(another(f"of_process({process}, {str(tmp_path)!r})", first=join))
+    try:
+        said = [process.communicate(timeout=300) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert all(out.endswith("done\n") for out, _ in said), [errors[-2000:] for _, errors in said]
+    errors = another(f"of_process(2, {str(tmp_path)!r})", 2).communicate(timeout=300)[1]
+    for number in range(len(BOTH)):
+        first, second, alone = (np.load(tmp_path / f"{number}-{process}.npy") for process in range(3))
+        np.testing.assert_array_equal(first, alone, errors[-2000:])
+        np.testing.assert_array_equal(second, alone)
+
+
+@pytest.mark.parametrize(
+    ("meshed", "sentence"),
+    [
+        (0, "JAX sees"),
+        (len(jax.devices()) + 1, "JAX sees"),
+        ("all", "a number of devices, 'auto'"),
+        (True, "a number of devices, 'auto'"),
+        (Mesh(np.array(jax.devices()[:1]), ("model",)), "axes are 'chain' and 'row'"),
+    ],
+)
+def test_bad_meshes(meshed, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        numbers(meshed, tr.NUTS())
+
+
+def test_rows_need_rows_in_memory(tmp_path):
+    np.save(tmp_path / "y.npy", Y)
+    rows = Mesh(np.array(jax.devices()[:1]), ("row",))
+    model = tr.Model({"m": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["m"], 1.0))
+    with pytest.raises(SettingsError, match="read from file"):
+        tr.infer(model, tr.Data(tmp_path / "y.npy", resident=False), tr.SGLD(), mesh=rows)
+    with pytest.raises(SettingsError, match="got none"):
+        tr.infer(tr.Model.from_log_density(lambda x: -(x**2), jnp.zeros(())), None, tr.NUTS(), mesh=rows)
+
+
+def test_chains_are_spread_evenly():
+    lying = over(Mesh(np.array(jax.devices() * 4)[:4].reshape(4, 1), ("chain", "row")), "chain")
+    with pytest.raises(SettingsError, match="3 chains cannot be spread evenly over 4 devices"):
+        sharding.spread_evenly(3, lying)
+
+
+def test_rows_of_which_no_order_is_fixed():
+    with pytest.raises(SettingsError, match="1, 2, 4 or 8 devices"):
+        over(Mesh(np.array(jax.devices() * 3)[:3], ("row",)), "row")
+    assert over(Mesh(np.array(jax.devices() * 3)[:3], ("row",)), "row", reproducible=False).shards == 3
+
+
+def test_windows_are_those_of_one_device():
+    """A batch over a mesh holds the rows that it holds on one device, each once, at every start."""
+    lying, data = over(1, "row"), tr.Data(np.arange(37.0), weights=np.arange(37) % 3)
+    for size in (5, 16, 37):
+        plan = Plan(37, size)
+        laid, plain = lying.windows(data, plan.width), data.windows(plan.width)
+
+        def cut(start: Any, laid: Any, plan: Plan = plan) -> Any:
+            return lying.window(laid, plan, start, jnp.array(plan.width), 0)
+
+        split = jax.jit(lying.mapped(cut, (PartitionSpec(), PartitionSpec("row")), PartitionSpec()))
+        for start in (0, 1, 15, 36):
+            many = split(jnp.array(start), laid)
+            one = window(plain, plan, jnp.array(start), jnp.array(plan.width), 0)
+            pairs = [sorted(zip(np.ravel(b.data[0]), np.ravel(b.mask), strict=True)) for b in (many, one)]
+            assert [p for p in pairs[0] if p[1]] == [p for p in pairs[1] if p[1]]
+            assert float(many.scale) == float(one.scale)
+
+
+def unequal(right: Over) -> list[bool]:
+    """Whether a mutant's gradient differs from the right one."""
+    parts = jnp.asarray(RNG.normal(size=(right.held, 7)))
+
+    def gradient(lying: Over) -> np.ndarray:
+        def value(theta: jax.Array) -> jax.Array:
+            return lying.summed(lambda t, part: jnp.sum(jnp.sin(t * part)), theta, parts)
+
+        return np.asarray(
+            jax.jit(lying.mapped(lambda t: jax.grad(value)(t), (PartitionSpec(),), PartitionSpec()))(jnp.array(0.3))
+        )
+
+    exact = float(np.sum(np.asarray(parts) * np.cos(0.3 * np.asarray(parts))))
+    np.testing.assert_allclose(gradient(right), exact, rtol=1e-12)
+
+    class OneShard(Over):
+        def _added(self, sums):
+            return jax.tree.map(lambda a: a[0], sums)
+
+    class Doubled(Over):
+        def summed(self, function, params, parts):
+            return jax.tree.map(lambda a: 2 * a, super().summed(function, params, parts))
+
+    return [not np.allclose(gradient(wrong(right.mesh, True)), exact, rtol=1e-9) for wrong in (OneShard, Doubled)]
+
+
+def test_gradients_of_sums_over_shards():
+    assert all(unequal(over(1, "row")))
