@@ -20,7 +20,7 @@ app = typer.Typer(
 
 
 def command(function: Callable) -> Callable:
-    """A command of ``app``: our errors and warnings become lines on stderr, without a traceback."""
+    """Makes a function a command of ``app``; the library's errors and warnings become lines on stderr."""
 
     @functools.wraps(function)
     def spoken(*args: Any, **kwargs: Any) -> None:
@@ -32,7 +32,7 @@ def command(function: Callable) -> Callable:
         except TractableError as error:
             say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
-        except BrokenPipeError:  # whoever read what is printed has gone
+        except BrokenPipeError:  # the reader of our output has closed it
             raise
         except OSError as error:
             say(f"{error}. Mend that, or choose another folder or file.", "red")
@@ -42,7 +42,7 @@ def command(function: Callable) -> Callable:
 
 
 def _run(function: Callable) -> None:
-    """What a command does, with JAX, its programs of earlier commands, and signals that end it in good order."""
+    """Runs a command with earlier commands' compiled programs at hand; signals stop it in good order."""
     from tractable.tools.cache import cache_for_commands
     from tractable.tools.stopping import ending
 
@@ -52,7 +52,7 @@ def _run(function: Callable) -> None:
 
 
 def _check_paths(table: Path | None = None, run: Path | None = None, **_: object) -> None:
-    """What is named must be there; asked here, before what takes seconds to import is imported."""
+    """Raises an error if the named file or folder is absent; checked first, as later imports take seconds."""
     from tractable.cli.folders import NO_RUN, holds_a_run
     from tractable.tools.errors import CheckpointError, DataError
 
