@@ -179,7 +179,7 @@ class Encoder:
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
         """The encoder that ``to_dict`` wrote; a DataError for another version, or missing or unknown fields."""
         try:
-            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # unchanged
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # same format
             if saved.get("version") != VERSION and not old:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
             columns = tuple(_typed(Column(**_tupled(column))) for column in saved["columns"])
