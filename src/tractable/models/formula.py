@@ -79,7 +79,7 @@ def regression(
     (Gelman et al. 2008; rstanarm's default, and bambi's for most families, Capretto et al. 2022):
 
         β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) for normal, sd(log y) for lognormal targets, else 1
-        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y or log y as s; log(mean y) for other y > 0 and counts; else 0
+        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y, log y or (other y ≥ 0) log mean y; else 0
         sd_t ~ HalfNormal(2.5 s / sd(z_t)),  for group intercepts HalfNormal(2.5 s)
         noise ~ Exponential(1 / s); other parameters of a family as in ``linear.generalised_linear``
 
