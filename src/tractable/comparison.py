@@ -406,6 +406,7 @@ def overlay(
 
 
 def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """One number's draws of all chains, and their weights, each (draw · chain,)."""
     values = posterior.values[..., index].astype(np.float64)
     weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
     return values.T.ravel(), weights.T.ravel()

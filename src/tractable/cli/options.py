@@ -149,14 +149,14 @@ Resume = Annotated[bool, Option("--resume", help="Go on with the run in --out, e
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the run's folder and nothing else.")]
 Folder = Annotated[Path, Argument(help="A folder made by fit or compare.", metavar="RUN")]
 
-# Of examples alone.
+# Only for examples.
 
 Failures = Annotated[
     bool, Option("--failures", help="Targets on which methods fail: what each answers, and what its verdict says.")
 ]
 FailuresOut = Annotated[File, Option(help="Of --failures: a folder for the page.  \\[default: runs/failures]")]
 
-# Of compare alone.
+# Only for compare.
 
 MethodNames = Annotated[
     Text, Option(help="Names with commas between them.  \\[default: map,mala,nuts,sgld; of a network map,bbb,ensemble]")
@@ -167,7 +167,7 @@ EveryAssignment = Annotated[
 ]
 CompareOut = Annotated[File, Option(help="A folder.  \\[default: runs/NAME-compare]")]
 
-# Of calibrate alone.
+# Only for calibrate.
 
 Runs = Annotated[int, Option(help="Simulated data sets, 20 at least.")]
 Jobs = Annotated[int, Option(help="Processes that share them; -1 for as many as there are cores.")]
@@ -175,7 +175,7 @@ CalibrateOut = Annotated[
     File, Option(help="A folder; the same command goes on with the runs in it.  \\[default: runs/NAME-calibrate]")
 ]
 
-# Of predict alone.
+# Only for predict.
 
 NewRows = Annotated[
     Path,

@@ -118,8 +118,6 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     warm_start: bool = False
     draws: Count = 1000
 
-    # What users call.
-
     def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
         """Learn from a table in memory, as ``GaussianMixture`` does; the prior's defaults use the weights too.
 
@@ -181,8 +179,6 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         else:
             step = np.sqrt(scales.reshape(len(weights), -1))[labels] * noise
         return means[labels] + step, labels.astype(int)
-
-    # Internals.
 
     def _beforehand(self, x: np.ndarray, weight: np.ndarray, centre: np.ndarray) -> tuple[Prior, int]:
         """The prior from the settings, and in how many directions reg_covar is most of its default covariance."""

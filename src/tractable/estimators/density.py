@@ -90,8 +90,6 @@ class Density(Scored, DensityMixin, Bayesian):
             checks.append(Check("standard errors", math.nan, "trust", f"not made: {why}"))
         return errors if finite(errors) else None, checks
 
-    # What users call.
-
     def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
         """Learn from a table.
 
@@ -180,8 +178,6 @@ class Density(Scored, DensityMixin, Bayesian):
         x, z = self._model().sample(jax.random.key(self._seeds()[0]), as_floats(self._theta()), int(n_samples))
         z = np.asarray(z)
         return np.asarray(x, np.float64) + self._centre, z.astype(int) if z.dtype.kind == "i" else z
-
-    # Internals.
 
     def _fit_memory(self, table: object, sample_weight: object) -> None:
         x = self._validated(table, reset=True, least=2)

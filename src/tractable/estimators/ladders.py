@@ -67,8 +67,6 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         """The scaling from the user's units to the model's."""
         return Scaling(np.zeros(x.shape[1]), np.ones(x.shape[1]))
 
-    # What users call.
-
     def fit(self, X: object, y: object = None) -> Any:
         """Learn the model and its inference network.
 
@@ -130,8 +128,6 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         """Rows drawn from the model, (n_samples, d), seeded by ``random_state``."""
         check_is_fitted(self, "posterior_")
         return self._from_units(np.asarray(generate(self.posterior_, n_samples, seed=self._seeds()[1]).x, np.float64))
-
-    # Internals.
 
     @property
     def _n_features_out(self) -> int:

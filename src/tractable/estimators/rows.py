@@ -141,9 +141,6 @@ def some_at_a_time(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray
     return (tuple(a[start : start + width] for a in arrays) for start in range(0, len(arrays[0]), width))
 
 
-# Rows for density estimators.
-
-
 def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows with weight > 0; up to ``MERGED`` of them also merged and sorted as by ``distinct``, NaN equal to NaN.
 
@@ -178,9 +175,6 @@ def middle(parts: Iterable[tuple[np.ndarray, np.ndarray]], features: int) -> np.
     if not np.all(count > 0):
         raise DataError(f"Column {int(np.argmin(count > 0))} of X has no number at all; drop it.")
     return total / count
-
-
-# θ, between host and device.
 
 
 def finite(theta: PyTree) -> bool:

@@ -77,6 +77,7 @@ def _improved(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draw
 
 
 def ones(rows: PyTree) -> jax.Array:
+    """A weight of 1 for each row."""
     return jnp.ones(jax.tree.leaves(rows)[0].shape[0])
 
 

@@ -401,8 +401,6 @@ class Chain(NamedTuple):
         logs = jnp.where(there, shown, 0).at[:, 1:].add(jnp.where(there[:, 1:], moves, 0))
         return jnp.sum(logs, axis=1) + jnp.where(there[:, 0], jnp.log(theta.initial)[at[:, 0]], 0)
 
-    # θ.
-
     def m_step(self, sums: Passes) -> HiddenMarkov:
         initial, transition = jnp.asarray(sums.initial), jnp.asarray(sums.transition)
         tiny = 10 * jnp.finfo(initial.dtype).eps  # keeps log 0 out
@@ -507,8 +505,6 @@ class Chain(NamedTuple):
 
         shares = jnp.moveaxis(jax.lax.scan(step, now, length=count)[1], 0, 1)  # (n, H, K)
         return Ahead(self, theta, shares, None if given is None else jnp.asarray(x))
-
-    # Rows.
 
     def observations(self, rows: PyTree) -> int:
         """The number of observed steps."""

@@ -52,6 +52,8 @@ class Score(NamedTuple):
 
 
 class HeldOut(NamedTuple):
+    """Scores of held-out rows, and what their figures need."""
+
     scores: list[Score]
     y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
@@ -165,10 +167,12 @@ def unit_of(encoder: Encoder | None) -> Any:
 
 
 def covered(below: np.ndarray, level: float) -> float:
+    """The share of rows within their central intervals of that level."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
 def score_table(scores: Sequence[Score]) -> Table:
+    """The scores, each with its meaning."""
     heads = ["score", "value", "what it means"]
     return Table(heads, scores, heads[2:])
 
@@ -234,6 +238,7 @@ def places(data: Data) -> np.ndarray:
 
 
 def sampled(data: Data) -> Data:
+    """At most ``SEEN`` rows of the data, evenly spaced."""
     return data if data.size <= SEEN else data.take(places(data))
 
 

@@ -185,6 +185,7 @@ def datum_of(model: Model, given: PyTree) -> Any:
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
+    """Leave-one-out PIT values, or None if they cannot be computed."""
     try:
         found = posterior.pit(draws=DRAWN, rows=ROWS)
     except TractableError:
@@ -214,6 +215,7 @@ def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> N
 
 @drawing("Shares of classes beside those of replicated rows", (3.7, 2.6))
 def shares(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, labels: list[str] | None) -> None:
+    """Observed shares of each count or class, over the bands of the replicated ones."""
     axes = canvas.subplots()
     count = int(max(y.max(), drawn.max())) + 1 if labels is None else len(labels)
     each = np.arange(min(count, CLASSES))

@@ -182,9 +182,6 @@ def gap_check(posterior: Learnt, data: Data | PyTree) -> Check:
     return held_out_check(found.gap, found.error, found.rows)
 
 
-# Checks of the posterior and rows.
-
-
 def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
     """The ladder and its one θ; a SettingsError if the posterior has another model, or many θ."""
     ladder = ladder_of(posterior.model)
@@ -239,7 +236,7 @@ def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
     return over_rows(summed, np.asarray(data.rows[0]), rows_together(ladder, count))
 
 
-# Rows by blocks, all of one shape, so that one program serves them all.
+# Rows go by blocks of one shape, so that one program serves them all.
 
 
 def rows_together(ladder: Ladder, draws: int) -> int:

@@ -98,6 +98,7 @@ def looked_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data)
 
 
 def no_draws(method: Method) -> str:
+    """The error message for a method that gives a single θ."""
     return (
         f"calibrate ranks the truth among draws of a posterior, and {type(method).__name__} gives one θ; use a method "
         "that draws or fits a q, such as NUTS() or Laplace()."

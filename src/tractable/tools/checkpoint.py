@@ -176,9 +176,6 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
     return entries, beside
 
 
-# -- writing ---------------------------------------------------------------------------------------
-
-
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, order="C")
     # Objects would need pickle; bfloat16 and similar dtypes come back from .npz as raw bytes.
@@ -238,9 +235,6 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-# -- reading ---------------------------------------------------------------------------------------
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{12,18}", path.name)]
     return sorted(found, key=_step)
@@ -294,9 +288,6 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
     if filled != size or fingerprint({name: array}) != about["sha256"]:
         raise ValueError("its checksum does not hold")
     return array
-
-
-# -- small ones ------------------------------------------------------------------------------------
 
 
 def plain(entries: Mapping) -> dict:
