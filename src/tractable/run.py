@@ -13,7 +13,7 @@ from tractable.core import Kernel
 from tractable.data.rows import Batch, Data, Plan, place, window, windowed
 from tractable.tools import tree
 from tractable.tools.errors import RunError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -201,7 +201,7 @@ def _updated(moments: Moments, xs: jax.Array, weights: jax.Array | None) -> Mome
     return jax.lax.scan(one, moments, (xs, weights))[0]
 
 
-@compiled("program", if_few=ROUGHLY)
+@compiled("program", if_few=COMPILE_FASTEST)
 def begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
     """First states of all chains, from positions with leading axis (chain,)."""
     return jax.vmap(program(rows, tuned).init)(keys, positions)

@@ -14,7 +14,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.censoring import completed
 from tractable.core import Data, Model
 from tractable.models.censoring import censors
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
@@ -179,7 +179,7 @@ def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
     return [Check(HELD_OUT, surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
 
 
-@compiled("one", "other", if_few=ROUGHLY)
+@compiled("one", "other", if_few=COMPILE_FASTEST)
 def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, given: PyTree, keys: jax.Array) -> Any:
     """log p(y_i | θ_j, x) of every row, (row, i, j); y_i is drawn from p(y | θ_i, x)."""
 
@@ -193,7 +193,7 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
     return jax.lax.map(row, (given, keys), batch_size=10)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(row,) log p(y | x) of every row; (row, draw) that of a y made by each draw, predicted by the other draws."""
     count = positions.shape[0]
@@ -213,7 +213,7 @@ def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: ja
     return jax.lax.map(row, (given, y, keys), batch_size=10)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _row_likelihoods(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
     return jax.lax.map(lambda z: model.log_likelihoods(model.params(z), rows), positions, batch_size=10)
 

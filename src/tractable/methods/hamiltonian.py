@@ -16,7 +16,7 @@ from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
-from tractable.tools.shared import PLAINLY, compiled
+from tractable.tools.shared import COMPILE_FAST, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -119,7 +119,7 @@ class HMC(NUTS):
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 
-@compiled("model", "method", if_few=PLAINLY)
+@compiled("model", "method", if_few=COMPILE_FAST)
 def _warm_up(model: Model, method: NUTS, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
     density = log_density(model, rows, flat=True)
 

@@ -17,7 +17,7 @@ from tractable.models.conjugate_variational import conjugate_model
 from tractable.models.latent import latent_model
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 PLACES = 8  # of all unknowns, at which a conditional is held against its family
@@ -168,7 +168,7 @@ def _dense(part: Part, model: Model) -> Part:
     return Part(part.leaves, part.kind, tuple(range(size)), b"\1" * size**2)
 
 
-@compiled("model", "parts", "curved", if_few=ROUGHLY)
+@compiled("model", "parts", "curved", if_few=COMPILE_FASTEST)
 def looked_at(
     model: Model, parts: tuple[Part, ...], rows: PyTree, keys: jax.Array, positions: jax.Array, curved: bool = False
 ) -> tuple[jax.Array, list]:

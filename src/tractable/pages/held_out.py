@@ -25,7 +25,7 @@ from tractable.results.pointwise import replicated
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 SEEN = 2000  # most rows whose probability integral transforms are drawn
@@ -265,7 +265,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
 
 
-@compiled("model", "each", if_few=ROUGHLY)
+@compiled("model", "each", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
     n = jax.tree.leaves(rows)[0].shape[0]

@@ -16,7 +16,7 @@ from tractable.results import predict as prediction
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import Count, expect, seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 PROPOSED = 64  # proposals for each draw of a group's z, of which one is picked
@@ -195,7 +195,7 @@ def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
     return jax.tree.map(lambda *a: np.concatenate(a), *parts)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
     """(groups, k) mean and sd of each group's z."""
 
@@ -220,7 +220,7 @@ def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> 
     return mean, jnp.sqrt((square + within) / total)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree:
     """z ~ p(z | y_g, θ_s), leaves (groups, s, ...): one of 64 proposals around the peak by weight (Rubin 1987)."""
 
@@ -243,7 +243,7 @@ def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree
     return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), drawn)
 
 
-@compiled("model", "count", if_few=ROUGHLY)
+@compiled("model", "count", if_few=COMPILE_FASTEST)
 def _from_prior(model: Model, params: PyTree, key: jax.Array, count: int) -> PyTree:
     """z ~ p(z | θ_s) for ``count`` groups, leaves (s, count, ...)."""
     keys = jax.random.split(key, (len(jax.tree.leaves(params)[0]), count))

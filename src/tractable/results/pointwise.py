@@ -22,7 +22,7 @@ from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import counted
 
 PyTree = Any
@@ -348,7 +348,7 @@ def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, 
     return jax.vmap(row)(chunk, index)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     def draw(at: tuple[PyTree, jax.Array]) -> PyTree:
         return _row_samples(model, jax.random.fold_in(key, at[1]), at[0], chunk, index)
@@ -356,7 +356,7 @@ def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 
 
-@compiled("model", "names", if_few=ROUGHLY)
+@compiled("model", "names", if_few=COMPILE_FASTEST)
 def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
     def one(theta: PyTree) -> dict[str, jax.Array]:
         found = {} if model.derived is None else model.derived(theta)
@@ -365,12 +365,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _row_likelihoods(model: Model, thetas: PyTree, chunk: PyTree) -> jax.Array:
     return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
 
-@compiled("model", "q", if_few=ROUGHLY)
+@compiled("model", "q", if_few=COMPILE_FASTEST)
 def _corrections(model, q, phi, positions, rows) -> jax.Array:
     target = log_density(model, rows, flat=True)
     return jax.lax.map(lambda z: target(z) - q.log_prob(phi, z), positions, batch_size=ABREAST)

@@ -20,7 +20,7 @@ from tractable.data.arrays import arrays_of, check_width, wide
 from tractable.models.censoring import itself
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
@@ -251,7 +251,7 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(one)(rows, index)
 
 
-@compiled("model", "kind", "each", if_few=ROUGHLY)
+@compiled("model", "kind", "each", if_few=COMPILE_FASTEST)
 def _predict(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
     """Adds draws to a chunk's sums; also returns samples for intervals, (r, ..., draws × each)."""
 
@@ -352,7 +352,7 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     return np.concatenate(done)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, rows: PyTree) -> jax.Array:
     def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
         theta, log_weight = draw

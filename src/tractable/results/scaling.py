@@ -10,7 +10,7 @@ import numpy as np
 from tractable.core import Data, Model
 from tractable.results.pointwise import length, totals
 from tractable.tools.errors import RunError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 POWERS = (0.99, 1.01)
@@ -104,6 +104,6 @@ def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
     return np.stack([np.array(far), *slopes], 1)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _log_priors(model: Model, params: PyTree) -> jax.Array:
     return jax.lax.map(model.log_prior, params, batch_size=64)
