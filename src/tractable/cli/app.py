@@ -126,9 +126,9 @@ def fit(
 
     A table's target is explained by a generalised linear model, or a network: by default Normal for a number, Bernoulli
     for two classes, Categorical for more. With --formula you write the effects, interactions and group effects
-    yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one for
-    each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states behind
-    them; vae and belief-network find latent causes of whole rows, of a table's numbers or of an array of images.
+    yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one
+    for each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states
+    behind them; vae and belief-network find latent causes of whole rows, of a table's numbers or an array of images.
 
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for an error, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps its results so far.
