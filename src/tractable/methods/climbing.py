@@ -20,7 +20,7 @@ from tractable.core import Objective
 from tractable.data.rows import Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
-from tractable.methods.stretches import Peak
+from tractable.methods.stretches import HeldOutBest
 from tractable.tools import tree
 from tractable.tools.leaves import restored
 from tractable.tools.shared import compiled
@@ -73,7 +73,7 @@ class Ascent(NamedTuple):
     small: int  # stages in a row without gain
     signal: float  # of the gradient, at the starting point
     anchor: dict[str, Any]  # what batches are corrected by, or nothing
-    peak: Any = None  # Peak of the held-out score, where rows are held out
+    peak: Any = None  # HeldOutBest of the held-out score, where rows are held out
     kept: Any = None  # (start, p) φ at the peak
 
 
@@ -150,7 +150,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
         if session.held_out is not None:
-            like = like._replace(peak=Peak.of(nothing[0]), kept=nothing)
+            like = like._replace(peak=HeldOutBest.of(nothing[0]), kept=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
@@ -162,7 +162,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
-    return problem, first._replace(peak=Peak.of(_predicted(problem, begun)), kept=begun)
+    return problem, first._replace(peak=HeldOutBest.of(_predicted(problem, begun)), kept=begun)
 
 
 def _first(
