@@ -292,10 +292,10 @@ def test_sums_about_other_coefficients():
     here, there = some_theta(model), some_theta(model, 5)
     sums = model.e_step(here, whole(rows)).statistics.shown
     other = model.e_step(there, whole(rows)).statistics.shown
-    back = sums.told_as(other).told_as(sums)
+    back = sums.in_frame_of(other).in_frame_of(sums)
     for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(sums), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
-    kept = model.layout.shown.maximum(sums.told_as(other))
+    kept = model.layout.shown.maximum(sums.in_frame_of(other))
     wanted = model.layout.shown.maximum(sums)
     for a, b in zip(kept, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
