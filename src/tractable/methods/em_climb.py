@@ -230,8 +230,8 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved
         trace = np.append(now.trace, value)
         gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
-        looked_at = [jnp.asarray(v) for v in (gain, now.before, value)]
-        little = len(trace) > 2 and bool(settled(looked_at[0], looked_at[1], looked_at[2], method.tolerance)[1])
+        last = [jnp.asarray(v) for v in (gain, now.before, value)]
+        little = len(trace) > 2 and bool(settled(last[0], last[1], last[2], method.tolerance)[1])
         calm = now.calm + 1 if little else 0
         if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
             ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], np.append(now.values, value))

@@ -150,7 +150,7 @@ def shown(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positi
     if not parts:
         return []
     every = tuple(_dense(part, model) for part in parts)
-    misses, precisions = looked_at(model, every, rows, keys, positions, curved=True)
+    misses, precisions = misses_of(model, every, rows, keys, positions, curved=True)
     out, misses = [], np.asarray(misses)
     for part, off, precision in zip(parts, misses.T, precisions, strict=True):
         if np.all(off <= 1):
@@ -169,7 +169,7 @@ def _dense(part: Part, model: Model) -> Part:
 
 
 @compiled("model", "parts", "curved", if_few=COMPILE_FASTEST)
-def looked_at(
+def misses_of(
     model: Model, parts: tuple[Part, ...], rows: PyTree, keys: jax.Array, positions: jax.Array, curved: bool = False
 ) -> tuple[jax.Array, list]:
     """Of every place and part its ``kernels.gibbs.miss``, (s, parts); curved, also Hessians of normals (s, m, m)."""

@@ -45,7 +45,7 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
-    loo = looked_at(posterior)
+    loo = loo_of(posterior)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
@@ -60,7 +60,7 @@ def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     return posterior.rows * float(np.mean(log_units(encoder, y)))
 
 
-def looked_at(posterior: Posterior) -> Loo | None:
+def loo_of(posterior: Posterior) -> Loo | None:
     """Leave-one-out at a cost that suits a page; None where it does not apply."""
     try:
         return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
