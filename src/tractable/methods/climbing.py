@@ -182,7 +182,7 @@ def _no_moments(problem: Problem) -> loop.Moments:
     return loop.Moments(jnp.zeros(starts), jnp.zeros((starts, size), dtype), jnp.zeros((starts, size), dtype))
 
 
-def half_end(done: int, half: int) -> int:
+def next_check(done: int, half: int) -> int:
     """The end of the piece that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
@@ -194,7 +194,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
     room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the remaining groups are for smaller steps
     half = max(1, problem.shape.capacity // 2)
     while at.groups < room:
-        end = min(room, at.begun + half_end(at.groups - at.begun, half))
+        end = min(room, at.begun + next_check(at.groups - at.begun, half))
         held = at
 
         def on_segment(_, seen, states, done, moments, held=held, end=end):
