@@ -23,7 +23,7 @@ CLOSE = 10_000  # first rows of data on file, from which they are taken
 HELD = 1000  # most held-out rows scored
 DRAWS = 100  # most draws of the weights used, per side
 # The total variation between two normals is 0.08 if their means are 0.2 sd apart, 0.11 if their sds are as 4 to 5.
-ALIKE, UNLIKE = 0.08, 0.24
+TRUST_UP_TO, REJECT_ABOVE = 0.08, 0.24
 LEVEL = 0.9  # probability of the densest region, whose coverage is checked
 TIE = 2 / DRAWS  # nats within which densities tie: for data of one class they differ by the left-out draw alone
 SIGMAS = 2.58  # standard errors that chance explains, 99 %
@@ -52,9 +52,9 @@ class Agreement(NamedTuple):
     error: float  # its standard error over rows
 
     def verdict(self) -> str:
-        if self.distance - SIGMAS * self.error > UNLIKE:
+        if self.distance - SIGMAS * self.error > REJECT_ABOVE:
             return "reject"
-        return "trust" if self.distance + self.error <= ALIKE else "caution"
+        return "trust" if self.distance + self.error <= TRUST_UP_TO else "caution"
 
 
 class Scored(NamedTuple):
