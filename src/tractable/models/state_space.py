@@ -231,8 +231,6 @@ class Layout(NamedTuple):
         made.layout = self
         return made.with_steps(check=self.check, observations=self.observations, ahead=self.ahead)
 
-    # θ.
-
     def whole(self, theta: LinearGaussian) -> Whole:
         d, k = self.latent, self.inputs
         first = theta.initial_mean if self.initial is None else None
@@ -291,8 +289,6 @@ class Layout(NamedTuple):
         """β of the start, the moves and the emissions."""
         return whole.mean[:, None], whole.dynamics, whole.emissions
 
-    # One sequence.
-
     def system(self, whole: Whole) -> tuple[kalman.System, jax.Array | None]:
         """The system that the filter uses, with white noise, and the matrix that whitens a step, or None."""
         d = self.latent
@@ -334,8 +330,6 @@ class Layout(NamedTuple):
             unit = jnp.ones((1, 1, 1), x.dtype)
             start = Residuals(unit, off[:, None], off**2 + spread, jnp.ones_like(off), whole.mean[:, None], 1.0)
         return Sums(start, moves, shown), log_prob + volume
-
-    # Several sequences.
 
     def lanes(self, rows: PyTree) -> int:
         """The number of sequences to compute side by side."""
@@ -523,8 +517,6 @@ class Layout(NamedTuple):
             return jax.lax.scan(step, now, u)[1]
 
         return Ahead(self, whole, *jax.vmap(one)(now, u), u)
-
-    # Rows.
 
     def observations(self, rows: PyTree) -> int:
         """The number of observed steps."""
