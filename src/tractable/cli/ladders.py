@@ -101,7 +101,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """Scales all numbers by a divisor; if it is 0, standardises by the rows ``kept`` and drops constant columns."""
+    """Scales all numbers by a divisor; if 0, standardises by the rows ``kept`` and drops a table's constant columns."""
     names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
