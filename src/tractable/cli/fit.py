@@ -37,7 +37,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
     if saved and arguments["table"] is None and arguments["example"] is None:
         own = [name for name in kind.options if name not in ("held_out", "missing") and arguments[name]]
         if own:
-            raise SettingsError(f"--resume goes on with the run as it was: leave --{own[0]} out.")
+            raise SettingsError(f"--resume continues the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
     task = kind.read(kind, arguments)
     method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
@@ -92,7 +92,7 @@ def report(folder: Path) -> None:
         console.print(f"{seconds}.")
     else:
         raise CheckpointError(
-            f"The run in {folder} has not come to a result yet; go on with tractable fit --resume --out {folder}."
+            f"The run in {folder} has no result yet; continue it by tractable fit --resume --out {folder}."
         )
     page = folder / "report.html"
     console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)

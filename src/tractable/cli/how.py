@@ -38,10 +38,10 @@ def run_gone_on_with(how: How) -> dict[str, Any]:
     """The saved entries of the run to resume; empty for a new run. A folder that holds another run is an error."""
     if how.resume:
         if how.out is None:
-            raise SettingsError("--resume expects --out, the folder of the run to go on with.")
+            raise SettingsError("--resume expects --out, the folder of the run to continue.")
         return read_run(how.out)
     if how.out is not None and holds_a_run(how.out):
-        raise CheckpointError(f"{how.out} already holds a run. Go on with it by --resume, or choose another --out.")
+        raise CheckpointError(f"{how.out} already holds a run. Continue it by --resume, or choose another --out.")
     return {}
 
 

@@ -48,7 +48,7 @@ def check_options(kind: Kind, arguments: Arguments) -> None:
 def kind_gone_on_with(folder: Path | None, saved: Arguments, name: str) -> Kind:
     """The kind of the saved run to resume; ``name`` is --model as typed, or the default."""
     if "method" not in saved:
-        raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
+        raise CheckpointError(f"{folder} is a comparison, which cannot be resumed; compare again.")
     kept = named(saved["problem"]["model"])
     if name not in (kept.name, DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")

@@ -233,7 +233,7 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
     rows = encoder.standardise(source.values)
     gaps = np.isnan(rows).any(1)
     if gaps.any():
-        tell(f"{counted(int(gaps.sum()), 'row')} with missing values: told by the numbers there are.")
+        tell(f"{counted(int(gaps.sum()), 'row')} with missing values: judged by the numbers there are.")
     plain, gapped = (model_of(spec["chosen"], len(encoder.columns), spec["covariance"], each) for each in (False, True))
     density, share = densities(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
     shares = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}

@@ -174,7 +174,7 @@ class Formula:
             values = np.asarray(term.eval_new_data(table), np.float64)
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(
-                f"{term.name!r} of the formula cannot be told of these rows: {error} Expected columns as in training."
+                f"{term.name!r} of the formula cannot be computed for these rows: {error} Give columns as in training."
             ) from error
         return values[:, None] if values.ndim == 1 else values
 

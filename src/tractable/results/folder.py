@@ -124,9 +124,9 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
     different = files.differences(saved[2]["identity"], manifest)
     if different:
         raise CheckpointError(
-            f"{folder} holds another run, which cannot be gone on with: "
+            f"{folder} holds another run, which cannot be continued: "
             + "; ".join(different)
-            + ". Choose another folder, or ask for what it was."
+            + ". Choose another folder, or the arguments of that run."
         )
     return saved
 

@@ -68,14 +68,13 @@ def check_resumable(model: Model, data: Data | None, method: Method) -> None:
     if calls_back(model.traced, *_example(model, data)):
         raise ModelError(
             "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
-            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
-            "checkpoint= out."
+            "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
         )
     for name, told in functions(method, model, data).items():
         if told.startswith(UNKNOWN):
             raise SettingsError(
-                f"checkpoint= expects functions that JAX sees whole, as a run could go on with another than it began "
-                f"with; {type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
+                f"checkpoint= expects functions that JAX sees whole, as a resumed run could have another; "
+                f"{type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
             )
 
 
