@@ -13,7 +13,7 @@ import numpy as np
 
 from tractable.checks.target import Target, gradient_work
 from tractable.core import Data, Model, as_data
-from tractable.inference import infer, looked_at
+from tractable.inference import infer, verified
 from tractable.methods import NUTS, Method
 from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
@@ -193,7 +193,7 @@ def compare(
         try:
             with stopwatch() as clock:
                 learnt = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label), verify=None)
-            posterior = looked_at(learnt, "auto")
+            posterior = verified(learnt, "auto")
             if posterior.interrupted and not (posterior.is_point or posterior.count):
                 rows[label] = {"verdict": posterior.report().verdict}
                 break
@@ -406,6 +406,7 @@ def overlay(
 
 
 def column(posterior: Posterior, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """One number's draws of all chains, and their weights, each (draw · chain,)."""
     values = posterior.values[..., index].astype(np.float64)
     weights = np.ones(values.shape) if posterior.weights is None else posterior.weights
     return values.T.ravel(), weights.T.ravel()

@@ -1,4 +1,4 @@
-"""The words: what is believed (Model), what is seen (Data, Batch), how one moves (Kernel)."""
+"""The core types: Model (prior and likelihood), Data and Batch (rows), Kernel (a transition), Objective."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 PyTree = Any
-CACHED = ("bijectors", "space", "names", "_apart")  # of a model
+CACHED = ("bijectors", "space", "names", "_apart")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
-TOGETHER = 1 << 16  # terms of rows and nodes that are summed over side by side
+TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
 
 
 class Objective(NamedTuple):
-    """What ``ascend`` climbs.
+    """An objective that ``ascend`` maximises, by unbiased estimates.
 
     Attributes:
-        draw: ``(key, count, params) -> noise`` with a leading axis of ``count``.
+        draw: ``(key, count, params) -> noise`` with leading axis ``count``.
         value: ``(noise, params, batch) -> ()``.
-        remember: ``params -> memory`` an estimator begins with; None where it has none.
-        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, where the gradient is not the value's
+        remember: ``params -> memory``, the gradient estimator's first memory; () by default.
+        slope: ``(noise, params, batch, memory) -> (value, gradient, memory)``, for gradients other than the value's
             own; memory holds statistics of *earlier* steps, which keeps the estimate unbiased.
     """
 
@@ -59,12 +59,12 @@ class Objective(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A way to move, as three pure functions. Randomness is a value.
+    """A transition, as three pure functions; its randomness is an argument.
 
     Attributes:
         init: ``(key, position) -> state``; every state has a ``position``.
-        draw: ``(key, count, state, batch) -> noise`` of ``count`` consecutive steps, with a leading axis
-            of that length; looks at shapes only.
+        draw: ``(key, count, state, batch) -> noise`` of ``count`` consecutive steps, with leading axis ``count``;
+            depends on the shapes of state and batch only.
         step: ``(noise, state, batch) -> (state, info)`` with the noise of one step; deterministic.
             Every leaf of ``info`` is a number, so that a run can average it.
 
@@ -84,21 +84,21 @@ class Space(NamedTuple):
     """A model's parameters as one flat vector of unconstrained reals."""
 
     size: int  # d
-    shapes: PyTree  # of the parameters, unconstrained
+    shapes: PyTree  # of the unconstrained parameters
     ravel: Callable[[PyTree], jax.Array]
     unravel: Callable[[jax.Array], PyTree]
 
     @property
     def names(self) -> list[str]:
-        """Of the d unconstrained numbers; made when asked for, as a network has many."""
+        """Names of the d unconstrained numbers; made on demand, as a network has many."""
         return tree.names(self.shapes)
 
 
 @dataclass(frozen=True)
 class Through:
-    """A likelihood that sees the input through a predictor: y | x ~ observe(params, predictor(params, x)).
+    """A likelihood that uses the input only through a predictor: y | x ~ observe(params, predictor(params, x)).
 
-    Methods that look at the predictor's structure (its noise, its Jacobian, whether it is linear) find it here.
+    Some methods use the predictor's structure (its noise, its Jacobian, whether it is linear).
 
     Attributes:
         predictor: ``(params, x) -> η``, an array.
@@ -119,50 +119,49 @@ jax.tree_util.register_dataclass(Through, ["predictor", "observe"], [])
 
 @dataclass(frozen=True, eq=False)
 class Model(Spelt):
-    """What is believed before and about each datum.
+    """A prior of the parameters, and a likelihood of each datum.
 
     Args:
         prior: pytree of numpyro distributions, one for each parameter (its shape is the parameter's);
-            or a callable log density, with ``position`` an example of what it takes. One that can be drawn from has a
-            ``sample(key) -> params``.
-        likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` where the data have a ``given``:
+            or a callable log density, with example parameters in ``position``. A callable that can be drawn from has
+            a ``sample(key) -> params``.
+        likelihood: ``likelihood(params)``, or ``likelihood(params, x)`` if the data have a ``given``:
             the distribution of **one** datum (or a pytree of them shaped like one datum). The library
-            maps, sums and scales it. One with a ``predict(params, x, (y, given))``, the distribution of y* at x given θ
-            and the rows learnt from, predicts by that: functions of the future, such as a series or a Gaussian process.
-        position: example parameters where the prior is a callable; chains start near it.
+            maps, sums and scales it. It may have its own ``predict(params, x, (y, given))``, the distribution of y* at
+            x given θ and the fitted rows; predictions then use it, as for a time series or a Gaussian process.
+        position: example parameters if the prior is a callable; chains start near it.
         support: pytree of numpyro constraints shaped like ``position``; real by default.
-        start: ``key -> params`` where methods begin, for models whose prior or whose origin is no place to climb
-            from: a network's weights. By default methods begin around the origin of the unconstrained space.
-        derived: ``params -> `` dict of arrays that follow from them and are told beside them: in summaries, in ArviZ
-            and by ``posterior.derived()``.
-        labels: names of a parameter's numbers by the parameter's name, in place of ``weights[0]``.
-        shared: whether programs compiled for this model serve all that differ from it in the numbers of their prior
-            alone, sds say, or in what a ``jax.tree_util.Partial`` hands their likelihood or start; all functions are
-            the same ones. The numbers are then arguments, not constants, which can change last digits.
-        local: ``local(params)``: a dict of distributions, of what each group of rows has of its own, where the data
-            have groups (``Data(..., group=)``). ``likelihood(params, x)`` then finds it among its params, by name.
-        of_table: what the rows of a table become before ``likelihood(params, x)`` sees them: ``posterior.predict``
-            then takes tables too.
-        parts: models by name that have nothing in common but x: θ is {name: θ of the part}, and the k-th number of y is
-            the k-th part's (``models.several.beside``). A method may then learn each by itself.
+        start: ``key -> params``, starting points, for models where neither the prior nor the origin is a good one,
+            such as networks. By default methods start around the origin of the unconstrained space.
+        derived: ``params -> `` dict of derived arrays, reported in summaries, in ArviZ and by
+            ``posterior.derived()``.
+        labels: names of a parameter's numbers, by the parameter's name, in place of ``weights[0]``.
+        shared: whether programs compiled for this model serve all models that differ from it only in numbers: those
+            of the prior, such as sds, and those a ``jax.tree_util.Partial`` passes to likelihood or start. The numbers
+            are then arguments, not constants, which can change last digits.
+        local: ``local(params)``: a dict of distributions of each group's own parameters, if the data have groups
+            (``Data(..., group=)``). ``likelihood(params, x)`` then finds them in its params, by name.
+        of_table: turns a table's rows into the likelihood's x, so that ``posterior.predict`` takes tables too.
+        parts: models by name that share only x: θ is {name: θ of the part}, and the k-th number of y belongs to the
+            k-th part (``models.several.beside``). A method may then fit each part by itself.
 
-    With ``local`` a datum is a group, and what it has of its own, z, is integrated out wherever it is looked at:
+    With ``local`` a datum is a group, and its own parameters z are integrated out:
 
         p(y_g | θ) = ∫ p(z | θ) Π_i p(y_i | z, θ) dz,     ∇ log p(y_g | θ) = E_{z ~ p(z | y_g, θ)} [∇ log p(y_g, z | θ)]
 
-    by Newton's steps to the peak of the integrand and nodes around it (``tools.integrals.around``). So every method
-    learns θ, from batches of groups too; a step looks at its batch's groups alone, and nothing is kept of the others.
-    A q of θ is one of all unknowns, q(θ) Π_g p(z_g | y_g, θ), the best that there is of that q(θ) (Hoffman & Blei 2015;
-    Agrawal & Domke 2021), and the gradient of SGLD is Fisher's (Patterson & Teh 2013): neither has to keep a z of every
-    group, and funnels between z and its scale are no more. It takes up to 16 numbers a group, exactly where their
-    posterior given θ is normal; the report says how well the integrals are known. ``posterior.local()`` tells z.
+    by Newton's steps to the integrand's peak and quadrature nodes around it (``tools.integrals.around``). So every
+    method can fit θ, also by batches of groups: a step uses only its batch's groups, and no z is stored. A q(θ) extends
+    to all unknowns as q(θ) Π_g p(z_g | y_g, θ), the best extension of that q(θ) (Hoffman & Blei 2015; Agrawal & Domke
+    2021), SGLD's gradient follows by Fisher's identity (Patterson & Teh 2013), and funnels between z and its scale
+    vanish. A group may have up to 16 numbers; integrals are exact if their posterior given θ is normal, and the report
+    says how accurate they are. ``posterior.local()`` gives z.
 
-    From the supports come bijections to the reals, with their log-determinants: every method moves in an
-    unconstrained space, every result comes back in the user's.
+    Bijections from the reals to the supports, with their log-determinants, let every method move in an unconstrained
+    space; results are in the user's space.
 
     Raises:
-        ModelError: a discrete prior; a callable prior without a position; a ``local`` that is no dict of distributions
-            with names of their own.
+        ModelError: the prior is discrete, or a callable without a position; ``local`` is no dict of distributions, or
+            reuses a parameter's name.
 
     >>> import numpyro.distributions as dist
     >>> coin = Model({"theta": dist.Beta(5, 5)}, lambda params: dist.Bernoulli(params["theta"]))
@@ -200,17 +199,17 @@ class Model(Spelt):
         check_prior(self.prior)
 
     def apart(self) -> tuple["Model | Form", tuple]:
-        """What of it programs are compiled for, and the numbers that are their arguments (``tools.shared``)."""
+        """The form that programs are compiled for, and the numbers passed as arguments (``tools.shared``)."""
         return self._apart if self.shared and not self.prior_is_callable else (self, ())
 
     @functools.cached_property
     def _apart(self) -> tuple["Form", tuple]:
         leaves = [leaf for leaf in jax.tree.leaves(_numbered(self)) if isinstance(leaf, NUMBERS)]
-        with jax.ensure_compile_time_eval():  # kept, so no part of a trace; and on the device once, not at every call
+        with jax.ensure_compile_time_eval():  # cached, so outside any trace; put on the device once
             return Form(self), tuple(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was given, as another process takes it; what follows from it is found again there."""
+        """The constructor's arguments; another process computes the cached properties again."""
         return {name: value for name, value in vars(self).items() if name not in CACHED}
 
     @classmethod
@@ -218,13 +217,13 @@ class Model(Spelt):
         cls, log_density: Callable[[PyTree], jax.Array], position: PyTree, support: PyTree = None,
         derived: Callable[[Any], dict[str, Any]] | None = None,
     ) -> "Model":  # fmt: skip
-        """Any unnormalised log density over a pytree of reals; no data.
+        """A model from any unnormalised log density over a pytree of reals; it takes no data.
 
         Args:
-            log_density: ``position -> scalar``, of the constrained values where ``support`` is given.
-            position: an example position, where chains start (each jittered).
-            support: pytree of numpyro constraints shaped like ``position``; real by default. The log-determinant is
-                added.
+            log_density: ``position -> scalar``; with ``support``, of the constrained values.
+            position: an example position; chains start near it.
+            support: pytree of numpyro constraints shaped like ``position``; real by default. The bijection's
+                log-determinant is added.
             derived: as for ``Model``.
         """
         return cls(log_density, None, position, support, derived=derived)
@@ -242,7 +241,7 @@ class Model(Spelt):
 
     @functools.cached_property
     def bijectors(self) -> list:
-        """One bijection a parameter, from the reals to its support, in the order of the leaves."""
+        """A bijection for each parameter, from the reals to its support, in the order of the leaves."""
         if not self.prior_is_callable:
             return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
         count = len(jax.tree.leaves(self.position))
@@ -255,7 +254,7 @@ class Model(Spelt):
 
     @property
     def unbounded(self) -> list[bool]:
-        """Whether each parameter lives on the reals, and the unconstrained one is itself; leaf by leaf."""
+        """For each leaf, whether its support is all reals, so that the parameter equals its unconstrained value."""
 
         def identity(b: Transform) -> bool:
             return identity(b.base_transform) if isinstance(b, IndependentTransform) else type(b) is IdentityTransform
@@ -264,7 +263,7 @@ class Model(Spelt):
 
     @property
     def real(self) -> np.ndarray:
-        """(d,) of each unconstrained number, whether it is the parameter's own; for parameters shaped like theirs."""
+        """``unbounded`` for each of the d unconstrained numbers, (d,)."""
         sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.space.shapes)]
         return np.repeat(self.unbounded, sizes)
 
@@ -306,9 +305,9 @@ class Model(Spelt):
         return self.space.ravel(self.unconstrain(params))
 
     def part(self, name: str) -> np.ndarray:
-        """Where the numbers of a part lie in a flat position."""
+        """Indices of a part's numbers in a flat position."""
         sizes = {each: part.space.size for each, part in (self.parts or {}).items()}
-        start = sum(size for each, size in sizes.items() if each < name)  # a dict's leaves lie by name
+        start = sum(size for each, size in sizes.items() if each < name)  # a dict's leaves are sorted by name
         return np.arange(start, start + sizes[name])
 
     def _biject(self, function: Callable, *trees: PyTree) -> PyTree:
@@ -318,7 +317,7 @@ class Model(Spelt):
         )
 
     def values(self, position: jax.Array) -> jax.Array:
-        """The user's parameters of a flat unconstrained position, flat: (k,)."""
+        """The user's parameters at a flat unconstrained position, raveled: (k,)."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(self.params(position))])
 
     @functools.cached_property
@@ -328,12 +327,12 @@ class Model(Spelt):
 
     @property
     def through(self) -> Through | None:
-        """The likelihood, where it goes through a predictor."""
+        """The likelihood if it goes through a predictor, else None."""
         return self.likelihood if isinstance(self.likelihood, Through) and self.local is None else None
 
     @property
     def network_weights(self) -> tuple[str, ...]:
-        """Names of parameters that are weights of a network, whose units can be exchanged: single ones mean little."""
+        """Names of parameters that are a network's weights: its units are exchangeable, single weights mean little."""
         network = self.through is not None and self.start is not None and isinstance(self.prior, dict)
         return ("weights",) if network and "weights" in self.prior else ()
 
@@ -354,7 +353,7 @@ class Model(Spelt):
         return jax.tree.map(lambda d, p: jnp.sum(d.log_prob(p)), self.prior, params, is_leaf=is_distribution)
 
     def log_priors(self, params: PyTree, unconstrained: PyTree) -> list[jax.Array]:
-        """log p and log-determinant of each parameter's own prior, leaf by leaf."""
+        """log p plus log-determinant of each parameter's own prior, leaf by leaf."""
         jacobians, terms = self._jacobians(unconstrained, params), self._log_priors(params)
         return [a + b for a, b in zip(jax.tree.leaves(terms), jax.tree.leaves(jacobians), strict=True)]
 
@@ -369,23 +368,23 @@ class Model(Spelt):
         return likelihood(params) if x is None else likelihood(params, x)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """What rows are checked against before anything runs: the distribution of one datum."""
+        """The distribution that rows are checked against before anything runs: that of one datum."""
         return self.datum(params, x)
 
     @property
     def ahead(self) -> Callable | None:
-        """A likelihood's own ``predict(params, x, (y, given))``."""
+        """The likelihood's own ``predict(params, x, (y, given))``, or None."""
         return getattr(self.likelihood, "predict", None)
 
     def check_rows(self, data: Data) -> None:
-        """Raise a DataError about rows that cannot be, where the model knows more of them than their support."""
+        """Raises a DataError for impossible rows, in models that check more than the support."""
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """What tells this model from others: its log posterior at a flat position."""
+        """The density to fingerprint the model by: its log posterior at a flat position."""
         return log_posterior(self, flat=True)(position, batch)
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(y_n | x_n, θ) of every row, (n,); of every group where there are groups."""
+        """log p(y_n | x_n, θ) of each row, (n,); of each group if there are groups."""
         if self.local is not None:
             return self.over_groups(lambda own, places, logs: jax.nn.logsumexp(logs), params, rows)
 
@@ -397,7 +396,7 @@ class Model(Spelt):
         return jax.vmap(one)(rows)
 
     def given(self, params: PyTree) -> "Model":
-        """One group's own model, θ given: its prior is ``local(params)``."""
+        """The model of one group's own parameters given θ: its prior is ``local(params)``."""
         likelihood, local = self.likelihood, self.local
         if likelihood is None or local is None:
             raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
@@ -406,13 +405,12 @@ class Model(Spelt):
     def over_groups(
         self, function: Callable, params: PyTree, rows: tuple[PyTree, Members], nodes: Callable | None = None
     ) -> PyTree:
-        """``function(own, places, logs)`` of every group, leading axis (groups,).
+        """``function(own, places, logs)`` for each group, leading axis (groups,).
 
         Args:
-            function: of the group's own model, J places of it (J, k), unconstrained, and (J,) the logs of what each
-                adds to p(y_g | θ).
-            nodes: ``g -> (x (J, k), log weights (J,))`` of the g-th group, as of ``integrals.rule``, which is used by
-                default.
+            function: takes the group's own model, J unconstrained quadrature nodes (J, k), and the logs of their
+                contributions to p(y_g | θ), (J,).
+            nodes: ``g -> (x (J, k), log weights (J,))`` for the g-th group; by default ``integrals.rule``.
         """
         fixed = rule(self.given(params).space.size)
 
@@ -431,7 +429,7 @@ class Model(Spelt):
 
     @functools.cached_property
     def member(self) -> "Model":
-        """Of one row alone, its group's own at the middle of what is expected: what rows are checked against."""
+        """The model of a single row, with its group's own parameters at their prior means, to check rows against."""
         likelihood = needed_likelihood(self)
 
         def of_row(params: PyTree, *x: PyTree) -> PyTree:
@@ -442,7 +440,7 @@ class Model(Spelt):
 
 
 class Form:
-    """A model but for the numbers of its prior, likelihood and start: models of one form share programs."""
+    """A model without the numbers in its prior, likelihood and start: models of equal form share programs."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -460,7 +458,7 @@ class Form:
         return isinstance(other, Form) and self.key == other.key and self.structure == other.structure
 
     def whole(self, numbers: tuple) -> Model:
-        """The model of these numbers."""
+        """The model with these numbers."""
         given = iter(numbers)
         leaves = [next(given) if leaf is None else leaf for leaf in self.still]
         prior, likelihood, start = jax.tree.unflatten(self.structure, leaves)
@@ -468,19 +466,19 @@ class Form:
 
 
 def _numbered(model: Model) -> tuple:
-    """What of a model may hold numbers that are arguments of programs."""
+    """The fields of a model whose numbers may be arguments of programs."""
     return model.prior, model.likelihood, model.start
 
 
 def _centre(own: Model) -> jax.Array:
-    """(k,) where Newton begins: the prior's means, unconstrained; 0 where there is none."""
+    """(k,) Newton's starting point: the prior's means, unconstrained; 0 where a mean does not exist."""
     means = jax.tree.map(lambda d: jnp.broadcast_to(d.mean, d.shape()), own.prior, is_leaf=is_distribution)
     flat = own.position_of(means)
     return jnp.where(jnp.isfinite(flat), flat, 0.0)
 
 
 def _check_local(model: Model) -> None:
-    """Raise a ModelError unless ``local`` says what a group has of its own."""
+    """Raises a ModelError unless ``local`` returns a dict of distributions under new names, of at most MOST numbers."""
     params = jax.eval_shape(model.example, jax.random.key(0))
     names = sorted(params) if isinstance(params, dict) else []
     try:
@@ -495,7 +493,7 @@ def _check_local(model: Model) -> None:
 
 
 def _named_locals(model: Model, params: PyTree) -> dict:
-    """Parameters of one group, by name."""
+    """One group's own parameters, by name."""
     own: Any = None if model.local is None else model.local(params)
     if not isinstance(params, dict) or not isinstance(own, dict):
         raise ModelError(
@@ -506,26 +504,26 @@ def _named_locals(model: Model, params: PyTree) -> dict:
 
 
 def needed_likelihood(model: Model) -> Callable:
-    """The likelihood, or a sentence where a model without one is asked about data."""
+    """The likelihood; a ModelError if the model has none."""
     if model.likelihood is None:
         raise ModelError("This model has no likelihood, so it says nothing about data: pass data=None.")
     return model.likelihood
 
 
 def counted_log_likelihoods(model: Model, params: PyTree, rows: PyTree) -> jax.Array:
-    """w_n log p(y_n | x_n, θ) of every row of ``data.arrays()``, (n,); w_n = 1 where the data have no weights."""
+    """w_n log p(y_n | x_n, θ) of each row of ``data.arrays()``, (n,); w_n = 1 if the data have no weights."""
     rows, weights = apart(rows)
     terms = model.log_likelihoods(params, rows)
     return terms if weights is None else jnp.where(weights > 0, weights.astype(terms.dtype) * terms, 0.0)
 
 
 def log_posterior(model: Model, *, flat: bool = False, jacobian: bool = True) -> Callable:
-    """``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unconstrained; an unbiased estimate of the whole.
+    """``(position, batch) -> log p(θ) + N/n Σ_n w_n log p(y_n|θ)``, unconstrained; unbiased for the full sum.
 
     Args:
         flat: positions are flat vectors (``model.space``) instead of pytrees.
-        jacobian: include the log-determinant, so that exp of it is a density of the unconstrained position.
-            A mode of the user's parameters is a mode without it.
+        jacobian: include the log-determinant, which makes it a log density of the unconstrained position. Leave it out
+            to find a mode of the user's parameters.
     """
 
     def of(position: PyTree, batch: Batch | None) -> jax.Array:
@@ -553,8 +551,8 @@ def log_density(
 
     Args:
         rows: ``data.arrays()``; None for a model without data.
-        terms: return the summands, (N + 1,), instead of the sum: a Metropolis ratio formed from their
-            differences keeps its digits in float32 where N is large.
+        terms: return the summands, (N + 1,), instead of the sum: a Metropolis ratio from their differences keeps
+            its digits in float32 if N is large.
     """
 
     def of(position: PyTree) -> jax.Array:

@@ -122,7 +122,7 @@ def infer(
             _check_disk(model, method, pathlib.Path(folder))
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = method.learn(session._replace(held_out=held_out))
-        posterior = looked_at(Posterior(model, data, method, seed, *outcome), verify, held_out)
+        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out)
         if folder is not None and leads:
             try:
                 posterior.write(pathlib.Path(folder), streamed=method.chained)
@@ -136,7 +136,7 @@ def infer(
     return posterior
 
 
-def looked_at(posterior: Posterior, verify: str | None, held_out: Data | None = None) -> Posterior:
+def verified(posterior: Posterior, verify: str | None, held_out: Data | None = None) -> Posterior:
     """The posterior after verification; if that found a better place, the result of the same climb started there."""
     posterior = posterior.verify(verify, held_out=held_out)
     place = next((check.place for check in posterior.looked if check.place is not None), None)

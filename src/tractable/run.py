@@ -1,4 +1,4 @@
-"""One loop for every kernel: whole blocks of steps run inside jit, and the host acts only between them."""
+"""The loop of every kernel: blocks of steps run inside jit, and the host acts only between them."""
 
 import functools
 import time
@@ -14,14 +14,14 @@ from tractable.data.rows import Batch, Data, Plan, place, window, windowed
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
 from tractable.tools.errors import RunError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
 BLOCK = 50  # steps whose noise is drawn at once, for small states
-BLOCK_NUMBERS = 1 << 16  # most numbers of noise drawn at once
-BUFFER_BYTES = 64 << 20  # most draws, in bytes, held on the device between two visits of the host
-SEGMENT_SECONDS = 0.5  # about the time between two visits of the host
+BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
+BUFFER_BYTES = 64 << 20  # bytes of draws held on the device between two visits of the host, at most
+SEGMENT_SECONDS = 0.5  # time between two visits of the host, about
 traces = 0  # how often ``advance`` has been traced in this process; tests read it
 
 
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 
     One draw is kept every ``thin`` steps. Noise is drawn for ``block`` steps at a time; one of the two divides the
     other. A group, the unit of time, is the larger of them. Group g draws its noise from ``fold_in(key, g)`` and its
-    batches from (key, t), so a run is the same however it is cut or resumed.
+    batches from (key, t), so a run's result does not depend on how it is cut or resumed.
     """
 
     thin: int
@@ -48,12 +48,12 @@ class Shape(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Running moments of the user's parameters, for a chain whose draws need not be kept."""
+    """Running moments of the user's parameters, for a chain whose draws are not kept."""
 
     count: jax.Array  # ()
     mean: jax.Array  # (k,)
     square: jax.Array  # (k,) Σ w (x − mean)²
-    weight: jax.Array | None = None  # () Σ w; None where all draws count alike
+    weight: jax.Array | None = None  # () Σ w; None if all draws have equal weight
 
 
 def some_moments() -> Moments:
@@ -65,8 +65,8 @@ class Run(NamedTuple):
     """The state of a loop, and its results."""
 
     states: PyTree  # leading axis (chain,)
-    groups: int  # done since the run began, earlier calls included
-    draws: np.ndarray | None  # (chain, draw, d) kept positions; None where they went elsewhere
+    groups: int  # done since the start of the run, including earlier calls
+    draws: np.ndarray | None  # (chain, draw, d) kept positions; None if only ``on_segment`` saw them
     info: dict[str, np.ndarray]  # each (chain, draw): means over the steps since the last draw
     moments: Moments | None  # leading axis (chain,)
     interrupted: bool
@@ -77,7 +77,7 @@ class Run(NamedTuple):
 def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = False) -> Shape:
     """The loop's shape for ``draws`` kept draws per chain and states of ``size`` numbers.
 
-    A block's length depends only on thinning and size, so that a longer run begins exactly as a shorter one does.
+    A block's length depends only on thinning and size, so that a longer run starts exactly like a shorter one.
     """
     target = max(1, min(BLOCK, BLOCK_NUMBERS // max(size, 1)))
     divisors = [k for k in range(1, target + 1) if thin % k == 0]
@@ -102,7 +102,7 @@ def advance(
     first: jax.Array,
     last: jax.Array,
 ) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
-    """Runs groups [first, last) of every chain with ``program(rows, tuned)``; stops at the last finite state."""
+    """Runs groups [first, last) of each chain with ``program(rows, tuned)``; stops at the last finite state."""
     global traces
     traces += 1
     over = program.over
@@ -151,7 +151,7 @@ def _advance(
             where = None if plan is None else jax.vmap(functools.partial(place, plan, batch_key))(times)
             return noise, where, None if cut is None else jax.tree.map(lambda a: a[b], cut)
 
-        if loop.thin > loop.block:  # one draw a group, after its last block
+        if loop.thin > loop.block:  # one draw per group, after its last block
 
             def block(state: PyTree, b: jax.Array) -> tuple[PyTree, PyTree]:
                 now = randomness(state, b)
@@ -247,7 +247,7 @@ def ran(over: Over | None, function: Callable, *args: PyTree) -> PyTree:
     return function(*args) if over is None else over.ran(function, *args)
 
 
-@compiled("program", if_few=ROUGHLY)
+@compiled("program", if_few=COMPILE_FASTEST)
 def _begin(program: Callable, tuned: PyTree, rows: PyTree, keys: jax.Array, positions: PyTree) -> PyTree:
     return over_mesh(program.over, lambda rows, *chain: program(rows, tuned).init(*chain))(rows, keys, positions)
 
@@ -293,7 +293,7 @@ def run(
         tuned: arrays that warm-up tuned for the program.
         keys: (chain,) typed keys.
         states: leading axis (chain,).
-        moments: of the run so far, where ``loop.moments``.
+        moments: of the run so far, if ``loop.moments``.
         keep: collect draws; otherwise only ``on_segment`` sees them.
         trace: collect the steps' info; otherwise only ``on_segment`` sees it.
         on_segment: called with ``(draws, info, states, groups done, moments)`` at every visit of the host.
@@ -302,7 +302,7 @@ def run(
         every: visit only after multiples of this many groups.
 
     Raises:
-        RunError: a state that is not finite, with the step, the leaf and the last good state.
+        RunError: a state is not finite; says the step and the leaf, and holds the last good state.
     """
     rows, over = rows_of(program, data, plan), program.over
     chains = keys.shape[0]
@@ -327,7 +327,7 @@ def run(
             rows = _read(data, plan, loop, keys, g, last, loop.capacity)
             rows = rows if over is None else over.spread(rows, CHAINS)
         before, traced = time.perf_counter(), traces
-        given = jax.tree.map(jnp.copy, moments)  # a copy, as the device takes it for good
+        given = jax.tree.map(jnp.copy, moments)  # a copy, as ``advance`` donates it
         then, buffer, after, reached, fine = advance(
             program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
@@ -364,9 +364,9 @@ def run(
 
 
 def _first(buffer: PyTree, count: int) -> PyTree:
-    """Copies on the host, because the buffer is given back to the device for the next segment.
+    """Copies on the host: the buffer itself is donated to the next segment.
 
-    Whole buffers are copied and then cut: cutting on the device would compile a program for every segment's length.
+    Whole buffers are copied and then cut: cutting on the device would compile a program for each segment's length.
     """
     return jax.tree.map(lambda leaf: np.array(np.asarray(jnp.copy(leaf))[:count]), buffer)
 
@@ -398,7 +398,7 @@ def rows_of(program: Callable, data: Data | None, plan: Plan | None) -> PyTree:
 
 @compiled("program", "plan")
 def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
-    """A step's position and info. Never run: only its shapes are needed, and jit remembers those."""
+    """A step's position and info. Never run: only its shapes are used, which jit caches."""
     kernel, state = program(rows, tuned), jax.tree.map(lambda x: x[0], states)
     noise = jax.tree.map(lambda x: x[0], kernel.draw(keys[0], 1, state, None))
     where = None if plan is None else (jnp.array(0), jnp.array(plan.width), jnp.array(0))
@@ -407,7 +407,7 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
 
 
 def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
-    """Room for a segment's draws, unless only their moments are kept, and for its steps' info."""
+    """Buffers for a segment's draws (None if only moments are kept) and its steps' info."""
     length = loop.capacity * loop.kept
     draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)
     return draws, jax.tree.map(lambda x: jnp.zeros((length, chains, *x.shape), x.dtype), info)

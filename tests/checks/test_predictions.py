@@ -14,7 +14,7 @@ from tractable.beliefs.belief import Draws
 from tractable.checks import networks, predictions
 from tractable.checks.predictions import Side, agreement, held_out_checks
 from tractable.estimators import BayesianMLPRegressor
-from tractable.methods.stretches import Peak
+from tractable.methods.stretches import HeldOutBest
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
@@ -216,7 +216,7 @@ def test_moments_alone_are_not_trusted():
 def test_the_peak_is_the_last_that_does_no_worse():
     rng = np.random.default_rng(0)
     level = rng.standard_normal(100)
-    peak = Peak.of(level - 1)
+    peak = HeldOutBest.of(level - 1)
     scores = [-0.5, 0.0, 0.001, -0.3, -0.6]
     kept = []
     for groups, score in enumerate(scores):

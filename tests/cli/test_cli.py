@@ -292,7 +292,7 @@ def test_comparison(tmp_path):
     again = run("report", out)
     assert again.exit_code == 0 and "random-walk" in again.stdout
     assert "There is no method 'gibs'" in fault(*words, "map,gibs")
-    assert "cannot be gone on with" in fault("fit", "--resume", "--out", out)
+    assert "cannot be resumed" in fault("fit", "--resume", "--out", out)
     assert run(*words, "sgld", "--set", "batch_size=1000").exit_code == 2
 
 

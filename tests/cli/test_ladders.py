@@ -155,9 +155,9 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert "Killed." in fault(*words)
     monkeypatch.undo()
     assert not (stopped / "posterior.json").exists()
-    assert "has not come to a result yet" in fault("report", stopped)
-    assert "already holds a run. Go on with it by --resume" in fault(*words)
-    assert "goes on with the run as it was: leave --latent out" in fault(
+    assert "has no result yet" in fault("report", stopped)
+    assert "already holds a run. Continue it by --resume" in fault(*words)
+    assert "continues the run as it was: leave --latent out" in fault(
         "fit", "--resume", "--out", stopped, "--latent", "3"
     )
     assert "is of --model vae; got --model belief-network" in fault("fit", "--resume", "--out", stopped, *BELIEF)

@@ -153,7 +153,7 @@ def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_pat
     out, _ = people
     result = run("predict", out, folder / "new.csv", "--out", tmp_path / "deep" / "p.csv")
     assert result.exit_code == 0, result.output
-    assert "2 rows with missing values: told by the numbers there are" in result.stderr
+    assert "2 rows with missing values: judged by the numbers there are" in result.stderr
     found = pd.read_csv(tmp_path / "deep" / "p.csv")
     assert list(found) == ["component", "p(1)", "p(2)", "log density"]
     rows = pd.read_csv(folder / "new.csv").to_numpy()
@@ -289,7 +289,7 @@ def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     assert "criterion.csv is damaged (it is not what run.json was written with)" in fault("report", out)
     (out / "criterion.csv").write_text(kept)
     assert {name: (out / name).read_bytes() for name in before} == before
-    assert "already holds a run. Go on with it by --resume" in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
+    assert "already holds a run. Continue it by --resume" in fault("fit", folder / "people.csv", *LIGHT, "--out", out)
     compared = fault("compare", folder / "people.csv", "--target", "height", *MIXED)
     assert "tractable fit takes gaussian-mixture, hidden-markov, vae and belief-network too" in compared
 

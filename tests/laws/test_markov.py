@@ -301,7 +301,7 @@ def test_sums_about_other_means(name):
     theta, other = some_theta(model), model.params(jnp.linspace(-1, 1, model.space.size))
     x, share, *_ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
     here, there = (model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other))
-    assert_holds(alike(here.told_as(there), there, 1e-11))
+    assert_holds(alike(here.in_frame_of(there), there, 1e-11))
 
 
 def test_states_are_told_by_their_share_of_time():

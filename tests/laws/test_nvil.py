@@ -22,7 +22,7 @@ from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical, layer, standard_normal
 from tractable.objectives import score
 from tractable.objectives.pathwise import autoencoding
-from tractable.objectives.score import Memory, Switches, begin_baselines, remember, slope_at
+from tractable.objectives.score import Memory, Reductions, begin_baselines, remember, slope_at
 from tractable.objectives.variance import gradient_variance
 
 PyTree = Any
@@ -32,9 +32,9 @@ SMALL = sigmoid_belief_network(4, (2, 1), weight_sd=1.3)  # 8 states
 NET = sigmoid_belief_network(4, (3, 2), weight_sd=1.3)  # 32 states
 LEVELS = sigmoid_belief_network(4, (2, 1), family=categorical(3))  # 27 states
 X = jnp.array([[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
-RAW = Switches(centre=False, baseline=None, normalise=False, local=False)
+RAW = Reductions(centre=False, baseline=None, normalise=False, local=False)
 ALL = [
-    Switches(c, b, n, local)
+    Reductions(c, b, n, local)
     for c, b, n, local in itertools.product((False, True), (None, "layers", "input"), (False, True), (False, True))
 ]
 MEMORY = Memory(jnp.array([-3.2, -0.7]), jnp.array([5.1, 0.2]), jnp.array(0.7))  # one σ̂ above 1, one below
@@ -122,7 +122,7 @@ def fit(ladder: Ladder, baseline: str, params: PyTree, x: jax.Array) -> Callable
 
 
 def expected(
-    slope: Callable, ladder: Ladder, switches: Switches, params: PyTree, x: jax.Array, memory: Memory
+    slope: Callable, ladder: Ladder, switches: Reductions, params: PyTree, x: jax.Array, memory: Memory
 ) -> tuple[jax.Array, PyTree]:
     """Mean value and gradient over every state of one row (1, D)."""
 
@@ -133,7 +133,7 @@ def expected(
     return jax.tree.map(lambda a: jnp.tensordot(q, a, 1), jax.vmap(one)(states(ladder)))
 
 
-def unbiased(slope: Callable = slope_at, ladder: Ladder = NET, cases: list[Switches] = ALL) -> Scores:
+def unbiased(slope: Callable = slope_at, ladder: Ladder = NET, cases: list[Reductions] = ALL) -> Scores:
     """J1: Σ_h q(h) ĝ(h) is the gradient of the enumerated ELBO, layer by layer over max(1, σ̂_i) of φ; and that of
     ψ's least squares."""
     params, scores, rows = weights(ladder), {}, X[:, None]  # each row a batch
@@ -170,7 +170,7 @@ def test_every_combination_of_switches_is_unbiased():
 
 
 def test_layers_of_several_levels_are_unbiased():
-    assert_holds(unbiased(ladder=LEVELS, cases=[Switches()]))
+    assert_holds(unbiased(ladder=LEVELS, cases=[Reductions()]))
 
 
 def wrong_sign(*args) -> tuple:
@@ -178,7 +178,7 @@ def wrong_sign(*args) -> tuple:
     return value, gradient | {"phi": jax.tree.map(jnp.negative, gradient["phi"])}, memory
 
 
-def without_score(ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
+def without_score(ladder: Ladder, switches: Reductions, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
     """The ELBO's own derivative at given draws, without ∇ log q times a signal."""
     _, gradient, after = slope_at(ladder, switches, params, x, walk, batch, memory)
 
@@ -193,7 +193,7 @@ def without_score(ladder: Ladder, switches: Switches, params: PyTree, x: Any, wa
 
 @pytest.mark.parametrize("slope", [wrong_sign, without_score])
 def test_wrong_slopes_are_caught(slope):
-    caught = broken(unbiased(slope, cases=[Switches()]))
+    caught = broken(unbiased(slope, cases=[Reductions()]))
     assert [name for name in caught if name.endswith("phi")] and not any("theta" in name for name in caught)
 
 
@@ -215,10 +215,10 @@ def test_a_baseline_that_sees_its_own_layer_is_caught(monkeypatch):
         return [first, jnp.pad(h[1].astype(first.dtype), ((0, 0), (0, 0), (0, 1)))]
 
     monkeypatch.setattr(score, "seen_below", own)
-    assert any(name.endswith("phi") for name in broken(unbiased(cases=[Switches()])))
+    assert any(name.endswith("phi") for name in broken(unbiased(cases=[Reductions()])))
 
 
-def two_rows(slope: Callable, switches: Switches, memory: Memory) -> PyTree:
+def two_rows(slope: Callable, switches: Reductions, memory: Memory) -> PyTree:
     """The mean gradient over all states of both rows of X together."""
     params = weights(SMALL) | {"psi": psi(SMALL, "layers")}
 
@@ -233,7 +233,7 @@ def two_rows(slope: Callable, switches: Switches, memory: Memory) -> PyTree:
     return jax.tree.map(lambda a: jnp.tensordot((q[0][:, None] * q[1][None]).ravel(), a, 1), gradients)
 
 
-def same_batch(ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
+def same_batch(ladder: Ladder, switches: Reductions, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
     """c and σ̂ of the very batch they are taken off."""
     here = slope_at(ladder, switches._replace(decay=0.0), params, x, walk, batch, remember(ladder, params))[2]
     return slope_at(ladder, switches, params, x, walk, batch, here)
@@ -274,7 +274,7 @@ def variances() -> dict[str, float]:
     q = jnp.exp(sum(log_q))
     means = {local: jnp.stack(told(log_p, log_q, local)) @ q for local in (False, True)}
 
-    def variance(switches: Switches) -> jax.Array:
+    def variance(switches: Reductions) -> jax.Array:
         memory = Memory(means[switches.local], jnp.ones(2), jnp.ones(()))
 
         def one(h: tuple) -> jax.Array:
@@ -339,7 +339,7 @@ def test_under_the_posterior_every_draw_says_log_p():
     assert np.ptp(sum(wrong[0]) - sum(wrong[1])) > 0.1
 
 
-def leaking(ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
+def leaking(ladder: Ladder, switches: Reductions, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
     """The least squares of the baseline climbed by everything that is in it."""
     value, gradient, after = slope_at(ladder, switches, params, x, walk, batch, memory)
 
@@ -357,7 +357,7 @@ def leaking(ladder: Ladder, switches: Switches, params: PyTree, x: Any, walk: Ca
 
 def nothing_leaks(slope: Callable = slope_at) -> Scores:
     """J6: what ψ is tells θ nothing, and φ only through the number that weighs ∇ log q."""
-    switches, x = Switches(), jnp.concatenate([X, X[:1]])
+    switches, x = Reductions(), jnp.concatenate([X, X[:1]])
     assert NET.causes is not None
     h = tuple(h[jnp.array([[3, 17, 30], [8, 21, 0]])] for h in NET.causes)  # two draws of three rows
     params = weights(NET)
@@ -409,7 +409,7 @@ def test_rows_that_are_padding_count_for_nothing():
     assert NET.causes is not None
     h = tuple(h[jnp.array([[3, 17, 30, 2]])] for h in NET.causes)
     short = tuple(h[:, :2] for h in h)
-    switches = Switches()
+    switches = Reductions()
 
     @jax.jit
     def both(params: PyTree) -> tuple:
@@ -428,7 +428,7 @@ def test_the_memory_is_of_earlier_batches():
     h = tuple(h[jnp.array([[3, 17]])] for h in NET.causes)
     memory = remember(NET, params)
     assert memory.centre().tolist() == [0, 0] and memory.scale().tolist() == [1, 1]
-    switches = Switches(baseline=None, decay=0.8)
+    switches = Reductions(baseline=None, decay=0.8)
     signal = np.stack(told(NET.log_p(params["theta"], X[None], h), NET.log_q(params, X[None], h), True))[:, 0]
     after = jax.jit(lambda memory: slope_at(NET, switches, params, X, given(NET, X, h), rows_of(X), memory)[2])
     for _ in range(3):

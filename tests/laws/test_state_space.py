@@ -154,7 +154,7 @@ def rows_of(name: str) -> Any:
     p = model.layout.features
     y = np.random.default_rng(3).normal(size=(5, T) if p is None else (5, T, p))
     y[0, 4:] = y[1, 2] = np.nan
-    if p is not None and not model.layout.shown.full:
+    if p is not None and not model.layout.emissions.full:
         y[2, 1, 0] = np.nan
     return (jnp.array(y), jnp.array(U)) if given else jnp.array(y)
 
@@ -211,21 +211,21 @@ def q_of(model: Any, theta: Any, rows: Any) -> Callable:
 
     def q(new: Any) -> jax.Array:
         w, total = layout.whole(new), jnp.zeros(())
-        a, c, d, k = w.moves[:, : layout.latent], w.shown[:, : layout.latent], layout.latent, layout.inputs
+        a, c, d, k = w.dynamics[:, : layout.latent], w.emissions[:, : layout.latent], layout.latent, layout.inputs
         r = jnp.diag(w.noise) if w.noise.ndim == 1 else w.noise
         for one, given, s in zip(np.asarray(x), u, found, strict=True):
             last = np.flatnonzero(~np.isnan(one).all(1)).max()
-            if layout.start is None or layout.start.learns_noise or layout.start.free.any():
+            if layout.initial is None or layout.initial.learns_noise or layout.initial.free.any():
                 total = total + normal(s.mean[0] - w.mean, s.covariance[0], w.covariance)
             for t in range(T):
                 there = ~np.isnan(one[t])
                 if there.any():
-                    mean = c @ s.mean[t] + w.shown[:, d : d + k] @ given[t] + w.shown[:, -1]
+                    mean = c @ s.mean[t] + w.emissions[:, d : d + k] @ given[t] + w.emissions[:, -1]
                     spread = c @ s.covariance[t] @ c.T
                     some = np.ix_(there, there)
                     total = total + normal((one[t] - mean)[there], spread[some], r[some])
                 if 0 < t <= last:
-                    off = s.mean[t] - a @ s.mean[t - 1] - w.moves[:, d : d + k] @ given[t]
+                    off = s.mean[t] - a @ s.mean[t - 1] - w.dynamics[:, d : d + k] @ given[t]
                     cross = s.cross[t] @ a.T
                     spread = s.covariance[t] - cross - cross.T + a @ s.covariance[t - 1] @ a.T
                     total = total + normal(off, spread, w.state_noise)
@@ -292,11 +292,11 @@ def test_sums_about_other_coefficients():
     here, there = some_theta(model), some_theta(model, 5)
     sums = model.e_step(here, whole(rows)).statistics.shown
     other = model.e_step(there, whole(rows)).statistics.shown
-    back = sums.told_as(other).told_as(sums)
+    back = sums.in_frame_of(other).in_frame_of(sums)
     for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(sums), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
-    kept = model.layout.shown.maximum(sums.told_as(other))
-    wanted = model.layout.shown.maximum(sums)
+    kept = model.layout.emissions.maximum(sums.in_frame_of(other))
+    wanted = model.layout.emissions.maximum(sums)
     for a, b in zip(kept, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
 

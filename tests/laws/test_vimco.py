@@ -17,7 +17,7 @@ from tractable.core import Batch
 from tractable.models.ladders import sigmoid_belief_network
 from tractable.objectives.score import (
     Memory,
-    Switches,
+    Reductions,
     begin_baselines,
     gains,
     multisample_slope_at,
@@ -103,8 +103,8 @@ def test_vimco_is_unbiased_for_the_bound_of_several_draws(samples):
 @pytest.mark.parametrize(
     "switches",
     [
-        Switches(False, None, False, False, leave_one_out=True),
-        Switches(True, "layers", False, True, leave_one_out=True),
+        Reductions(False, None, False, False, leave_one_out=True),
+        Reductions(True, "layers", False, True, leave_one_out=True),
     ],
 )
 def test_leave_one_out_is_unbiased_for_the_elbo(switches):

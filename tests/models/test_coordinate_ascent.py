@@ -307,7 +307,9 @@ def steps_are_exact(make: Callable, kind: str, process: bool) -> Scores:
     terms = expected(q, x, kind, process)
     share = jax.nn.softmax(terms, axis=1)
     found = made.e_step(q, batch)
-    sums = sums_of(bayesian_gaussian_mixture(K, D, **settings(kind, process)), batch, share).told_as(found.statistics)
+    sums = sums_of(bayesian_gaussian_mixture(K, D, **settings(kind, process)), batch, share).in_frame_of(
+        found.statistics
+    )
     return {
         **scores_of(slope(q), jax.tree.map(jnp.zeros_like, q), 1e-10, "slope"),
         **scores_of(found.statistics, sums, 1e-10, "statistics"),

@@ -489,7 +489,7 @@ def test_missing_numbers(kind):
     found = jax.jit(missing.e_step)(theta, Batch(jnp.array(holes), jnp.array(COUNTS, float), N))
     sums = np.einsum("nk,nki->ki", share, first), np.einsum("nk,nkij->kij", share, second)
     wanted = jax.tree.map(jnp.asarray, about_the_origin(share.sum(0), *sums, kind))
-    assert_equal(found.statistics, wanted.told_as(found.statistics), 1e-9)
+    assert_equal(found.statistics, wanted.in_frame_of(found.statistics), 1e-9)
     np.testing.assert_allclose(missing.log_prob(theta, holes), log_prob, atol=1e-10)
     np.testing.assert_allclose(missing.responsibilities(theta, holes).sum(1), 1, atol=1e-12)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tractable.tools import cache
 from tractable.tools.errors import SettingsError
-from tractable.tools.shared import FEW, ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, FEW, compiled
 
 
 def said(code: str, **environment: str) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
 def test_programs_over_few_numbers_give_what_others_do() -> None:
     """Below ``FEW`` numbers other options, and the same answer; traced as part of another program, none."""
 
-    @compiled("power", if_few=ROUGHLY)
+    @compiled("power", if_few=COMPILE_FASTEST)
     def sums(power: int, x: jax.Array) -> jax.Array:
         return jnp.sum(jnp.exp(-(x**power)))
 

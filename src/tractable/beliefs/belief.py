@@ -14,7 +14,7 @@ from tractable.beliefs import approximations
 from tractable.core import Model
 from tractable.data.rows import CHUNK
 from tractable.tools.errors import RunError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 Pair = tuple[np.ndarray, np.ndarray]
@@ -225,7 +225,7 @@ def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
     return np.concatenate(out).reshape(*shape[:-1], -1)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _constrained(model: Model, flat: jax.Array) -> jax.Array:
     return jax.vmap(model.values)(flat)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tractable.core import Model, log_posterior, whole
 from tractable.data.rows import Data, Plan, Weighted, windowed
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 DENSE = 400  # most parameters for which H and V are measured as matrices
@@ -258,7 +258,7 @@ def _positive(h: np.ndarray) -> np.ndarray:
     return (basis * np.maximum(values, 1e-6 * max(values.max(), 1e-300))) @ basis.T
 
 
-@compiled("model", "plan", "source", "dense", if_few=ROUGHLY)
+@compiled("model", "plan", "source", "dense", if_few=COMPILE_FASTEST)
 def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     """Σ (g − ḡ)(g − ḡ)ᵀ over batches, or its diagonal in O(d) memory."""
     estimate = jax.grad(log_posterior(model, flat=True)) if source is None else source.estimator(model, tuned)
@@ -281,7 +281,7 @@ def _noise(model, plan, source, dense, tuned, position, stacked) -> jax.Array:
     return jax.lax.scan(add, nothing, stacked)[0][2]
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -> jax.Array:
     batch = whole(rows)._replace(size=size)
     gradient = jax.grad(log_posterior(model, flat=True))
@@ -292,7 +292,7 @@ def _hessian(model: Model, position: jax.Array, rows: PyTree, size: jax.Array) -
     return columns
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _prior_curvature(model: Model, position: jax.Array) -> jax.Array:
     """The diagonal of the log prior's Hessian; exact where the prior factorises over parameters."""
     gradient = jax.grad(lambda p: log_posterior(model, flat=True)(p, None))

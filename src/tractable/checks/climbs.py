@@ -7,7 +7,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are first used
 
 from tractable.checks.target import Target
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
@@ -136,7 +136,7 @@ def _overdispersed(
     return np.where(np.isfinite(found), found, centre)
 
 
-@compiled("model", "count", if_few=ROUGHLY)
+@compiled("model", "count", if_few=COMPILE_FASTEST)
 def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(key, count))
 

@@ -9,7 +9,7 @@ from tractable.checks.learnt import Learnt
 from tractable.core import Model
 from tractable.data.rows import Members
 from tractable.tools.integrals import rule
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PLACES, GROUPS = 16, 512  # most draws of θ, and most groups, that are examined
 FINE, COARSE = 0.1, 0.5  # sd, in nats, of the log density's error over draws, up to which it is trust, and caution
@@ -37,7 +37,7 @@ def look(learnt: Learnt) -> list[Check]:
     return [Check("group integrals", error, verdict, sentence)]
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _errors(model: Model, positions: jax.Array, rows: tuple[jax.Array, Members]) -> jax.Array:
     """(s, groups) log p(y_g | θ_s) by a finer rule, minus that by the model's own rule."""
 

@@ -117,6 +117,7 @@ def judged(found: dict[str, Any], depth: int) -> list[Check]:
 
 
 def fine(good: bool) -> str:
+    """The verdict of a check that can only be good or doubtful."""
     return "trust" if good else "caution"
 
 

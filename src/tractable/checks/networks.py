@@ -19,7 +19,7 @@ from tractable.checks.target import Target, gradient_work
 from tractable.core import Data
 
 PyTree = Any
-MOVED = 2000  # most weights for which draws are moved
+MOST_WEIGHTS = 2000  # most weights for which draws are moved
 WALKERS = 64  # draws moved
 LAST = 8  # last trajectories, whose ends are compared with the draws
 STEPS = (24, 8)  # leapfrog steps in a trajectory; the fewer where no more can be afforded
@@ -105,7 +105,7 @@ def _mixed(learnt: Learnt, data: Data) -> Check:
 def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: int) -> list[Check]:
     """Whether Hamiltonian trajectories from the draws change the predictions."""
     side = side_of(learnt)
-    if side.model is not learnt.model or learnt.model.space.size > MOVED or not data.resident:
+    if side.model is not learnt.model or learnt.model.space.size > MOST_WEIGHTS or not data.resident:
         return []
     steps = [s for s in STEPS if (1 + moves.KEPT) * moves.BLOCK * s * WALKERS <= affordable]
     if not steps:

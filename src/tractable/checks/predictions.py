@@ -14,7 +14,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.censoring import completed
 from tractable.core import Data, Model
 from tractable.models.censoring import censors
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
@@ -23,7 +23,7 @@ CLOSE = 10_000  # first rows of data on file, from which they are taken
 HELD = 1000  # most held-out rows scored
 DRAWS = 100  # most draws of the weights used, per side
 # The total variation between two normals is 0.08 if their means are 0.2 sd apart, 0.11 if their sds are as 4 to 5.
-ALIKE, UNLIKE = 0.08, 0.24
+TRUST_UP_TO, REJECT_ABOVE = 0.08, 0.24
 LEVEL = 0.9  # probability of the densest region, whose coverage is checked
 TIE = 2 / DRAWS  # nats within which densities tie: for data of one class they differ by the left-out draw alone
 SIGMAS = 2.58  # standard errors that chance explains, 99 %
@@ -52,9 +52,9 @@ class Agreement(NamedTuple):
     error: float  # its standard error over rows
 
     def verdict(self) -> str:
-        if self.distance - SIGMAS * self.error > UNLIKE:
+        if self.distance - SIGMAS * self.error > REJECT_ABOVE:
             return "reject"
-        return "trust" if self.distance + self.error <= ALIKE else "caution"
+        return "trust" if self.distance + self.error <= TRUST_UP_TO else "caution"
 
 
 class Scored(NamedTuple):
@@ -179,7 +179,7 @@ def held_out_checks(side: Side, data: Data, seed: int) -> list[Check]:
     return [Check(HELD_OUT, surprise, verdict, sentence), Check("held-out coverage", share, grade, covers)]
 
 
-@compiled("one", "other", if_few=ROUGHLY)
+@compiled("one", "other", if_few=COMPILE_FASTEST)
 def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, given: PyTree, keys: jax.Array) -> Any:
     """log p(y_i | θ_j, x) of every row, (row, i, j); y_i is drawn from p(y | θ_i, x)."""
 
@@ -193,7 +193,7 @@ def _crossed(one: Model, other: Model, first: jax.Array, second: jax.Array, give
     return jax.lax.map(row, (given, keys), batch_size=10)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(row,) log p(y | x) of every row; (row, draw) that of a y made by each draw, predicted by the other draws."""
     count = positions.shape[0]
@@ -213,7 +213,7 @@ def _told(model: Model, positions: jax.Array, given: PyTree, y: PyTree, keys: ja
     return jax.lax.map(row, (given, y, keys), batch_size=10)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _row_likelihoods(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
     return jax.lax.map(lambda z: model.log_likelihoods(model.params(z), rows), positions, batch_size=10)
 

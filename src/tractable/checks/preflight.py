@@ -16,14 +16,14 @@ from tractable.core import Model, counted_log_likelihoods, is_distribution, log_
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import listing, nearest
 
 PyTree = Any
 SHOWN = 12  # most numbers of a row shown in a message
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def value_and_slope(model: Model, position: jax.Array, batch: Batch | None) -> tuple[jax.Array, jax.Array]:
     """The log posterior of a flat position and its gradient."""
     return jax.value_and_grad(log_posterior(model, flat=True))(position, batch)
@@ -203,7 +203,7 @@ def _shown(base: Any, row: PyTree) -> str:
     return f"{outside.sum()} of whose {row.size} numbers ({row[where]:g} in column {column} the first)"
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
     params = model.params(jnp.asarray(position))
 

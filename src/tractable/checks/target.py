@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import Model, counted_log_likelihoods, log_posterior, whole
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 BLOCK = 32  # most places evaluated side by side
@@ -63,7 +63,7 @@ class Target(NamedTuple):
         return np.where(good, values, -np.inf), np.where(good[:, None], slopes, 0.0)
 
 
-@compiled("target", if_few=ROUGHLY)
+@compiled("target", if_few=COMPILE_FASTEST)
 def _values_and_slopes(
     target: Target, rows: PyTree, blocks: jax.Array, count: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 
 def command(function: Callable) -> Callable:
-    """A command of ``app``: our errors and warnings become lines on stderr, without a traceback."""
+    """Makes a function a command of ``app``; the library's errors and warnings become lines on stderr."""
 
     @functools.wraps(function)
     def spoken(*args: Any, **kwargs: Any) -> None:
@@ -32,7 +32,7 @@ def command(function: Callable) -> Callable:
         except TractableError as error:
             say(typed(str(error)), "red")
             raise typer.Exit(FAULT) from None
-        except BrokenPipeError:  # whoever read what is printed has gone
+        except BrokenPipeError:  # the reader of our output has closed it
             raise
         except OSError as error:
             say(f"{error}. Mend that, or choose another folder or file.", "red")
@@ -42,7 +42,7 @@ def command(function: Callable) -> Callable:
 
 
 def _run(function: Callable) -> None:
-    """What a command does, with JAX, its programs of earlier commands, and signals that end it in good order."""
+    """Runs a command with earlier commands' compiled programs at hand; signals stop it in good order."""
     from tractable.tools.cache import cache_for_commands
     from tractable.tools.stopping import ending
 
@@ -52,7 +52,7 @@ def _run(function: Callable) -> None:
 
 
 def _check_paths(table: Path | None = None, run: Path | None = None, **_: object) -> None:
-    """What is named must be there; asked here, before what takes seconds to import is imported."""
+    """Raises an error if the named file or folder is absent; checked first, as later imports take seconds."""
     from tractable.cli.folders import NO_RUN, holds_a_run
     from tractable.tools.errors import CheckpointError, DataError
 
@@ -64,7 +64,7 @@ def _check_paths(table: Path | None = None, run: Path | None = None, **_: object
 
 @command
 def examples(failures: o.Failures = False, out: o.FailuresOut = None) -> None:
-    """List the built-in examples, or with --failures twelve targets on which methods fail, and what they answer."""
+    """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
     from tractable.pages.exhibit import Exhibit, Table
@@ -124,15 +124,14 @@ def fit(
 ) -> None:
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
-    A table gets a generalised linear model, or a network: Normal for a number, Bernoulli for two classes, Categorical
-    for more. With --formula its effects, their interactions and those of groups are what you write. With --model
-    gaussian-mixture nothing is explained: mixtures of normals of all its numbers are fitted, one for each number of
-    components, and one of them is chosen. With --model hidden-markov rows are steps of sequences, and states are found
-    that follow one another. With --model vae or belief-network causes are learnt that are behind whole
-    rows, of a table's numbers or of an array of images.
+    A table's target is explained by a generalised linear model, or a network: by default Normal for a number, Bernoulli
+    for two classes, Categorical for more. With --formula you write the effects, interactions and group effects
+    yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one
+    for each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states
+    behind them; vae and belief-network find latent causes of whole rows, of a table's numbers or an array of images.
 
-    Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for a fault, 130 or 143 for a run stopped by
-    Ctrl-C or SIGTERM, which keeps what it has.
+    Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for an error, 130 or 143 for a run stopped by
+    Ctrl-C or SIGTERM, which keeps its results so far.
     """
     given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli.fit import fit as run
@@ -168,11 +167,11 @@ def compare(
     drop_missing: o.Drop = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Put methods side by side on one model, against its exact posterior or, where there is none, a run of NUTS.
+    """Compare methods on one model, against its exact posterior or, if that is unknown, a run of NUTS.
 
-    Networks are held against no reference: their weights can be exchanged, so that no moment of one means anything.
+    Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
 
-    Exit code: 0, 2 for a fault or where every method failed, 130 or 143 where stopped.
+    Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if stopped.
     """
     given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli import comparing, kinds
@@ -215,10 +214,10 @@ def calibrate(
     drop_missing: o.Drop = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Ask whether a method recovers what a model has drawn, on simulated data like these.
+    """Check whether a method recovers the parameters that generated simulated data like these.
 
-    Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. Where the method is right,
-    the rank of the truth among the draws of the posterior is uniform.
+    Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
+    the rank of the true value among the posterior's draws is uniform.
 
     Exit code: as for fit.
     """
@@ -256,10 +255,10 @@ def predict(
 ) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 
-    For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would teach), and an
-    interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's. By a
-    mixture: the likeliest component, the probability of each, and the log density of the row. By a hidden-markov: the
-    state of the likeliest path, the probability of each, and what it shows, also of rows that are missing. By a vae or
+    For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would reduce), and an
+    interval. For classes: the likeliest, the probability of each, and the epistemic sd of the likeliest's. For a
+    mixture: the likeliest component, the probability of each, and the row's log density. For a hidden-markov: the state
+    on the likeliest path, the probability of each state, and the expected numbers, also for missing rows. For a vae or
     belief-network: mean and sd of each hidden unit given the row, and two lower bounds of the row's log density, elbo
     and log_evidence.
     """

@@ -1,4 +1,4 @@
-"""Whether a method recovers what a model has drawn: a table, a verdict and a page."""
+"""``tractable calibrate``: does a method recover the parameters that generated simulated data?"""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tractable.tools.progress import progress_of
 
 
 def calibrate(task: Task, method: Method, runs: int, jobs: int, seed: int, out: Path | None, quiet: bool) -> None:
-    """Runs, ranks and page in a folder; the same command goes on with those that are there."""
+    """Write runs, ranks and page into a folder; the same command continues from the runs already there."""
     if out is not None and holds_a_run(out):
         raise CheckpointError(f"{out} holds a run of fit or compare; choose another --out.")
     folder = out if out is not None else fresh(f"{task.name}-calibrate")

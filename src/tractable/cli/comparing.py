@@ -1,4 +1,4 @@
-"""Methods side by side on one problem, against what is known of it."""
+"""``tractable compare``: methods side by side on one problem, against its exact answer or a reference run."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from tractable.tools.writing import write_table
 def compare(
     task: Task, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
 ) -> None:
-    """A table, a page and a figure of several methods, in a folder."""
+    """Run several methods and write a table, a page and a figure into a folder."""
     chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
     chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
@@ -39,7 +39,7 @@ def compare(
 def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: bool) -> None:
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
-    # What is known exactly, else a run of NUTS; every distance of a network's moments is NaN.
+    # The exact answer, else (None) a run of NUTS. Moments of a network's weights mean nothing: their distances are NaN.
     reference = exact(task) if task.kind.has_reference else dict.fromkeys(task.model.names, (math.nan, math.inf))
     with progress_of(False if quiet else None) as heard:
         found = side_by_side(
@@ -57,6 +57,7 @@ def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: b
 
 
 def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
+    """Print the comparison, or its folder alone, and exit with its code."""
     if quiet:
         typer.echo(folder)
     else:
@@ -71,12 +72,12 @@ def conclude(found: Comparison, folder: Path, quiet: bool) -> None:
 
 
 def exact(task: Task) -> dict[str, tuple] | None:
-    """The exact answer of an example, with marginal densities where they are at hand."""
+    """The exact answer of an example, with marginal densities where they are known; else None."""
     known = EXAMPLES.get(task.spec.get("example", ""))
     if known is None or known.exact is None:
         return None
     moments = known.exact()
-    if known.name == "beta-bernoulli":  # a Beta is known by its mean and sd
+    if known.name == "beta-bernoulli":  # mean and sd determine a Beta
         mean, sd = moments["theta"]
         total = mean * (1 - mean) / sd**2 - 1
         return {"theta": (mean, sd, lambda theta: beta.pdf(theta, mean * total, (1 - mean) * total))}

@@ -1,4 +1,4 @@
-"""Models that explain something: an example's, or a table's target by its other columns."""
+"""glm and mlp: models of a built-in example, or of a table's target given its other columns."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ from tractable.tools.words import counted, tell
 
 
 def weights_prior(value: str | float) -> str | float:
-    """--prior: a name, or the sd of all weights."""
+    """Reads --prior: a name, or the sd of all weights."""
     text = str(value).strip()
     if text in PRIORS:
         return text
@@ -72,7 +72,7 @@ OWN_MODEL = "--model, --hidden, --prior, --formula and --shifted are for a table
 
 
 def read(kind: Kind, arguments: Arguments) -> Task:
-    """A built-in example, or a table with the kind's model; inputs are standardised by the rows fitted."""
+    """The task of a built-in example, or of a table; inputs are standardised by the rows to fit."""
     choices = kind.ask(arguments)
     if choices["shifted"] is not None and choices["held_out"] == 0:
         raise SettingsError("--shifted is held against held-out rows: give --held-out a share above 0.")
@@ -86,6 +86,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
+    """The task of a built-in example, with its own model."""
     if choices["shifted"] is not None or choices.get("formula"):
         raise SettingsError(OWN_MODEL)
     model, data, held_out = gallery.example(name).build()
@@ -95,7 +96,7 @@ def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
 
 
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
-    """A table's target, and the other columns that are to explain it."""
+    """The task of a table: its target and the columns that explain it."""
     frame = read_table(path, choices["sep"], choices["decimal"])
     formula = choices.get("formula") or ""
     if target is None and not formula:
@@ -106,13 +107,13 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     columns |= {"exclude": choices["exclude"], "formula": formula, "pooled": choices.get("hidden") is None}
     names = targets_in(target or "", [str(name) for name in frame.columns])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said again by the second fit
+        warnings.simplefilter("ignore")  # the second fit_encoder warns again
         whole = fit_encoder(frame, names, missing, choices["family"], **columns)
     found, names = whole.target, [aim.name for aim in whole.targets]
     if missing != "raise":
         used = frame.columns if whole.formula is None else whole.formula.table.columns
         needed = [name for name in used if name not in choices["exclude"]] if missing == "drop" else names
-        bounds = (found.name, found.beside) if found.censoring == "upper" else ()  # either may be missing
+        bounds = (found.name, found.beside) if found.censoring == "upper" else ()  # either bound may be missing
         needed = [name for name in needed if name not in bounds]
         frame = frame.loc[~frame[needed].replace([np.inf, -np.inf], np.nan).isna().any(axis=1)]
     needed = None if whole.formula is None else whole.formula.needed(frame)
@@ -131,7 +132,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
 
 
 def targets_in(text: str, columns: Sequence[str]) -> list[str]:
-    """What --target names: a column, or several with commas between them.
+    """The columns that --target names: one, or several with commas between them.
 
     >>> targets_in("height, weight", ["height", "weight", "age"]), targets_in("a,b", ["a,b", "c"])
     (['height', 'weight'], ['a,b'])
@@ -141,12 +142,12 @@ def targets_in(text: str, columns: Sequence[str]) -> list[str]:
 
 
 def size_of(data: Data, model: Model) -> str:
-    """What is learnt from, in words."""
+    """How many rows and parameters, in words."""
     return f"{data.size:,} rows, {counted(len(model.names), 'parameter')}"
 
 
 def model_of(encoder: Encoder, choices: Arguments) -> Model:
-    """The model of an encoded table: generalised linear, or where hidden layers were asked for a network."""
+    """The model of an encoded table: generalised linear, or a network if hidden layers were asked for."""
     if encoder.formula is not None:
         return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
@@ -156,7 +157,7 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
     elif choices.get("hidden") is None:
         model = linear.generalised_linear(features, family, classes if family in CLASSES else None)
     else:
-        family = "categorical" if family in CLASSES else family  # a network has no order of grades
+        family = "categorical" if family in CLASSES else family  # networks have no ordered family
         outputs = classes if family == "categorical" else len(names)
         mlp = network.mlp(features, tuple(choices["hidden"]), outputs)
         if encoder.others and family != "normal":
@@ -175,34 +176,37 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:
-    """The model and the encoder of a run that was fitted to a table, without reading the table."""
+    """The model and encoder of a run on a table, from its saved spec alone."""
     encoder = Encoder.from_dict(spec["encoder"])
     return model_of(encoder, spec), encoder
 
 
 def inputs(encoder: Encoder, path: Path, choices: Arguments) -> Any:
-    """What the model sees of a table's every row, whether or not it holds the target."""
+    """The model's inputs for every row of a table, which need not hold the target."""
     frame = read_table(path, choices.get("sep"), choices.get("decimal"))
     return encode(encoder, unexplained(encoder, frame)).given
 
 
 def as_rows(encoder: Encoder, frame: pd.DataFrame) -> Data:
+    """A table's rows as the model's data."""
     rows = encode(encoder, frame)
     return Data(rows.y, rows.given, weights=rows.weights)
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
+    """Fit the model, or load its finished fit."""
     return Result(posterior_of(task, method, seed, folder, progress, task.choices.get("verify", "auto")))
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
+    """Write the report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
     write_page(folder, result.posterior, title=title, **held)
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
-    """Parameters, and scores of held-out rows."""
+    """Effects, parameters and scores of held-out rows."""
     posterior = result.posterior
     told = effects(posterior, task.encoder)
     if told is not None:
@@ -211,7 +215,7 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
         yield to_terminal(parameters.effects_table(told.iloc[kept], task.encoder))
         if fewer:
             yield f"{fewer.strip()}\n"
-    # What the weights say is told by the effects.
+    # The effects stand for the weights: no need to list both.
     names = None if told is None else list(told.index)
     numbers = parameters.numbers(posterior, task.encoder, told=names)
     yield to_terminal(numbers, ROWS)
@@ -228,11 +232,11 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
-    """The target of each row of a table, by a run that explained it."""
+    """Predictions of the target for each row of a table."""
     if "example" in spec:
         raise DataError(f"{run} is of the example {spec['example']!r}; predict expects a run of a table.")
     encoder = Encoder.from_dict(spec["encoder"])
-    # The folder knows a formula's model, with the priors that it was given.
+    # A formula's model is loaded from the folder, with the priors that it was given.
     model = model_of(encoder, spec) if encoder.formula is None else None
     posterior, x, kept_out = load(run, model), inputs(encoder, new, spec), None
     if request.calibrate is not None:
@@ -248,14 +252,14 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
 
 
 def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
-    """A row for each row predicted, in the table's own terms."""
+    """One row for each predicted row, in the table's units and classes."""
     if prediction.probabilities is None:
         units: dict[str, Callable] = {
             "mean": decode, "sd": decode_sd, "aleatoric": decode_sd,
             "epistemic": decode_sd, "lower": decode, "upper": decode,
         }  # fmt: skip
         told = {name: of(encoder, getattr(prediction, name)) for name, of in units.items()}
-        if encoder.others:  # all of a target beside one another
+        if encoder.others:  # the columns of one target side by side
             told = {
                 f"{name}({aim.name})": values[:, k]
                 for k, aim in enumerate(encoder.targets)
@@ -264,7 +268,7 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
         return pd.DataFrame(told)
     chances = np.asarray(prediction.probabilities, np.float64)
     likeliest = chances.argmax(-1)
-    # For two classes the sd of p and of 1 − p is one number.
+    # With two classes there is one column: p and 1 − p have the same sd.
     epistemic = prediction.epistemic
     if epistemic.ndim == 2:
         epistemic = np.take_along_axis(epistemic, likeliest[:, None], 1)[:, 0]
@@ -274,7 +278,7 @@ def predictions(encoder: Encoder, prediction: Prediction) -> pd.DataFrame:
 
 
 def usual(task: Task) -> str | None:
-    """Nested Laplace for a table whose weights it can integrate: exact where y is normal, and corrected elsewhere."""
+    """Nested Laplace for a table whose weights it can integrate: exact if y is normal, else with a correction."""
     return "inla" if task.encoder is not None and any(suited(task.model, task.data)) else None
 
 

@@ -1,4 +1,4 @@
-"""What the commands do, whatever kind of model it is."""
+"""What ``fit``, ``report`` and ``predict`` do, for every kind of model."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tractable.tools.writing import write_table
 
 
 def fit(model: str, arguments: Arguments, how: How) -> None:
-    """A fit of a kind of model, in its folder, with its page and its tables."""
+    """Fit a model of the kind ``model`` and leave posterior, page and tables in its folder."""
     kind = kinds.named(model)
     kinds.check_options(kind, {"resume": how.resume})
     saved = run_gone_on_with(how)
@@ -37,7 +37,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
     if saved and arguments["table"] is None and arguments["example"] is None:
         own = [name for name in kind.options if name not in ("held_out", "missing") and arguments[name]]
         if own:
-            raise SettingsError(f"--resume goes on with the run as it was: leave --{own[0]} out.")
+            raise SettingsError(f"--resume continues the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
     task = kind.read(kind, arguments)
     method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
@@ -52,11 +52,12 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
             say(f"{kind.learner or method.label} on {task.label}, into {folder}")
         with left_only_with_results(folder, new=not saved):
             result = kind.learn(task, method, seed, folder, how.progress)
-        write_run(folder, about)  # with what was chosen
+        write_run(folder, about)  # again: learning may have added to the task, such as the number of components chosen
         conclude(task, result, folder, how.quiet)
 
 
 def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
+    """Write the page, print tables and verdict (or the folder alone), and exit with the run's code."""
     task.kind.page(folder, task, result)
     report, selection = result.posterior.report(), result.selection
     for remark in selection.remarks if selection else ():
@@ -73,7 +74,7 @@ def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
 
 
 def report(folder: Path) -> None:
-    """The verdict of the run in a folder, and where its page is."""
+    """Print the tables and verdict of the run in a folder, and where its page is."""
     entries, about, console = read_run(folder), posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
         table = table_in(folder, "comparison.csv", 0)
@@ -91,14 +92,14 @@ def report(folder: Path) -> None:
         console.print(f"{seconds}.")
     else:
         raise CheckpointError(
-            f"The run in {folder} has not come to a result yet; go on with tractable fit --resume --out {folder}."
+            f"The run in {folder} has no result yet; continue it by tractable fit --resume --out {folder}."
         )
     page = folder / "report.html"
     console.print(f"Report: {page}" if page.exists() else "It has no report.html.", soft_wrap=True)
 
 
 def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
-    """A table of predictions of new rows, by the run in a folder."""
+    """Write a table of predictions for new rows, by the run in a folder."""
     with sound(folder):
         spec = problem_in(folder)
         kind = kinds.named(spec["model"])

@@ -1,4 +1,4 @@
-"""Folders of runs: which are taken, which are new, which are left, and what a run was asked to do."""
+"""Folders of runs: makes new ones, removes those of failed runs, and writes and reads what a run was asked to do."""
 
 import contextlib
 import hashlib
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUN = "run.json"
-TABLES = ("criterion.csv", "comparison.csv")  # that commands read again
+TABLES = ("criterion.csv", "comparison.csv")  # tables that commands read back
 NO_RUN = f"{{}} is no run: expected {RUN} in it. Runs are made by tractable fit and tractable compare."
 
 
 def holds_a_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
     return any((folder / name).exists() for name in (RUN, "posterior.json", "draws.zarr"))
 
 
 def fresh(name: str) -> Path:
-    """runs/NAME, or with the first number that makes it new; made."""
+    """Make and return the folder runs/NAME, or runs/NAME-2, -3, … if it exists."""
     for number in range(1, 100_000):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
@@ -41,7 +42,7 @@ def fresh(name: str) -> Path:
 
 @contextlib.contextmanager
 def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
-    """Within, a run is learnt; where it fails before it has a result, its new folder is removed."""
+    """Inside, a run is fitted; if it fails before it has a result, its new folder is removed."""
     try:
         yield
     except BaseException:
@@ -51,21 +52,21 @@ def left_only_with_results(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run(folder: Path, entries: dict[str, Any]) -> None:
-    """Leave in a folder what its run is of: enough to go on, to report and to predict; and its tables' checksums."""
+    """Write run.json: what is needed to resume, report and predict, and checksums of the tables."""
     there = [name for name in TABLES if (folder / name).exists()]
     sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in there}
     checkpoint.write_sealed(folder / RUN, entries | {"tables": sums})
 
 
 def table_in(folder: Path, name: str, index: int | None = None) -> "pd.DataFrame":
-    """One of ``TABLES`` as it was written; a CheckpointError of one that was changed since."""
+    """One of ``TABLES`` as it was written; a CheckpointError if it was changed since."""
     import pandas as pd
 
     path, tables = folder / name, read_run(folder).get("tables", {})
     known = tables.get(name) if isinstance(tables, dict) else ""
     try:
         content = path.read_bytes()
-        if known is not None and hashlib.sha256(content).hexdigest() != known:  # None of an earlier version
+        if known is not None and hashlib.sha256(content).hexdigest() != known:  # None: written by an earlier version
             raise ValueError(f"it is not what {RUN} was written with")
         return as_written(pd.read_csv(io.BytesIO(content), index_col=index))
     except (OSError, ValueError) as error:
@@ -73,7 +74,7 @@ def table_in(folder: Path, name: str, index: int | None = None) -> "pd.DataFrame
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What ``write_run`` wrote, here or in version 0.1."""
+    """What ``write_run`` wrote, in this version or in 0.1."""
     if not (folder / RUN).exists():
         raise CheckpointError(NO_RUN.format(folder))
     entries, _ = checkpoint.read_sealed(folder / RUN)
@@ -82,7 +83,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def problem_in(folder: Path) -> dict[str, Any]:
-    """What a run was asked to do; of a formula's posterior that Python saved, its encoder."""
+    """What a run was asked to do; for a formula's posterior saved from Python, its encoder."""
     made = (posterior_in(folder) or {}).get("made") or {"arguments": {}}
     if not (folder / RUN).exists() and "encoder" in made["arguments"]:
         return {"model": "glm", "encoder": made["arguments"]["encoder"]}
@@ -90,8 +91,8 @@ def problem_in(folder: Path) -> dict[str, Any]:
 
 
 def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
-    """A task's description as it is written today; version 0.1 had three forms of encoders, and fewer options."""
-    from tractable.data.columns import Column  # pandas takes long to import, and most runs need no upgrade
+    """A task's description in today's form; version 0.1 had three forms of encoders, and fewer options."""
+    from tractable.data.columns import Column  # imported here: pandas is slow to import, and few runs need it
     from tractable.data.encoder import Encoder
     from tractable.data.files import places
 
@@ -113,7 +114,7 @@ def upgrade(spec: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def sound(path: Path) -> Iterator[None]:
-    """Within, entries of a file are read that may be anybody's, though its seal holds: a sentence, no traceback."""
+    """Inside, a file's entries are read; ones that make no sense raise a CheckpointError, even if the seal holds."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -126,6 +127,6 @@ def sound(path: Path) -> Iterator[None]:
 
 
 def posterior_in(folder: Path) -> dict[str, Any] | None:
-    """What is known of the posterior in a folder; None where there is none yet."""
+    """The entries of posterior.json in a folder; None if there is none yet."""
     path = folder / "posterior.json"
     return checkpoint.read_sealed(path)[0] if path.exists() else None

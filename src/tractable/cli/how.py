@@ -1,4 +1,4 @@
-"""How a fit was asked to go, whatever it is of: by which method, from which seed, into which folder."""
+"""How a fit is to run, whatever its model: by which method, from which seed, into which folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from tractable.tools.errors import CheckpointError, SettingsError
 
 @dataclass(frozen=True)
 class How:
-    """What a command line says of a fit, but for its model and data."""
+    """What a command line says about a fit, apart from its model and data."""
 
     method: str | None
     config: Path | None
@@ -29,24 +29,24 @@ class How:
 
     @property
     def sized(self) -> bool:
-        """Whether it says how many rows a step takes."""
+        """Whether the command line sets ``batch_size``, the number of rows a step takes."""
         fields = {assignment(text)[0] for text in self.assignments} | set(read(self.config) if self.config else ())
         return "batch_size" in fields
 
 
 def run_gone_on_with(how: How) -> dict[str, Any]:
-    """What the run to go on with wrote; empty where none is. A folder that is another run's is an error."""
+    """The saved entries of the run to resume; empty for a new run. A folder that holds another run is an error."""
     if how.resume:
         if how.out is None:
-            raise SettingsError("--resume expects --out, the folder of the run to go on with.")
+            raise SettingsError("--resume expects --out, the folder of the run to continue.")
         return read_run(how.out)
     if how.out is not None and holds_a_run(how.out):
-        raise CheckpointError(f"{how.out} already holds a run. Go on with it by --resume, or choose another --out.")
+        raise CheckpointError(f"{how.out} already holds a run. Continue it by --resume, or choose another --out.")
     return {}
 
 
 def method_and_seed(how: How, saved: Arguments, default: str) -> tuple[Method, int]:
-    """Those asked for; else those of the run to go on with; else ``default`` and 0."""
+    """The method and seed typed; else those of the run to resume; else ``default`` and 0."""
     if saved and how.method is None and how.config is None and not how.assignments:
         method, seed = made(saved["method"]), saved["seed"]
     else:

@@ -1,4 +1,4 @@
-"""The six kinds of model that a command line fits, and which options are whose."""
+"""The six kinds of model that the command line fits, and which options each kind takes."""
 
 from pathlib import Path
 
@@ -18,13 +18,14 @@ DEFAULT = explained.GLM.name
 
 
 def named(name: str) -> Kind:
+    """The kind of that name."""
     if name not in KINDS:
         raise unknown(name)
     return KINDS[name]
 
 
 def unknown(name: str) -> SettingsError:
-    """The sentence about a kind that is none, or that compare does not take."""
+    """The error for a name that is no kind, or a kind that compare does not take."""
     compared = [kind.name for kind in KINDS.values() if kind.side_by_side is not None]
     *others, last = [kind.name for kind in KINDS.values() if kind.side_by_side is None]
     return SettingsError(
@@ -34,7 +35,7 @@ def unknown(name: str) -> SettingsError:
 
 
 def check_options(kind: Kind, arguments: Arguments) -> None:
-    """A sentence about the first option that was given and that the kind does not take."""
+    """Raises a SettingsError for the first given option that the kind does not take."""
     said = [option for option, value in arguments.items() if value not in (None, False)]
     for option in said:
         if option in kind.refusals:
@@ -45,9 +46,9 @@ def check_options(kind: Kind, arguments: Arguments) -> None:
 
 
 def kind_gone_on_with(folder: Path | None, saved: Arguments, name: str) -> Kind:
-    """The kind of a saved run that is to be gone on with; ``name`` is what was typed, or the default."""
+    """The kind of the saved run to resume; ``name`` is --model as typed, or the default."""
     if "method" not in saved:
-        raise CheckpointError(f"{folder} is a comparison, which cannot be gone on with; compare again.")
+        raise CheckpointError(f"{folder} is a comparison, which cannot be resumed; compare again.")
     kept = named(saved["problem"]["model"])
     if name not in (kept.name, DEFAULT):
         raise CheckpointError(f"{folder} is of --model {kept.name}; got --model {name}. Choose another --out.")

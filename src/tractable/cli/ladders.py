@@ -1,4 +1,4 @@
-"""Causes behind rows of a file: variational autoencoders and belief networks, their codes and their bounds."""
+"""Variational autoencoders and belief networks of a file's rows: their fits, codes and bounds."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import counted, listing, tell
 
 METHODS = ("autoencoding", "importance-weighted", "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep")
-NARROW, FEW, MANY = 100, [100], [400]  # rows of fewer numbers than that, and a vae's hidden widths
-SCORED = 1000  # rows held out that are scored, at most
-DRAWS = 100  # of h a row, of bounds
-WRITTEN = 50  # units whose codes are written; of more the first layer's alone
+NARROW, FEW, MANY = 100, [100], [400]  # a vae's hidden widths: FEW for rows of fewer than NARROW numbers, else MANY
+SCORED = 1000  # at most this many held-out rows are scored
+DRAWS = 100  # draws of h for each row's bound
+WRITTEN = 50  # codes of up to this many units are written; with more units, the first layer's alone
 GAPS = "Use --missing drop, which leaves such rows out, or mend them: no model is fitted to rows with gaps. "
 IMPUTE = "Once a model is fitted, posterior.impute(x) in Python fills in what new rows lack."
 EXAMPLES = {"vae": "20, the numbers behind a row", "belief-network": "200,200, the units of its hidden layers"}
-UNITS = {"vae": ("z", "z{}_"), "belief-network": ("h{}_", "h{}_")}  # columns of one layer's codes, of several
+UNITS = {"vae": ("z", "z{}_"), "belief-network": ("h{}_", "h{}_")}  # column names of codes: for one layer, for several
 NOT_OF_LADDERS = {
     "target": "it explains no column, it finds what is behind whole rows; leave --target out.",
     "example": "it is of a file of your own.",
@@ -52,13 +52,14 @@ NOT_OF_LADDERS = {
 
 
 def of_binary_rows(value: str) -> str:
-    """--family of a belief network."""
+    """Reads --family of a belief network, which has one."""
     if value != "bernoulli":
         raise SettingsError(f"A belief-network's rows are bernoulli; got --family {value}. --model vae has others.")
     return value
 
 
 def options_of(name: str, family: Option) -> dict[str, Option]:
+    """The options that a vae and a belief-network share."""
     return {
         "held_out": Option(share, 0.2),
         "missing": Option(one_of(("raise", "drop"), f"--missing of a {name} is", f" {IMPUTE}"), "raise"),
@@ -70,7 +71,7 @@ def options_of(name: str, family: Option) -> dict[str, Option]:
 
 
 def read(kind: Kind, arguments: Arguments) -> Task:
-    """Rows of a file, and the ladder that is asked for; how they are taken is told by warnings."""
+    """The task of a file's rows and the model asked for; warnings say how the rows were taken."""
     if arguments.get("table") is None:
         raise DataError(f"--model {kind.name} expects a file: tractable fit FILE --model {kind.name} --latent 20.")
     path, choices = Path(arguments["table"]), kind.ask(arguments)
@@ -100,7 +101,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encoder, Source]:
-    """Columns by a divisor of all numbers; where it is 0 by the mean and sd of the rows ``kept``, if these differ."""
+    """Scales all numbers by a divisor; if 0, standardises by the rows ``kept`` and drops a table's constant columns."""
     names, shape = (places(source.shape), source.shape) if source.names is None else (source.names, None)
     if divisor:
         return Encoder(tuple(Column(name, "number", sd=divisor) for name in names), shape=shape), source
@@ -115,7 +116,7 @@ def encoder_of(source: Source, kept: np.ndarray, divisor: float) -> tuple[Encode
 
 
 def rows_of(spec: Arguments, encoder: Encoder, source: Source) -> np.ndarray:
-    """(n, d) rows of the model, or a sentence about their width or their numbers."""
+    """(n, d) the model's rows; a DataError if their width or numbers do not suit the model."""
     width, family = source.values.shape[1], spec["family"]
     if width != len(encoder.columns):
         raise DataError(
@@ -127,12 +128,12 @@ def rows_of(spec: Arguments, encoder: Encoder, source: Source) -> np.ndarray:
 
 
 def log_scale(spec: Arguments, encoder: Encoder) -> float:
-    """By how much log densities are lower in the file's units; those of pixels are of numbers in [0, 1]."""
+    """How much lower log densities are in the file's units; 0 for pixels, whose densities are of numbers in [0, 1]."""
     return float(np.log(encoder.scale[1]).sum()) if spec["family"] == "normal" else 0.0
 
 
 def units(spec: Arguments, encoder: Encoder) -> str:
-    """What densities are of."""
+    """What the log densities are of, in words."""
     if spec["family"] in ("bernoulli", "categorical", "poisson"):
         return "log probabilities of rows"
     divided = spec["family"] != "normal" and encoder.columns[0].sd != 1
@@ -140,7 +141,7 @@ def units(spec: Arguments, encoder: Encoder) -> str:
 
 
 def model_of(spec: Arguments, encoder: Encoder) -> Ladder:
-    """The ladder of encoded rows: of binary units, or with widths of deterministic layers between, of normal ones."""
+    """The model of encoded rows: binary units; or, where hidden widths are given, normal units behind a network."""
     latent, size, family = tuple(spec["latent"]), len(encoder.columns), spec["family"]
     if spec.get("hidden") is None:
         return sigmoid_belief_network(size, latent, redraw=spec["redraw"])
@@ -153,7 +154,7 @@ def model_of(spec: Arguments, encoder: Encoder) -> Ladder:
 
 
 def adapt(task: Task, method: Amortised, sized: bool) -> Method:
-    """The method with batches that there are rows for, or a sentence where it does not learn the ladder."""
+    """The method, its batches no larger than the data; an error if it cannot fit the model."""
     if not sized and method.batch_size > task.data.size:
         method = dataclasses.replace(method, batch_size=task.data.size)
     method.needed(task.model)
@@ -162,7 +163,7 @@ def adapt(task: Task, method: Amortised, sized: bool) -> Method:
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    """A ladder and its inference network, held against the rows that were kept back."""
+    """Fit a model and its inference network, and score the held-out rows."""
     posterior = posterior_of(task, method, seed, folder, progress)
     if task.held_out is not None and "held-out bound" not in posterior.found:
         scored(posterior, task.held_out)
@@ -171,9 +172,9 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
 
 
 def scored(posterior: Posterior, rows: Data) -> None:
-    """Hold rows that were kept back against those learnt from: a check of the report, and a bound."""
+    """Give the posterior a bound of held-out rows, and its report a check against the fitted rows' bound."""
     kept = Data(rows.y[:SCORED])
-    if posterior.data is None or kept.fingerprint == posterior.data.fingerprint:  # rows that are all alike
+    if posterior.data is None or kept.fingerprint == posterior.data.fingerprint:  # the same rows
         return
     bound = held_out(posterior, kept, samples=DRAWS)
     check = held_out_check(bound.gap, bound.error, bound.rows)
@@ -182,12 +183,13 @@ def scored(posterior: Posterior, rows: Data) -> None:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
+    """Write the report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
     write_page(folder, result.posterior, title=title, shape=support.picture(task.spec["shape"]))
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
-    """For each row of a file mean and sd of what is behind it, and two bounds of its log density, by 100 draws."""
+    """For each row of a file: mean and sd of its hidden units, and two bounds of its log density by 100 draws."""
     encoder = Encoder.from_dict(spec["encoder"])
     first = (*NEW, *([spec["array"]] if spec["array"] else []), *USUAL)
     source = read_rows(new, request.array, first, encoder.names if encoder.shape is None else ())
@@ -200,7 +202,7 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
 
 
 def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
-    """Mean and sd of every unit, layer by layer, such as z0_mean, z1_0_mean, h1_0_mean; of many the first layer's."""
+    """Mean and sd of each unit by layer: z0_mean, z1_0_mean or h1_0_mean; above ``WRITTEN`` units the first layer's."""
     layers = len(codes.mean) if sum(mean.shape[1] for mean in codes.mean) <= WRITTEN else 1
     columns: dict[str, np.ndarray] = {}
     for i, (mean, sd) in enumerate(zip(codes.mean[:layers], codes.sd[:layers], strict=True)):
@@ -211,11 +213,13 @@ def code_columns(model: str, codes: Encoded) -> dict[str, np.ndarray]:
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
+    """The model's layers and its bounds."""
     yield to_terminal(layers(task.model, result.posterior.found))
     yield bounds_table(result.posterior.found, task.spec)
 
 
 def bounds_table(found: Arguments, spec: Arguments) -> Group:
+    """The lower bounds of log p(x), each with its meaning."""
     encoder = Encoder.from_dict(spec["encoder"])
     named = {
         "ELBO": ("elbo", f"of rows learnt from; {units(spec, encoder)}"),

@@ -1,4 +1,4 @@
-"""Mixtures of a table's rows, and hidden Markov models of its sequences: several are fitted, and one is chosen."""
+"""Mixtures of a table's rows and hidden Markov models of its sequences: fits several sizes and chooses one."""
 
 import dataclasses
 import functools
@@ -39,12 +39,12 @@ from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import write_table
 
 NAME = "gaussian-mixture"
-MOST = 1000  # components
-CHUNK = 1 << 14  # rows looked at at once
+MOST = 1000  # components, at most
+CHUNK = 1 << 14  # rows evaluated at once
 
 
 def components_of(text: str, option: str = "components") -> tuple[int, ...]:
-    """The numbers of components, or states, that a text asks for, ascending.
+    """The numbers of components, or of states, in a text, ascending.
 
     >>> components_of("2..4"), components_of("5, 2"), components_of("1,3..4")
     ((2, 3, 4), (2, 5), (1, 3, 4))
@@ -86,7 +86,7 @@ NOT_OF_MIXTURES = {
 
 
 def read(kind: Kind, arguments: Arguments) -> Task:
-    """The numbers of a table; what is left out is told by warnings."""
+    """The task of a table's numbers; warnings say what was left out."""
     if arguments.get("table") is None:
         raise DataError(f"--model {NAME} expects a table: tractable fit TABLE --model {NAME}.")
     path, choices = Path(arguments["table"]), kind.ask(arguments)
@@ -116,6 +116,7 @@ def read(kind: Kind, arguments: Arguments) -> Task:
 
 
 def numbers_of(path: Path, exclude: Sequence[str] = ()) -> Source:
+    """The table's columns of numbers; a warning names those that hold no value."""
     source = of_table(without(read_table(path), exclude), path, purpose=", which a mixture of normals is of")
     some = np.any(np.isfinite(source.values), axis=0)
     if some.all():
@@ -125,14 +126,14 @@ def numbers_of(path: Path, exclude: Sequence[str] = ()) -> Source:
 
 
 def without(frame: pd.DataFrame, exclude: Sequence[str]) -> pd.DataFrame:
-    """The table but for the columns named by --exclude."""
+    """The table without the columns named by --exclude."""
     if absent := [name for name in exclude if name not in frame]:
         raise DataError(f"--exclude {absent[0]} is not a column of the table; it has {listing(frame.columns)}.")
     return frame.drop(columns=[*exclude])
 
 
 def without_gaps(source: Source, missing: str) -> Source:
-    """The rows that are learnt from, or a sentence about the first gap."""
+    """The rows to use; a DataError about the first gap if ``missing`` is raise."""
     values, exact = source.values, missing == "exact"
     if exact:
         source.refuse_infinite()
@@ -151,11 +152,12 @@ def without_gaps(source: Source, missing: str) -> Source:
 
 
 def model_of(components: int, features: int, covariance: str, gaps: bool = False) -> LatentModel:
+    """A mixture of normals; with ``gaps``, one for rows that may lack numbers."""
     return (mixture.with_missing if gaps else mixture.gaussian_mixture)(components, features, covariance)
 
 
 def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    """A fit for each K, and the one that is chosen; its table in the table's units."""
+    """Fit each K and choose one; the criteria are in the table's units."""
     choices, encoder, rows = task.choices, task.encoder, task.data.y
     gaps, d = task.data.missing == "keep", len(encoder.columns)
     found = select(
@@ -164,7 +166,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
         bound_of=lambda k: bayesian_gaussian_mixture(k, d, choices["covariance"], weight_concentration=1.0),
         seed=seed, progress=progress, checkpoint=folder / "fits",
     )  # fmt: skip
-    # log |d standardised / d x| is the same for every K, so the choice and what is said of it do not change.
+    # log |d standardised / d x| is the same for every K, so the choice is that of the standardised units.
     units = encoder.log_scales(rows).sum()
     changes = {"log likelihood": -units, "BIC": 2 * units, "AIC": 2 * units, "evidence": -units}
     if task.held_out is not None:
@@ -185,7 +187,7 @@ def _densities(model: LatentModel, theta: Gaussians, x: jax.Array) -> tuple[jax.
 def densities(
     model: LatentModel, theta: Gaussians, rows: np.ndarray, encoder: Encoder
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of standardised rows log p(x) in the table's units (n,), in nats, and the responsibilities (n, K)."""
+    """log p(x) of standardised rows, in nats and the table's units, (n,); and responsibilities (n, K)."""
     n, width, precision = len(rows), max(1, min(CHUNK, len(rows))), jnp.result_type(float)
     theta = jax.tree.map(lambda a: jnp.asarray(a, precision), theta)
     padded = np.concatenate([rows, np.zeros((-n % width, rows.shape[1]))])
@@ -211,6 +213,7 @@ def components(posterior: Posterior, task: Task) -> Components:
 
 
 def page(folder: Path, task: Task, result: Result) -> None:
+    """Write the report."""
     posterior, rows = result.posterior, task.data.y
     found, model = cast(Selection, result.selection), cast(LatentModel, posterior.model)
     _, share = densities(model, posterior.mean(), rows, task.encoder)
@@ -223,14 +226,14 @@ def page(folder: Path, task: Task, result: Result) -> None:
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
-    """For each row of a table its log density, its likeliest component and the probability of each."""
+    """For each row of a table: its likeliest component, the probability of each component, and its log density."""
     encoder = Encoder.from_dict(spec["encoder"])
     source = of_table(read_table(new), new, encoder.names)
     source.refuse_infinite()
     rows = encoder.standardise(source.values)
     gaps = np.isnan(rows).any(1)
     if gaps.any():
-        tell(f"{counted(int(gaps.sum()), 'row')} with missing values: told by the numbers there are.")
+        tell(f"{counted(int(gaps.sum()), 'row')} with missing values: judged by the numbers there are.")
     plain, gapped = (model_of(spec["chosen"], len(encoder.columns), spec["covariance"], each) for each in (False, True))
     density, share = densities(gapped if gaps.any() else plain, load(run, plain).mean(), rows, encoder)
     shares = {f"p({k + 1})": share[:, k] for k in range(share.shape[1])}
@@ -238,6 +241,7 @@ def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataF
 
 
 def tables(task: Task, result: Result) -> Iterator[Any]:
+    """The criteria of every K, and the chosen mixture's components."""
     found = cast(Selection, result.selection)
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(found.table, found.best)]))
     shown = pages.components_of(components(result.posterior, task), task.data.size, task.choices["covariance"])
@@ -245,6 +249,7 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
+    """The criteria of every K, from the run's folder."""
     tried = table_in(folder, "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
@@ -268,11 +273,11 @@ NOT_OF_SEQUENCES = NOT_OF_MIXTURES | {
     "family": "",
     "missing": "numbers and steps that are missing are summed over, exactly.",
 }
-FEW_SEQUENCES = 5  # of fewer than these none is held out
+FEW_SEQUENCES = 5  # with fewer sequences, none is held out
 
 
 def read_sequences(kind: Kind, arguments: Arguments) -> Task:
-    """Sequences of a table; how they are taken is told by warnings."""
+    """The task of a table's sequences; warnings say how they were taken."""
     if arguments.get("table") is None:
         raise DataError(f"--model {SEQUENCES} expects a table: tractable fit TABLE --model {SEQUENCES} --time COLUMN.")
     path, choices = Path(arguments["table"]), kind.ask(arguments)
@@ -306,7 +311,7 @@ def read_sequences(kind: Kind, arguments: Arguments) -> Task:
 
 
 def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tuple[Source, str, list[str]]:
-    """Columns that states show, their family, and the names of classes."""
+    """The columns that the states emit, their family, and the classes' names."""
     shown = without(frame, choices["exclude"]).drop(columns=[choices["by"], choices["time"]], errors="ignore")
     shown = shown.astype({name: float for name in shown if shown[name].dtype.kind == "b"})
     family = choices["family"]
@@ -344,6 +349,7 @@ FAMILY_WORDS = {"normal": "normal numbers", "poisson": "counts (poisson)", "bern
 
 
 def sequence_model(spec: Arguments, states: int, features: int, centre: np.ndarray | None = None) -> HiddenMarkovModel:
+    """A hidden Markov model with that number of states."""
     family = "multivariate-normal" if (spec["family"], spec["covariance"]) == ("normal", "full") else spec["family"]
     if family == "categorical":
         return hidden_markov(states, family, classes=len(spec["classes"]))
@@ -351,7 +357,7 @@ def sequence_model(spec: Arguments, states: int, features: int, centre: np.ndarr
 
 
 def learn_sequences(task: Task, method: Method, seed: int, folder: Path, progress: bool | None) -> Result:
-    """A fit for each number of states, and the one that is chosen."""
+    """Fit each number of states and choose one; the criteria are in the table's units."""
     spec, encoder, rows = task.spec, task.encoder, task.data.y
     d = len(encoder.columns)
     centre = np.maximum(np.nanmean(rows.reshape(-1, d), 0), 1e-3) if spec["family"] == "poisson" else None
@@ -377,7 +383,7 @@ def learn_sequences(task: Task, method: Method, seed: int, folder: Path, progres
 
 
 def _of_one_column(spec: Arguments, data: Data) -> Data:
-    """Classes are one number a step."""
+    """The data without its axis of columns if the emissions are classes: one number a step."""
     return Data(data.y[..., 0], missing="keep") if spec["family"] == "categorical" else data
 
 
@@ -404,6 +410,7 @@ def states_of(posterior: Posterior, task: Task) -> States:
 
 
 def sequence_page(folder: Path, task: Task, result: Result) -> None:
+    """Write the report."""
     posterior, found = result.posterior, cast(Selection, result.selection)
     model, data = cast(HiddenMarkovModel, posterior.model), _of_one_column(task.spec, task.data)
     paths = np.asarray(model.paths(posterior.mean(), data.y))
@@ -417,7 +424,7 @@ def sequence_page(folder: Path, task: Task, result: Result) -> None:
 
 
 def predict_sequences(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
-    """For each row its state on the likeliest path, the probability of each state, and what these show there."""
+    """For each row: its state on the likeliest path, each state's probability, and the mean and sd of what it emits."""
     encoder, frame = Encoder.from_dict(spec["encoder"]), read_table(new)
     where = places(frame, spec["by"], spec["time"], spec["unit"])
     if spec["family"] == "categorical":
@@ -454,7 +461,7 @@ def predict_sequences(run: Path, spec: Arguments, new: Path, request: Request) -
 
 
 def ahead_of(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np.ndarray:
-    """p(z_t | x, θ) of every step (N, T, K), also after the last that was seen."""
+    """p(z_t | x, θ) of every step (N, T, K), also of steps after a sequence's last observed one."""
     share = np.array(model.responsibilities(theta, y))  # pyright: ignore[reportOptionalCall]
     transition, initial = np.asarray(theta.transition), np.asarray(theta.initial)
     for t in range(share.shape[1]):
@@ -464,6 +471,7 @@ def ahead_of(model: HiddenMarkovModel, theta: HiddenMarkov, y: np.ndarray) -> np
 
 
 def sequence_tables(task: Task, result: Result) -> Iterator[Any]:
+    """The criteria of every number of states, and the chosen model's states."""
     found = cast(Selection, result.selection)
     yield to_terminal(Exhibit("States tried", [pages.tried_table(found.table, found.best, "states")]))
     for shown in pages.states_shown(states_of(result.posterior, task)):
@@ -471,6 +479,7 @@ def sequence_tables(task: Task, result: Result) -> Iterator[Any]:
 
 
 def saved_sequence_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
+    """The criteria of every number of states, from the run's folder."""
     tried = table_in(folder, "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
     yield to_terminal(Exhibit("States tried", [pages.tried_table(tried, best, "states")]))

@@ -1,4 +1,4 @@
-"""Options of a kind of model, and how what was typed for them is read."""
+"""The options of a kind of model, and functions that read the typed values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,19 +11,19 @@ Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
 class Option(NamedTuple):
     """An option of a kind of model."""
 
-    read: Callable[[Any], Any] = lambda value: value  # from what was typed or saved to what JSON holds, or a sentence
-    usual: Any = None  # where nothing is said
+    read: Callable[[Any], Any] = lambda value: value  # typed or saved value to one JSON holds, or an error
+    usual: Any = None  # the default
 
 
 def share(value: float) -> float:
-    """--held-out."""
+    """Reads --held-out, a share of the rows in [0, 1)."""
     if not 0 <= value < 1:
         raise DataError(f"--held-out expects a share of the rows in [0, 1); got {value:g}.")
     return value
 
 
 def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any], Any]:
-    """Reads one of some names; ``words`` begin the sentence about another, ``remedy`` ends it."""
+    """A reader of one of ``names``; for any other, an error that begins with ``words`` and ends with ``remedy``."""
     names = tuple(names)
 
     def read(value: str) -> str:
@@ -36,7 +36,7 @@ def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any]
 
 
 def sizes(option: str, such: str) -> Callable[[Any], list[int]]:
-    """Reads whole numbers with commas between, such as ``such``.
+    """A reader of whole numbers with commas between them; its error gives ``such`` as an example.
 
     >>> sizes("latent", "20 or 100,50")("100, 50")
     [100, 50]
@@ -57,5 +57,5 @@ def sizes(option: str, such: str) -> Callable[[Any], list[int]]:
 
 
 def refusals(name: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Sentences about options that are not the kind's."""
+    """Error messages for options that the kind does not take, from the reason for each."""
     return {option: f"--{option} is not for --model {name}: {why}" for option, why in reasons.items()}

@@ -1,4 +1,4 @@
-"""A method from what was typed: ``--method``, ``--set field=value`` and ``--config FILE.toml``."""
+"""Builds a method from ``--method``, ``--set field=value`` and ``--config FILE.toml``."""
 
 import tomllib
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from tractable.tools.words import nearest
 def method_of(
     name: str | None, config: Path | None, assignments: Sequence[str], default: str = "nuts"
 ) -> tuple[Method, int | None]:
-    """The method, and the seed if the file holds one. ``assignments`` go before ``name``, and that before the file."""
+    """The method, and the seed if the file has one. ``assignments`` override ``name``, which overrides the file."""
     settings = {} if config is None else read(config)
     seed = settings.pop("seed", None)
     if name is not None:
         given = settings.get("method")
         if given is not None and methods.named(given) is not methods.named(name):
-            settings = {}  # fields of another method
+            settings = {}  # the file's fields belong to another method
         settings["method"] = name
     settings.setdefault("method", default)
     for field, value in map(assignment, assignments):
@@ -30,7 +30,7 @@ def method_of(
 
 
 def methods_of(names: str, assignments: Sequence[str]) -> list[Method]:
-    """Methods of a comma list; ``field=value`` is for all which have the field, ``method.field=value`` for one."""
+    """The methods in a comma list. ``field=value`` is for all that have the field, ``method.field=value`` for one."""
     kinds = [methods.named(name.strip()) for name in names.split(",") if name.strip()]
     if not kinds:
         raise SettingsError("--methods expects names with commas between them, such as map,nuts; got none.")
@@ -55,7 +55,7 @@ def methods_of(names: str, assignments: Sequence[str]) -> list[Method]:
 
 
 def made(settings: dict[str, Any]) -> Method:
-    """``methods.from_settings``, with sentences for what a command line cannot say."""
+    """``methods.from_settings``, with an error for a field that is a function, which no command line can give."""
     kind = methods.named(str(settings["method"]))
     for name, value in settings.items():
         if "Proposal" in fields_of(kind).get(name, "") and value is not None:
@@ -64,7 +64,7 @@ def made(settings: dict[str, Any]) -> Method:
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """``field=value``; the value as TOML has it, ``none``, or else text.
+    """Splits ``field=value``. The value is read as TOML, or ``none``, or else kept as text.
 
     >>> assignment("draws=500"), assignment("thin=auto"), assignment("preconditioner=none")
     (('draws', 500), ('thin', 'auto'), ('preconditioner', None))
@@ -82,6 +82,7 @@ def assignment(text: str) -> tuple[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Where results go on a terminal, and what ends them: the verdict and the time."""
+"""Prints results on a terminal; the verdict and the time come last."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,22 @@ from tractable.pages.exhibit import Exhibit
 from tractable.pages.terminal import to_terminal
 from tractable.pages.verdict import checks
 
-ROWS, COLUMNS = 12, 9  # of a long table, at most
-WIDE = 120  # where there is no terminal to ask
+ROWS, COLUMNS = 12, 9  # at most this many of a long table are shown
+WIDE = 120  # columns of text where the output is no terminal
 
 
 def console() -> Console:
+    """A console; where the output is no terminal, one ``WIDE`` columns wide."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=WIDE)
 
 
 def verdict(word: str, found: Sequence[Check]) -> RenderableType:
+    """The verdict and its checks, as a terminal shows them."""
     return to_terminal(Exhibit("Verdict", [checks(found)], verdict=word))
 
 
 def seconds(phases: dict[str, float]) -> str:
-    """Wall time, and what it went into."""
+    """Wall time in seconds, and each phase's part of it."""
     parts = ", ".join(f"{name} {value:.1f}" for name, value in phases.items() if value >= 0.05)
     return f"{sum(phases.values()):.1f} s" + (f" ({parts})" if len(phases) > 1 and parts else "")

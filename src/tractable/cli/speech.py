@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import typer
 
 FAULT, REJECTED = 2, 3  # exit codes
-TYPED = {  # what sentences of the library tell to do, as it is typed
+TYPED = {  # advice in the library's messages -> what to type on a command line
     "missing='drop' when fitting": "--drop-missing",
     "missing='impute' when fitting": "--missing impute",
     "array= is of": "--array is of",
@@ -24,7 +24,7 @@ TYPED = {  # what sentences of the library tell to do, as it is typed
 
 
 def typed(sentence: str) -> str:
-    """A sentence of the library in the words of a command line."""
+    """A message of the library with Python arguments replaced by command-line options."""
     for told, words in TYPED.items():
         sentence = sentence.replace(told, words)
     return sentence
@@ -32,7 +32,7 @@ def typed(sentence: str) -> str:
 
 @contextlib.contextmanager
 def notes() -> Iterator[None]:
-    """Within, the library's warnings are notes on stderr, each once; others are not for users of a command."""
+    """Inside, each of the library's warnings becomes one note on stderr; other packages' warnings are hidden."""
     from tractable.tools.errors import TractableWarning
 
     said = set()
@@ -57,7 +57,7 @@ def say(text: str, style: str = "") -> None:
 
 
 def end(interrupted: bool, verdict: str) -> None:
-    """Leave with the exit code of a run: that of its signal where it was stopped, 3 where it is rejected."""
+    """Exit with the run's code: its signal's if it was stopped, 3 if its verdict is reject."""
     if interrupted:
         from tractable.tools.stopping import exit_code
 

@@ -1,4 +1,4 @@
-"""The arrays that data are made of, from memory, frames and files, and what is said of those that cannot be."""
+"""Reads data's arrays from memory, frames and files, and checks them."""
 
 import pathlib
 import zipfile
@@ -13,11 +13,11 @@ from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 
 PyTree = Any
-CHUNK = 1 << 16  # rows looked at together, of arrays that may lie in a file
+CHUNK = 1 << 16  # rows checked at once, as arrays may be memory-mapped
 
 
 def arrays_of(source: PyTree, role: str) -> PyTree:
-    """Arrays of numbers, or a sentence about ``role`` ("y", "given"); those of a file stay there where they can."""
+    """``source`` as arrays of numbers, memory-mapped where possible; errors name its ``role`` ("y", "given")."""
     if isinstance(source, str | pathlib.Path):
         out = _from_file(pathlib.Path(source))
     elif (columns := columns_of(source)) is not None:
@@ -46,16 +46,16 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
 
 
 def columns_of(source: object) -> dict[str, np.ndarray] | None:
-    """A frame of pandas or polars, or a table of Arrow, as a dict of columns; None of anything else."""
+    """The columns of a pandas or polars frame or an Arrow table, by name; None for anything else."""
     frame: Any = source
-    names = getattr(source, "column_names", None)  # Arrow's
+    names = getattr(source, "column_names", None)  # Arrow
     if names is None and hasattr(source, "to_numpy"):
         names = getattr(source, "columns", None)
     return None if names is None else {str(name): np.asarray(frame[name]) for name in names}
 
 
 def weights_of(source: PyTree, size: int) -> np.ndarray:
-    """How often each of ``size`` rows counts, (N,) float64, or a sentence about weights that cannot be."""
+    """(N,) float64 how often each of ``size`` rows counts; a DataError unless finite and ≥ 0."""
     leaves = jax.tree.leaves(arrays_of(source, "weights"))
     if len(leaves) != 1 or leaves[0].shape != (size,):
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
@@ -72,7 +72,7 @@ def weights_of(source: PyTree, size: int) -> np.ndarray:
 
 
 def wide(named: dict[str, np.ndarray]) -> str:
-    """A sentence about the first number of arrays by name that 32 bits do not hold; empty where they hold all."""
+    """An error message about the first number that 32 bits cannot hold; "" if they hold all."""
     for name, leaf in named.items():
         if leaf.dtype.itemsize <= 4:
             continue
@@ -94,13 +94,13 @@ def wide(named: dict[str, np.ndarray]) -> str:
 
 
 def check_width(sentence: str) -> None:
-    """Raise the sentence of ``wide`` where 64 bits are cut to 32."""
+    """Raises ``wide``'s message if JAX computes in 32 bits."""
     if sentence and jnp.result_type(float) == jnp.float32:
         raise DataError(sentence)
 
 
 def unmasked(a: Numbers, name: str) -> np.ndarray:
-    """The array, or a sentence about the first number that a masked array hides."""
+    """The array; a DataError if it is a masked array that hides any number."""
     if isinstance(a, np.ma.MaskedArray):
         hidden = np.argwhere(np.ma.getmaskarray(a))
         if len(hidden):
@@ -114,7 +114,7 @@ def unmasked(a: Numbers, name: str) -> np.ndarray:
 
 
 def _native(a: Numbers, name: str) -> np.ndarray:
-    """An array of a byte order and precision that JAX takes."""
+    """The array in a byte order and precision that JAX takes."""
     a = unmasked(a, name)
     if a.dtype.kind == "f" and a.dtype.itemsize > 8:
         return a.astype(np.float64)
@@ -131,20 +131,20 @@ def _from_file(path: pathlib.Path) -> PyTree:
 
 
 def mapped(path: pathlib.Path) -> np.ndarray:
-    """An array on file, read where it lies."""
+    """A memory map of the array in a .npy file."""
     try:
-        with np.errstate(over="raise"):  # of a shape that is no shape
+        with np.errstate(over="raise"):  # raised for a forged shape
             return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # whatever the parsers of files that may be anybody's raise
+    except Exception as error:  # parsing a damaged or forged file may raise anything
         raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
 
 
 def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Members that are stored uncompressed are mapped where they lie in the archive, once their CRC-32 holds."""
+    """An archive's arrays; those stored uncompressed are memory-mapped once their CRC-32 is checked."""
     out = {}
     try:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as raw, np.errstate(over="raise"):
-            if damaged := archive.testzip():  # what is mapped is not read through the archive
+            if damaged := archive.testzip():  # memory maps bypass the archive's own check
                 raise ValueError(f"the checksum of {damaged} does not hold")
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
@@ -162,7 +162,7 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
                     raise DataError(f"{path}: {name} holds Python objects; expected numbers.")
                 order = "F" if fortran else "C"
                 at = raw.tell()
-                empty = not np.prod(shape)  # which cannot be mapped
+                empty = not np.prod(shape)  # an empty array cannot be mapped
                 out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
     except DataError:
         raise

@@ -1,11 +1,11 @@
-"""Rows of which it is only known between which bounds y lies, as survival times often are: y of shape (n, 2)."""
+"""Censored rows, such as survival times: y of shape (n, 2) holds the bounds between which each value lies."""
 
 import numpy as np
 
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing
 
-OPEN = float(np.finfo(np.float32).max)  # minus this and this: no bound on that side. Finite, as data are
+OPEN = float(np.finfo(np.float32).max)  # −OPEN, OPEN: no bound on that side. Finite, as data must be
 STATUS = {"left": -1, "none": 0, "right": 1}  # bambi's words and brms's numbers
 WORDS = {"yes": 1, "true": 1, "y": 1, "t": 1, "no": 0, "false": 0, "n": 0, "f": 0} | STATUS
 
@@ -13,19 +13,19 @@ WORDS = {"yes": 1, "true": 1, "y": 1, "t": 1, "no": 0, "false": 0, "n": 0, "f": 
 def censored(y: object, status: object = None, *, event: object = None, upper: object = None) -> np.ndarray:
     """Bounds (lower, upper) of y, (n, 2), as ``Data`` and ``models.Censored`` take them.
 
-    Equal bounds are a y that was seen. Give one of status, event and upper.
+    Equal bounds mean an observed y. Give one of status, event and upper.
 
     Args:
-        y: (n,) finite numbers: what was seen, or the bound that is known; with ``upper`` lower bounds.
-        status: (n,) how each is censored, as in brms and bambi: "none" or 0 or False, "right" or 1 or True (y is
-            larger), "left" or −1 (y is smaller).
-        event: (n,) whether each was seen, as in lifelines and R's Surv: 1 or True; else it is right-censored.
-        upper: (n,) upper bounds, as Surv's interval2: equal to y where y was seen; NaN or inf on either side, or
-            −inf on the lower, where nothing bounds it.
+        y: (n,) finite numbers: the observed values or known bounds; with ``upper``, the lower bounds.
+        status: (n,) how each is censored, as in brms and bambi: "none" or 0 or False, "right" or 1 or True (the value
+            is larger), "left" or −1 (it is smaller).
+        event: (n,) whether each was observed, as in lifelines and R's Surv: 1 or True; else it is right-censored.
+        upper: (n,) upper bounds, as in Surv's interval2: equal to y if observed; NaN or ±inf means no bound on that
+            side.
 
     Raises:
-        DataError: none or several of them, unequal lengths, a status that is none of these, bounds the wrong way
-            round, a row without a bound.
+        DataError: none or several of the three are given, lengths differ, a status is unknown, a lower bound is above
+            its upper one, or a row has no bound.
 
     >>> censored([3.0, 5.0], event=[True, False])[:, 0].tolist()
     [3.0, 5.0]
@@ -57,8 +57,8 @@ def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _codes(what: str, beside: object) -> np.ndarray:
-    """(n,) −1, 0 or 1 of words, numbers or booleans."""
-    import pandas as pd  # takes as long to import as all of tractable
+    """(n,) −1, 0 or 1 for each word, number or boolean."""
+    import pandas as pd  # imported here: takes as long to import as all of tractable
 
     values = pd.Series(np.asarray(beside))
     text = values.astype(str).str.strip().str.lower()
@@ -81,18 +81,17 @@ def _first(wrong: np.ndarray, sentence: str, numbers: np.ndarray) -> None:
 
 
 def known(y: np.ndarray) -> np.ndarray:
-    """Which bounds (n, 2) are there."""
+    """(n, 2) which bounds exist."""
     return np.abs(y) < OPEN
 
 
 def seen(y: np.ndarray) -> np.ndarray:
-    """(n,) whether each row's y was seen: of single numbers (n,) all were."""
+    """(n,) whether each row's y was observed; all were if y is (n,)."""
     return np.ones(len(y), bool) if y.ndim == 1 else y[:, 0] == y[:, 1]
 
 
 def middle(y: np.ndarray) -> np.ndarray:
-    """A number for each row, (n,), to scale by: the bound that is known, or the middle of both; y itself where it is
-    single numbers."""
+    """(n,) one number for each row, to scale by: y itself, its one known bound, or the middle of both."""
     if y.ndim == 1:
         return y
     there = known(y)
@@ -100,8 +99,7 @@ def middle(y: np.ndarray) -> np.ndarray:
 
 
 def as_seen(drawn: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What had been seen of other numbers (n, 2), drawn, between the same bounds: those within a row's bounds are only
-    known to lie there."""
+    """Replicated data (n, 2) censored like y: a drawn number within a censored row's bounds becomes these bounds."""
     t = drawn[:, :1]
     inside = ~seen(y) & (t[:, 0] >= y[:, 0]) & (t[:, 0] <= y[:, 1])
     return np.where(inside[:, None], y, drawn)

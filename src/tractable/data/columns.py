@@ -1,4 +1,4 @@
-"""A column of a table: what kind it is, and how it becomes numbers."""
+"""A column of a table: its kind, and how it is encoded as numbers."""
 
 import math
 import re
@@ -12,11 +12,11 @@ import pandas as pd
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
-MOST_LEVELS = 100  # of a text column; of more the rarest share one
-REST = "any other"  # the level that they share
-WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that is False or True
+MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
+REST = "any other"  # the level that the rarest share
+WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
 FORMATS = ("ISO8601", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%d.%m.%Y %H:%M")
-CLOCK = r"\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?"  # a duration as text
+CLOCK = r"\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?"  # a duration written as text
 IDENTIFIER = (
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
@@ -24,7 +24,7 @@ IDENTIFIER = (
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
-WAVES = 2  # harmonics of a cycle
+WAVES = 2  # harmonics that encode a cycle
 
 Values = Any  # a Series; pandas annotates frame[name] as more than that
 
@@ -34,18 +34,19 @@ class Column:
     """How one column of the table, or one part of a date, becomes columns of X.
 
     Attributes:
-        name: of the table's column.
-        kind: "number", "boolean", "text", "cycle", "presence" of a column that was one value or missing, or "pooled",
-            text of many levels, whose effects share a learnt sd: no columns of X but a number of its level.
-        mean, sd: of a number's present values in training; of a boolean its share of True, and 1; of pooled text 0 and
-            a guess of how its levels' effects spread, in sds of the noise; 0 and 1 otherwise.
-        levels: of text, sorted; of a boolean written as text, that for False and that for True.
-        shares: of text, how often each level was there in training; of a cycle the means of its waves; of pooled text
-            how many rows each level has.
-        fill: what a missing value counts as; None where it is refused, or is a level or nothing of its own.
-        gaps: share of training rows that lack it; where above 0 the model is told which.
-        part: what the numbers are of a date or duration: a name of ``PARTS``; "" of others.
-        format: of dates written as text.
+        name: the table's column.
+        kind: "number", "boolean", "text", "cycle"; "presence": only whether the value is missing (all present ones are
+            equal); or "pooled": text of many levels whose effects share a learnt sd, with a level's index in place of
+            columns of X.
+        mean, sd: a number's in training; a boolean's share of True, and 1; for pooled text 0 and a first guess of the
+            sd of its levels' effects, in sds of the noise; else 0 and 1.
+        levels: text's, sorted; for a boolean written as text, the word for False and the word for True.
+        shares: each level's share of the training rows; for a cycle the means of its waves; for pooled text each
+            level's number of rows.
+        fill: what replaces a missing value; None if missing values are refused or have a level of their own.
+        gaps: share of training rows that lack a value; if above 0, a column of X marks such rows.
+        part: for a date or duration, which part of it the numbers are, such as "trend" or "time of day"; else "".
+        format: how dates in text are written.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """Names of its columns of X."""
+        """Names of the columns of X that it becomes."""
         if self.kind == "pooled":
             return []
         if self.kind == "text":
@@ -80,11 +81,10 @@ class Column:
         return f"{self.title} is missing"
 
     def effects(self) -> tuple[list[str], np.ndarray]:
-        """What a linear model's weights say of the column in its own units: names, and rows (e, features).
+        """Effects of the column in its own units: names, and rows (e, features) that a linear model's weights multiply.
 
-        Of a number what η changes by for one unit; of a boolean from False to True; of text how far each level lies
-        from the mean of all levels; of a cycle how far each of its stations lies from the mean of the cycle; of pooled
-        text nothing.
+        Number: the change in η for one unit. Boolean: the change from False to True. Text: how far each level lies
+        from the mean of all levels. Cycle: how far each of its ``STATIONS`` lies from the mean. Pooled text: none.
         """
         if self.kind == "pooled":
             return [], np.zeros((0, 0))
@@ -100,16 +100,16 @@ class Column:
 
 
 def contrasts(levels: int) -> np.ndarray:
-    """(K, K − 1) orthonormal columns that sum to zero: weights N(0, s²) are level effects N(0, s²), given their sum.
+    """(K, K − 1) orthonormal columns that sum to zero: weights N(0, s²) mean level effects N(0, s²) that sum to zero.
 
-    No level is the reference: the prior of the effects is the same in whatever order the levels stand.
+    No level is the reference: the effects' prior does not depend on the levels' order.
     """
     whole = np.eye(levels - 1) - (1 - 1 / math.sqrt(levels)) / (levels - 1)
     return np.concatenate([whole, np.full((1, levels - 1), -1 / math.sqrt(levels))])
 
 
 def lacks(values: Values) -> np.ndarray:
-    """Absent, or a number that is not finite."""
+    """(n,) which values are missing, or numbers that are not finite."""
     absent = values.isna().to_numpy(bool)
     if values.dtype.kind == "f":
         absent = absent | ~np.isfinite(values.to_numpy(np.float64, na_value=np.nan))
@@ -117,7 +117,7 @@ def lacks(values: Values) -> np.ndarray:
 
 
 def gap(absent: dict[str, np.ndarray]) -> str:
-    """The beginning of a sentence about the first column that lacks a value; ``absent`` by column, (n,) each."""
+    """The start of an error message about the first column with missing values; ``absent``: (n,) for each column."""
     name, where = next((name, where) for name, where in absent.items() if where.any())
     others = sum(bool(where.any()) for where in absent.values()) - 1
     more = f"; {counted(others, 'more column')} likewise" if others else ""
@@ -128,7 +128,7 @@ def gap(absent: dict[str, np.ndarray]) -> str:
 
 
 def kind_of(values: Values) -> str:
-    """ "number", "boolean", "text", "date" or "duration"; values are all present."""
+    """ "number", "boolean", "text", "date" or "duration"; no value may be missing."""
     dtype = values.dtype
     if pd.api.types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
         return "boolean"
@@ -152,14 +152,14 @@ def kind_of(values: Values) -> str:
 
 
 def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Column]:
-    """What a training column's kind is and how it is scaled; of a date one for each part that carries signal.
+    """A training column's kind and scale; for a date one Column for each part that varies.
 
-    None of them, and a warning, where it is the same in every row or only names the rows. Text of many levels is pooled
-    where it may be; else the rarest share one.
+    An empty list, and a warning, if it is the same in every row or only names the rows. Text of more than
+    ``MOST_LEVELS`` levels is pooled if ``pooled``; else the rarest levels share one.
     """
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
-    values = values[~gone]  # all of them, unless missing ones are filled in
+    values = values[~gone]  # drops rows only where missing values are imputed
     kind, form = kind_of(values) if len(values) else "", ""
     if values.nunique() < 2:
         if len(values) and share:
@@ -217,7 +217,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
 
 
 def _names_rows(values: Values, kind: str, rows: int) -> str:
-    """Why a column is an identifier and no input; empty where it is not."""
+    """Why a column is an identifier and no input; "" if it is an input."""
     distinct = values.nunique()
     if kind == "text" and distinct > max(MOST_LEVELS, len(values) / 2):
         return (
@@ -235,7 +235,7 @@ def _is_identifier(name: str) -> bool:
 
 
 def _words(values: Values) -> tuple[str, ...]:
-    """The two values of text that mean False and True, as they are written; () of other text."""
+    """The two words that mean False and True, as the column writes them; () if its text means something else."""
     found = sorted(set(text_of(values)))
     pair = {level.strip().lower(): level for level in found}
     return next(
@@ -244,7 +244,7 @@ def _words(values: Values) -> tuple[str, ...]:
 
 
 def _meant(values: Values) -> tuple[str, str]:
-    """What text stands for: "boolean", "date" and its format, "duration", or else "text"."""
+    """What text means: "boolean", "date" with its format, "duration", or else "text"."""
     if _words(values):
         return "boolean", ""
     text = pd.Series(text_of(values))
@@ -258,7 +258,7 @@ def _meant(values: Values) -> tuple[str, str]:
 
 
 def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> list[Column]:
-    """Columns of the parts of a date that vary and repeat: its trend, and the cycles that the rows go round."""
+    """Columns for the parts of a date that vary: its trend, and the cycles that the rows complete."""
     times, name = moment_of(values, kind, form), str(values.name)
     parts = ["days"] if kind == "duration" else ["trend"]
     if kind == "date":
@@ -272,7 +272,7 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
             continue
         if part in STATIONS:
             means = tuple(_waves(derived.to_numpy(np.float64)).mean(0).tolist())
-            fill = 0.0 if impute else None  # the middle of the cycle, in ``encode_column``
+            fill = 0.0 if impute else None  # ``encode_column`` then writes zeros, the cycle's mean
             columns.append(Column(name, "cycle", shares=means, fill=fill, part=part, format=form))
             continue
         fitted = _fit_one(derived.rename(name), "text" if part == "day of the week" else "number", 0.0, impute)
@@ -284,7 +284,7 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
 
 
 def moment_of(values: Values, kind: str, form: str) -> Values:
-    """Dates or durations as pandas has them; dates without a zone, those with one as UTC."""
+    """Dates or durations in pandas' types; dates with a time zone become UTC."""
     if kind == "duration":
         text = pd.Series(text_of(values), index=values.index) if kind_of(values) == "text" else values
         long = text.where(text.str.count(":") == 2, text + ":00") if kind_of(values) == "text" else text
@@ -297,7 +297,7 @@ def moment_of(values: Values, kind: str, form: str) -> Values:
 
 
 def part_of(times: Values, part: str) -> Values:
-    """A part of dates or durations: days, names of weekdays, or the phase of a cycle in [0, 1)."""
+    """One part of dates or durations: a number of days, a weekday's name, or the phase of a cycle in [0, 1)."""
     if part == "days":
         return times.dt.total_seconds() / 86400
     if part == "trend":
@@ -315,14 +315,14 @@ def _waves(phases: np.ndarray) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(phases), -1)
 
 
-STATIONS = {  # of cycles: where effects are told
+STATIONS = {  # names and phases in a cycle at which its effect is reported
     "time of year": (MONTHS, (np.arange(12) + 0.5) / 12),
     "time of day": (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 24),
 }
 
 
 def check_numbers_in_text(values: Values) -> None:
-    """Numbers that one stray entry has turned into text are a fault to be told, not a hundred levels."""
+    """A DataError if stray entries have turned a column of numbers into text, which is not a hundred levels."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
     stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))
@@ -337,7 +337,7 @@ def check_numbers_in_text(values: Values) -> None:
 
 
 def standardised(name: str, numbers: np.ndarray) -> Column | None:
-    """A column of numbers by their mean and sd; NaN is left out. None where there are none, or all are the same."""
+    """A column of numbers with the mean and sd of those not NaN; None if there are none or all are equal."""
     present = numbers[~np.isnan(numbers)]
     if not len(present) or present.min() == present.max():
         return None
@@ -345,7 +345,7 @@ def standardised(name: str, numbers: np.ndarray) -> Column | None:
 
 
 def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and sd of a column's numbers; a DataError where they are so large or so close that there is no sd."""
+    """Mean and sd of a column's numbers; a DataError if the sd is 0, or overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(numbers.mean()), float(numbers.std())
     if not (0 < sd < math.inf):
@@ -354,7 +354,7 @@ def moments(name: str, numbers: np.ndarray) -> tuple[float, float]:
 
 
 def encode_column(column: Column, values: Values) -> np.ndarray:
-    """(n, columns of X that it makes), centred by the training rows."""
+    """(n, columns of X), centred by the training rows' means."""
     if column.kind == "pooled":
         return np.zeros((len(values), 0))
     gone = lacks(values)
@@ -382,13 +382,13 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
 
 
 def many_levels(values: Values) -> bool:
-    """Whether a column is text of more levels than have an effect each unless they are pooled."""
+    """Whether a column is text of more than ``MOST_LEVELS`` levels, which only pooling gives an effect each."""
     there = values[~lacks(values)]
     return len(there) > 0 and kind_of(there) == "text" and there.nunique() > MOST_LEVELS
 
 
 def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: int) -> tuple[np.ndarray, float]:
-    """Σ z² of each of ``size`` groups, and τ²/noise², how much their slopes b_g in ``left`` differ, ≥ 0.
+    """Σ z² of each of ``size`` groups, and τ²/noise² ≥ 0, how much their slopes b_g of the residuals ``left`` differ.
 
     E Σ S_g b_g² = G + τ² Σ S_g,   S_g = Σ z² / noise²     (DerSimonian & Laird 1986)
     """
@@ -402,7 +402,7 @@ def spread_of_groups(left: np.ndarray, z: np.ndarray, group: np.ndarray, size: i
 
 
 def level_of(column: Column, values: Values) -> np.ndarray:
-    """(n,) which of a pooled column's levels each row has; as many as there are, of a level never seen."""
+    """(n,) the index of each row's level in a pooled column; K, the number of levels, for a level never seen."""
     gone = lacks(values)
     codes, text = np.full(len(gone), len(column.levels)), text_of(values[~gone])
     if column.gaps or column.fill is not None:
@@ -419,7 +419,7 @@ def level_of(column: Column, values: Values) -> np.ndarray:
 
 def _encode_text(column: Column, present: Values, gone: np.ndarray) -> np.ndarray:
     rows = contrasts(len(column.levels))
-    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the last for what is none of the levels
+    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the last row: a value that is none of the levels
     index, text = pd.Index(column.levels), text_of(present)
     codes = np.full(len(gone), len(column.levels))
     if column.gaps or column.fill is not None:
@@ -455,5 +455,5 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
 
 
 def text_of(values: Iterable[Any]) -> list[str]:
-    """As strings, a whole number written alike whether it is held as 1 or as 1.0."""
+    """Values as strings; 1 and 1.0 both become "1"."""
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values]

@@ -1,4 +1,4 @@
-"""A table of one's own, as arrays that a model takes; and a model's answers, in the table's terms."""
+"""Encodes a table as the arrays a model takes, and decodes a model's answers into the table's units and classes."""
 
 import functools
 import math
@@ -53,33 +53,33 @@ NOTHING = Target("", "none")
 
 @dataclass(frozen=True)
 class Encoder:
-    """How rows become numbers and numbers rows: what ``fit_encoder`` or ``fit_numbers`` learnt.
+    """How a table's rows become numbers and back, as ``fit_encoder`` or ``fit_numbers`` learnt it.
 
         number      (value − mean) / sd
-        boolean     0 or 1, and text such as yes and no; less its mean
-        text        K − 1 columns for K levels, less their means: orthonormal contrasts, under which no level is the
-                    reference (``columns.contrasts``); a level never seen is the mean of the others
-        many levels of text, where they are pooled: the number of the level, whose effect is drawn from N(0, sd²); a
-                    level never seen has an effect of that distribution
-        date        its trend in days, and where rows go round them the time of year and of day (two harmonics each)
-                    and the day of the week; a duration its days
+        boolean     0 or 1 (also text such as yes and no) minus its mean
+        text        K − 1 columns for K levels, minus their means: orthonormal contrasts, so that no level is the
+                    reference (``columns.contrasts``); a level never seen counts as the mean of the others
+        pooled text (many levels) the index of the level, whose effect is drawn from N(0, sd²), as is that of a level
+                    never seen
+        date        its trend in days; the time of year and of day (two harmonics each) and the day of the week, each
+                    if the rows cover that cycle; for a duration, its days
         identifier  left out, with a warning
-        missing     with missing="impute" a number is its median, True/False and text the most frequent value; where
-                    training lacked values, a column beside says so, which for text is a level of its own; of a
-                    formula, which names its columns, only text says so (``Formula.filled``)
+        missing     with missing="impute": a number's median, the most frequent value of True/False and text. If
+                    training lacked values, one more column marks such rows, or for text one more level; with a
+                    formula, which names its columns, only text is marked (``Formula.filled``)
         target      ``Target``
 
-    Centred inputs make the intercept that of a mean row, and weights as little correlated as they can be.
+    With centred inputs the intercept is a mean row's η, and is least correlated with the weights.
 
     Attributes:
-        columns: used ones, in the training table's order.
-        target: what is explained.
+        columns: the inputs, in the training table's order.
+        target: the column to explain.
         missing: "raise", "drop" or "impute".
-        shape: of a row of an array, whose numbers the columns are; None of a table.
-        weights: a column that says how often each row counts; "" of none.
-        exposure: of counts, a column that rates are multiplied by; "" of none.
-        formula: what makes the inputs, in place of columns, as they are and in the table's units, as the target then
-            is; None of none.
+        shape: shape of a row of an array whose numbers are the columns; None for a table.
+        weights: the column that says how often each row counts, or "".
+        exposure: for counts, the column that rates are multiplied by, or "".
+        formula: makes the inputs in place of ``columns``; neither inputs nor target are then scaled. None without one.
+        others: further targets, of a model of several.
     """
 
     columns: tuple[Column, ...]
@@ -93,7 +93,7 @@ class Encoder:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """All that is explained, in the order of y's columns."""
+        """All targets, in the order of y's columns."""
         return (self.target, *self.others)
 
     @property
@@ -108,7 +108,7 @@ class Encoder:
 
     @property
     def units(self) -> tuple[Any, Any]:
-        """What y is multiplied by, and what is added then: numbers, or (K,) of several targets."""
+        """(scale, shift): y · scale + shift is in the table's units; numbers, or (K,) for several targets."""
         if not self.others:
             return self.target.sd, self.target.mean
         return np.array([aim.sd for aim in self.targets]), np.array([aim.mean for aim in self.targets])
@@ -121,7 +121,7 @@ class Encoder:
 
     @functools.cached_property
     def levels(self) -> list[Term]:
-        """Pooled columns, as terms of a formula: "1|city", with its levels and where their effects lie among all."""
+        """Pooled columns as terms of a formula: "1|city", with its levels and the index of its first effect."""
         found, start = [], 0
         for column in self.columns:
             if column.kind == "pooled":
@@ -131,9 +131,9 @@ class Encoder:
 
     @functools.cached_property
     def effects(self) -> tuple[list[str], np.ndarray]:
-        """What linear weights say in the table's units: names, and rows that weights (D,) are multiplied by, (e, D).
+        """Effects in the table's units: names, and rows (e, D) that multiply a linear model's weights (D,).
 
-        In units of the target where it is a number of itself; else of η: log odds, or logarithms.
+        In the target's units for a normal target; else in those of η, log odds or logarithms.
         """
         parts = [column.effects() for column in self.columns]
         rows = np.asarray(block_diag(*(rows for _, rows in parts)))
@@ -148,10 +148,10 @@ class Encoder:
         """Mean and sd of each column, (d,)."""
         return np.array([c.mean for c in self.columns]), np.array([c.sd for c in self.columns])
 
-    # Of columns that are all numbers.
+    # For columns that are all numbers.
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
-        """(value − mean) / sd of rows (n, d); NaN stays."""
+        """(value − mean) / sd of rows (n, d); NaN stays NaN."""
         mean, sd = self.scale
         return (values - mean) / sd
 
@@ -161,11 +161,11 @@ class Encoder:
         return rows * sd + mean
 
     def log_scales(self, rows: np.ndarray) -> np.ndarray:
-        """log |∂ numbers of the file / ∂ standardised ones| of each row, (n,): its log density is so much lower."""
+        """(n,) log |∂ file's numbers / ∂ standardised|, by which a row's log density is lower in the file's units."""
         return np.where(np.isnan(rows), 0, np.log(self.scale[1])).sum(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, strings, lists and dicts, for JSON; fields of columns that are as by default are left out."""
+        """Numbers, strings, lists and dicts, for JSON; columns' fields with default values are left out."""
         usual = asdict(Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
         formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
@@ -177,9 +177,9 @@ class Encoder:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Encoder":
-        """The encoder which ``to_dict`` described; a DataError of another version, or fields missing or unknown."""
+        """The encoder that ``to_dict`` wrote; a DataError for another version, or missing or unknown fields."""
         try:
-            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # read alike
+            old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # same format
             if saved.get("version") != VERSION and not old:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
             columns = tuple(_typed(Column(**_tupled(column))) for column in saved["columns"])
@@ -195,12 +195,12 @@ class Encoder:
 
 
 def _typed(made: T) -> T:
-    """What was made of entries that may be anybody's; a TypeError of one that is of another kind than its default."""
+    """``made`` itself; a TypeError if a field's type is not its default's: the saved file may be anybody's."""
     described: Any = made
     for field in fields(described):
         value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
         parts = value if isinstance(value, tuple) else (value,)
-        if usual is None or not isinstance(usual, float | str | tuple):  # is something of its own, or nothing
+        if usual is None or not isinstance(usual, float | str | tuple):  # no default type to compare with
             good = all(part is None or isinstance(part, bool | int | float | str | Column | Formula) for part in parts)
         elif isinstance(usual, float):
             good = is_number(value)
@@ -216,17 +216,19 @@ def _tupled(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 class Encoded(NamedTuple):
+    """A table's rows as arrays."""
+
     x: np.ndarray  # (n, D) float64
-    # (n,) float64, for classes int64, (n, 2) bounds where censored, (n, K) of several targets; None of no target
+    # (n,) float64, or int64 for classes; (n, 2) bounds if censored; (n, K) for several targets; None without a target
     y: np.ndarray | None
     weights: np.ndarray | None = None  # (n,) how often each row counts; None where the table does not say
-    offset: np.ndarray | None = None  # (n,) of counts: log(level · exposure), a part of η that is known
-    # of a formula: z (n, T) and group (n, T), as in ``Design``; of pooled columns: level (n, T)
+    offset: np.ndarray | None = None  # (n,) for counts: log(level · exposure), the known part of η
+    # with a formula: z (n, T) and group (n, T), as in ``Design``; with pooled columns: level (n, T)
     groups: dict[str, np.ndarray] | None = None
 
     @property
     def given(self) -> PyTree:
-        """What a model of these rows sees beside y: x, or with an offset or groups all by name."""
+        """What the model is given besides y: x alone, or with an offset or groups a dict of them all."""
         beside = ({} if self.offset is None else {"offset": self.offset}) | (self.groups or {})
         return {"x": self.x} | beside if beside else self.x
 
@@ -246,32 +248,33 @@ def fit_encoder(
     until: str = "",
     pooled: bool = False,
 ) -> Encoder:
-    """Learn from a training table how to turn tables into arrays.
+    """Learns from a training table how to encode tables as arrays.
 
-    The target's family is told from its values (``targets.fit_target``). A column which is the same in every row, or
+    The target's family is guessed from its values (``targets.fit_target``). A column that is the same in every row, or
     only names the rows, is left out with a TractableWarning.
 
     Args:
-        frame: the training table; every column that is not named below is an input.
-        target: the column to explain, or several, of numbers (``targets.fit_targets``); with a formula "" are those
-            that it names.
+        frame: the training table; every column not named below is an input.
+        target: the column to explain, or several columns of numbers (``targets.fit_targets``); "" for those that the
+            formula names.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" fills inputs in and leaves
             out rows without a target.
-        family: a name of ``targets.FAMILIES``, in place of the one told from the values.
+        family: a name of ``targets.FAMILIES``, in place of the guess.
         exclude: columns that are no inputs.
         weights: a column of numbers ≥ 0, how often each row counts.
-        exposure: of a target that is counts, a column of numbers > 0 that each row's rate is multiplied by.
-        formula: such as "y ~ x*z + (1|school)", in place of all other columns (``formula.Formula``). Neither inputs nor
-            the target are then scaled.
+        exposure: for a target of counts, a column of numbers > 0 that each row's rate is multiplied by.
+        formula: such as "y ~ x*z + (1|school)"; it names the inputs (``formula.Formula``). Inputs and target are then
+            not scaled.
         censored: a column that says how each row's target is censored: none, right or left, or 0, 1 (or True) and −1,
             as in brms and bambi; y is then bounds, (n, 2) (``censored.censored``).
-        event: or a column that says whether it was seen, 1 or True, or else is right-censored, as in lifelines.
-        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) rather than the rarest made
-            one; not with several classes or targets, and not where there is no other input.
-        until: or a column of upper bounds, of which the target is the lower one; one of them may be missing.
+        event: in its place, a column that says whether the event was seen, 1 or True; else the row is right-censored,
+            as in lifelines.
+        until: in its place, a column of upper bounds, with lower ones in the target; either bound may be missing.
+        pooled: whether text of more than 100 levels is pooled (a model ``with_levels``) instead of merging its rarest
+            levels; never with several classes or targets, nor where no other input is left.
 
     Raises:
-        DataError: with the column, and where it helps the row, that cannot be used, and the remedy.
+        DataError: names the column (and row) that cannot be used, and the remedy.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"height": [1.0, 3.0], "colour": ["red", "blue"], "ripe": ["no", "yes"]})
@@ -313,7 +316,7 @@ def fit_encoder(
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
     pooled = pooled and aim.family != "categorical" and not more and not all(many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute", pooled))
-    if columns and not any(column.features for column in columns):  # a model wants weights too
+    if columns and not any(column.features for column in columns):  # a model needs weights too
         columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
@@ -322,7 +325,7 @@ def fit_encoder(
 
 
 def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
-    """With guesses of how levels' effects spread, from y or its logarithm less its least squares on x."""
+    """The encoder with first guesses of the sd of pooled effects, from least-squares residuals of y, or log y, on x."""
     rows = encode(encoder, frame)
     y = middle(np.asarray(rows.y, np.float64))
     y = np.log(y) if encoder.target.family in POSITIVE else y
@@ -339,7 +342,7 @@ def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
 
 
 def _censoring(censored: str, event: str, until: str) -> tuple[str, str]:
-    """(what a column says, its name) of rows of which bounds are known; ("", "") where all were seen."""
+    """("status", "event" or "upper", name of its column); ("", "") if no row is censored."""
     given = [(what, name) for what, name in (("status", censored), ("event", event), ("upper", until)) if name]
     if len(given) > 1:
         raise DataError(f"censored=, event= and until= say the same thing; got {listing([n for _, n in given])}.")
@@ -388,16 +391,16 @@ def _fit_formula(
 def fit_numbers(
     values: np.ndarray, names: Sequence[str], shape: tuple[int, ...] | None = None, missing: str = "raise"
 ) -> tuple[Encoder, np.ndarray]:
-    """Learn from training rows (n, d), NaN left out, how to standardise columns of numbers, none a target.
+    """Learns from training rows (n, d), NaN ignored, how to standardise columns of numbers, without a target.
 
     Args:
-        names: of the d columns.
-        shape: of a row of an array, whose numbers the columns are; None of a table.
+        names: names of the d columns.
+        shape: shape of a row of an array whose numbers are the columns; None for a table.
         missing: what was done about gaps.
 
     Returns:
-        The encoder, and which columns differ between the rows, (d,). One that does not is left out of a table, and
-        keeps its place in an array, with an sd of 1.
+        The encoder, and which columns differ between the rows, (d,). Of a table, a constant column is left out; of an
+        array it keeps its place, with an sd of 1.
 
     >>> encoder, differs = fit_numbers(np.array([[1.0, 7.0], [3.0, 7.0]]), ["age", "year"])
     >>> encoder.names, differs.tolist(), encoder.standardise(np.array([[3.0]])).tolist()
@@ -415,13 +418,13 @@ def fit_numbers(
 def encode(encoder: Encoder, frame: Frame) -> Encoded:
     """X and, where the table holds the target, y; other columns are ignored.
 
-    Rows with missing values are left out where the encoder says "drop" and the table holds the target, and rows without
-    a target where it says "impute"; ``complete`` tells which stay. A table to predict for keeps every row: missing
-    values are then filled in by an encoder that imputes, and refused by any other. A level never seen in training is
-    encoded as none of the known ones, with a TractableWarning.
+    If the table holds the target, rows with missing values are left out under "drop", and rows without a target under
+    "impute"; ``complete`` says which rows stay. A table to predict keeps every row: missing values are imputed under
+    "impute", and an error otherwise. A level never seen in training is encoded as none of the known ones, with a
+    TractableWarning.
 
     Raises:
-        DataError: columns missing or of another kind, missing values, a class never seen.
+        DataError: columns are missing or of another kind, values are missing, or a class was never seen.
     """
     frame = _named(frame)
     wanted = _wanted(encoder, frame)
@@ -460,19 +463,19 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
 
 
 def explains(encoder: Encoder, frame: Frame) -> bool:
-    """Whether a table holds what is explained, all of it where it is several columns."""
+    """Whether a table holds every target."""
     return all(aim.name in frame for aim in encoder.targets)
 
 
 def unexplained(encoder: Encoder, frame: Frame) -> Frame:
-    """The table without what is explained."""
+    """The table without the targets."""
     return frame.drop(columns=[aim.name for aim in encoder.targets], errors="ignore")
 
 
 def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
-    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels.
+    """Encoded targets of any shape, in the table's units or as its class labels.
 
-    Of several targets (..., K), one in each place of the last axis.
+    Several targets are (..., K), one at each place of the last axis.
     """
     if encoder.others:
         unit, middle = encoder.units
@@ -481,7 +484,7 @@ def decode(encoder: Encoder, y: Numbers) -> np.ndarray:
 
 
 def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
-    """Standard deviations of a target that is a number, of any shape, in the table's units."""
+    """Standard deviations of a numeric target, of any shape, in the table's units."""
     if encoder.target.classes:
         raise DataError(
             f"{encoder.target.name!r} is a set of classes: they have probabilities, not a standard deviation."
@@ -490,7 +493,7 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 
 
 def _named(frame: Frame) -> Frame:
-    """The table with strings for column names, all different, and rows numbered from 0."""
+    """The table with column names as strings, which must differ, and rows numbered from 0."""
     names = [str(name) for name in frame.columns]
     distinct(names, "The table")
     if not len(frame):
@@ -524,7 +527,7 @@ def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
 
 
 def _needed(names: list[str], explained: tuple[str, ...], missing: str, beyond: tuple[str, str]) -> list[str]:
-    """Columns in which a value may not be missing: of two bounds either may, as then there is none."""
+    """Columns in which no value may be missing; either of two bounds may, and then there is no such bound."""
     loose = explained if beyond[0] == "upper" else ()
     return [name for name in names if name not in loose and (name in explained or missing != "impute")]
 
@@ -545,7 +548,7 @@ def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
 
 
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:
-    """The rows with a value in every named column, or a sentence about the first that lacks one."""
+    """The rows with a value in every named column; under missing="raise" a DataError if any lacks one."""
     absent = {name: lacks(frame[name]) for name in names}
     gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
     if not gone.any():

@@ -1,8 +1,8 @@
-"""A model's formula, and the columns that it makes of a table.
+"""A model's formula, and the design matrix it makes from a table.
 
-The language is that of the library formulae: ``y ~ x*z + bs(w, df=5) + (1 + x | school)``. Common effects are read and
-coded by it. Groups are kept as numbers of groups, row by row, and not as the dense one-hot matrix that it makes on its
-way: 10⁴ groups and 10⁵ rows take some MB instead of 8 GB.
+The library formulae defines the language, ``y ~ x*z + bs(w, df=5) + (1 + x | school)``, and codes common effects. Group
+effects are stored as each row's group index instead of formulae's dense one-hot matrix: 10⁴ groups and 10⁵ rows take
+some MB instead of 8 GB.
 """
 
 import base64
@@ -25,9 +25,9 @@ from tractable.data.files import Frame
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing, nearest, tell
 
-ABSENT = "missing"  # the level of text that is not there
-NEW = "new"  # of a factor, the group that stands for all those never seen
-# What a formula may call beside formulae's own: formulas come from files too, so none reaches a module.
+ABSENT = "missing"  # the level of missing text
+NEW = "new"  # the group of a factor that stands for all groups never seen
+# What a formula may call besides formulae's own functions. Formulas also come from files: none may reach a module.
 FUNCTIONS = {
     name: getattr(np, name)
     for name in (
@@ -39,12 +39,12 @@ KNOWN = Environment([{**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}])
 
 
 class Term(NamedTuple):
-    """An effect that each group of a factor has its own value of."""
+    """An effect with its own value in each group of a factor."""
 
     name: str  # "1|school", "x|school"
     factor: str  # "school"
-    groups: tuple[str, ...]  # those of training, and NEW
-    start: int  # place of the first of them among all groups' effects
+    groups: tuple[str, ...]  # the training groups, then NEW
+    start: int  # index of the first group's effect in u
 
     @property
     def labels(self) -> list[str]:
@@ -52,27 +52,27 @@ class Term(NamedTuple):
 
 
 class Design(NamedTuple):
-    """A table as a linear predictor sees it: η = offset + x β + Σ_t z_t u[group_t]."""
+    """The design matrices of a table: η = offset + x β + Σ_t z_t u[group_t]."""
 
     x: np.ndarray  # (n, p)
-    z: np.ndarray  # (n, T) what each term's effect is multiplied by
-    group: np.ndarray  # (n, T) int32, places in u
+    z: np.ndarray  # (n, T) factor of each term's effect
+    group: np.ndarray  # (n, T) int32, indices in u
     offset: np.ndarray | None  # (n,)
 
 
 class Formula:
-    """A formula and the training table that it was read with.
+    """A formula with its training table.
 
-    What ``bs``, ``scale``, ``center`` or ``poly`` learnt is not written down: the training columns are, and the formula
-    is evaluated on them again, which gives the same numbers to the last bit.
+    Saved are the training columns, not what ``bs``, ``scale``, ``center`` or ``poly`` learnt from them: the loaded
+    formula is evaluated on these columns again, which gives the same numbers to the last bit.
 
     Args:
         text: the formula.
-        table: the training table; columns that the formula does not name are left out,
-        beside: but for these, which are no inputs.
+        table: the training table; columns not named in the formula are left out,
+        beside: except for these, which are no inputs.
 
     Raises:
-        DataError: a formula that cannot be read, a target that is no column, columns and functions that are not there.
+        DataError: the formula cannot be read, its target is no single column, or a column or function is unknown.
     """
 
     def __init__(self, text: str, table: Frame, beside: Sequence[str] = ()):
@@ -102,12 +102,12 @@ class Formula:
 
     @functools.cached_property
     def _common(self) -> list[Any]:
-        """Terms of formulae, which know what they learnt of the training table."""
+        """formulae's terms of the common effects, fitted to the training table."""
         return _evaluated(self.text, _read(self.text).common_terms, self.table)
 
     @functools.cached_property
     def _factors(self) -> list[tuple[tuple[str, ...], list[Any], pd.Index]]:
-        """The columns of each factor, terms of what differs by its groups, and the groups."""
+        """For each factor: its columns, the terms that vary by its groups, and the groups."""
         found = []
         for columns, expressions in self._grouped.items():
             each = pd.DataFrame(self.table[list(columns)]).drop_duplicates().sort_values(by=list(columns))
@@ -121,7 +121,7 @@ class Formula:
 
     @functools.cached_property
     def terms(self) -> list[Term]:
-        """Effects by group, in the order of the columns of z."""
+        """Group effects, in the order of z's columns."""
         terms, start = [], 0
         for columns, expressions, groups in self._factors:
             factor = ":".join(columns)
@@ -133,12 +133,12 @@ class Formula:
 
     @functools.cached_property
     def parts(self) -> dict[str, list[str]]:
-        """The features of each of the formula's terms that has several: {"z": ["z[b]", "z[c]"]}."""
+        """The features of each common term: {"z": ["z[b]", "z[c]"]}."""
         return {term.name: list(_labels(term)) for term in self._common if term.kind != "offset"}
 
     def rows(self, table: Frame) -> Design:
-        """A table's rows; a group never seen in training has the place of NEW, with a TractableWarning."""
-        # Terms are evaluated on first use, so those of training come before any of new rows.
+        """A table's design; a group never seen in training gets the index of NEW, with a TractableWarning."""
+        # First use of self._common fits the terms to the training table, before any new row is evaluated.
         common = [(term, self._values(term, table)) for term in self._common]
         offsets = [values[:, 0] for term, values in common if term.kind == "offset"]
         x = [values for term, values in common if term.kind != "offset"]
@@ -164,7 +164,7 @@ class Formula:
         )
 
     def _values(self, term: Any, table: Frame) -> np.ndarray:
-        """(n, columns) of a term at rows of a table."""
+        """(n, columns) a term's values for the rows of a table."""
         if term.name == "Intercept":
             return np.ones((len(table), 1))
         for name in term.var_names - {""}:
@@ -174,21 +174,21 @@ class Formula:
             values = np.asarray(term.eval_new_data(table), np.float64)
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(
-                f"{term.name!r} of the formula cannot be told of these rows: {error} Expected columns as in training."
+                f"{term.name!r} of the formula cannot be computed for these rows: {error} Give columns as in training."
             ) from error
         return values[:, None] if values.ndim == 1 else values
 
     def needed(self, table: Frame) -> np.ndarray:
-        """Which rows have to be learnt from so that the others can be told, (n,): one of each level that is coded."""
+        """(n,) rows that training needs so that all others can be encoded: the first row of each level."""
         inputs = {name for term in self._common if term.name != "Intercept" for name in term.var_names - {""}}
         texts = [name for name in sorted(inputs) if table[name].dtype.kind not in "iufb"]
         return np.any([np.zeros(len(table), bool), *(~table[name].duplicated().to_numpy() for name in texts)], axis=0)
 
     def filled(self, table: Frame, learnt: Frame | None = None) -> Frame:
-        """A table without gaps among its inputs, by what training rows know, gaps of theirs filled in or not.
+        """A table with the gaps in its inputs filled from the training rows ``learnt``, which may have gaps too.
 
-        A number counts as the median and True/False as the more frequent. Text is a level or group of its own,
-        "missing", where training lacked values too, else the most frequent one.
+        A missing number becomes the median, True/False the more frequent. Missing text becomes "missing", a level or
+        group of its own, if training lacked values too; else the most frequent text.
         """
         out, learnt = pd.DataFrame(table), self.table if learnt is None else learnt
         for name in self.names:
@@ -218,7 +218,7 @@ class Formula:
         return out
 
     def to_dict(self) -> dict[str, str]:
-        """The formula, and its training columns as Parquet in base64, so that JSON holds them to the last bit."""
+        """The formula, and its training columns as Parquet in base64: JSON then holds them to the last bit."""
         held = io.BytesIO()
         self.table.to_parquet(held, compression="zstd", index=False)
         return {"text": self.text, "table": base64.b64encode(held.getvalue()).decode()}
@@ -233,10 +233,10 @@ class Formula:
 
 
 def _read(text: str) -> Any:
-    """formulae's description of a formula, anew: it remembers what it was evaluated on."""
+    """formulae's description of a formula, read anew each time because it remembers what it was evaluated on."""
     try:
         description = model_description(text)
-    except Exception as error:  # formulae's own have no common base
+    except Exception as error:  # formulae's errors have no common base class
         raise DataError(f"The formula {text!r} cannot be read: {error}. Write, say, 'y ~ x*z + (1|school)'.") from error
     if "|" in text and not description.group_terms:
         raise DataError(f"The formula {text!r} has a | outside brackets; effects by group are (1 + x | school).")
@@ -255,7 +255,7 @@ def _target(text: str) -> str:
 
 
 def _evaluated(text: str, terms: Sequence[Any], table: Frame) -> list[Any]:
-    """Terms that have learnt from the training table."""
+    """The terms, fitted to the training table."""
     described = Description(*terms)
     try:
         described.eval(table, KNOWN)
@@ -278,6 +278,6 @@ def _labels(term: Any) -> Sequence[str]:
 
 
 def _keys(table: Frame, columns: Sequence[str]) -> list[str]:
-    """Each row's group as text; of several columns with : between."""
+    """Each row's group as text; several columns are joined with ":"."""
     parts: list[Values] = [text_of(table[name]) for name in columns]
     return [":".join(each) for each in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""A table whose rows are steps of sequences: which row is which step, and tables laid out as arrays and back."""
+"""A table whose rows are steps of sequences: finds each row's sequence and step, and lays rows out as arrays."""
 
 from typing import NamedTuple
 
@@ -10,16 +10,16 @@ from tractable.data.files import Frame
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, nearest, tell
 
-SPARSE = 4  # steps for each row at most; with more of them missing, rows are taken as they follow each other
+SPARSE = 4  # at most this many steps for each row; else too many are empty, and steps are the rows in their order
 
 
 class Places(NamedTuple):
-    """Where rows of a table lie in its sequences.
+    """Each row's sequence and step.
 
     Attributes:
         sequence, step: (n,) whole numbers from 0.
-        names: of the sequences.
-        unit: the time between two steps, in words; "" where rows are taken as they follow each other.
+        names: the sequences' names.
+        unit: the time between two steps, in words; "" if steps are the rows in their order.
     """
 
     sequence: np.ndarray
@@ -32,29 +32,29 @@ class Places(NamedTuple):
         return int(self.step.max()) + 1
 
     def laid(self, values: np.ndarray) -> np.ndarray:
-        """Rows (n, d) as sequences (N, T, d), filled up with NaN."""
+        """Rows (n, d) as sequences (N, T, d), padded with NaN."""
         out = np.full((len(self.names), self.longest, values.shape[1]), np.nan)
         out[self.sequence, self.step] = values
         return out
 
     def back(self, laid: np.ndarray) -> np.ndarray:
-        """What is said of steps (N, T, …), row by row of the table (n, …)."""
+        """Values of steps (N, T, …) for each row of the table, (n, …)."""
         return laid[self.sequence, self.step]
 
 
 def places(frame: Frame, by: str | None = None, time: str | None = None, unit: str | None = None) -> Places:
-    """Which row is which step of which sequence.
+    """Finds each row's sequence and step.
 
-    Steps are as far apart as the commonest two rows that follow each other, where all others are whole multiples of
-    that: between them steps are missing. Else, or without a time, they are the rows in their order.
+    A step is the commonest time between two rows in succession, if all such times are whole multiples of it (then
+    steps between are missing). Else, or without ``time``, steps are the rows in their order.
 
     Args:
-        by: a column that says which sequence a row is of; all are one where there is none.
-        time: a column of numbers or dates that says when.
-        unit: of an earlier table, ``Places.unit``, which this one is laid out by.
+        by: the column with each row's sequence; without it all rows are one sequence.
+        time: the column with each row's time, numbers or dates.
+        unit: ``Places.unit`` of an earlier table, whose step this one is to have.
 
     Raises:
-        DataError: no such column; a time that is missing, no time, or twice in a sequence.
+        DataError: a column does not exist; a time is missing, is no time, or occurs twice in a sequence.
 
     >>> table = pd.DataFrame({"cook": ["a", "a", "b"], "day": [3, 1, 7]})
     >>> places(table, "cook", "day").step.tolist(), places(table, "cook").step.tolist()
@@ -103,7 +103,7 @@ def places(frame: Frame, by: str | None = None, time: str | None = None, unit: s
 
 
 def _times(values: Values, name: str) -> np.ndarray:
-    """Seconds, or numbers as they are."""
+    """Dates in seconds; numbers unchanged."""
     absent = int(np.sum(pd.isna(values)))
     if absent:
         raise DataError(f"{counted(absent, 'row')} lack a time in {name!r}; expected one in each.")
@@ -116,7 +116,7 @@ def _times(values: Values, name: str) -> np.ndarray:
 
 
 def _spacing(sequence: np.ndarray, when: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Times between rows that follow each other, and the step of which all are multiples."""
+    """Times between successive rows, and the step of which all are multiples; None if there is none."""
     order = np.lexsort((when, sequence))
     each = np.diff(when[order])[np.diff(sequence[order]) == 0]
     if not len(each) or np.any(each == 0):
@@ -128,7 +128,7 @@ def _spacing(sequence: np.ndarray, when: np.ndarray) -> tuple[np.ndarray, float 
 
 
 def _ranks(sequence: np.ndarray, when: np.ndarray) -> np.ndarray:
-    """Each row's place among those of its sequence."""
+    """Each row's rank by time in its sequence, from 0."""
     order = np.lexsort((when, sequence))
     starts = np.flatnonzero(np.diff(sequence[order], prepend=-1))
     ranks = np.empty(len(order), int)

@@ -1,11 +1,11 @@
-"""What a formula explains, where bounds of it may be all that is known: the left of its ~."""
+"""Reads the left side of a formula: one target, several, or a censored one."""
 
 import re
 
 from tractable.tools.errors import DataError
 
 NAME = r"\s*(`[^`]+`|[\w.]+)\s*"
-WAYS = {  # of writing it, and what the second column says
+WAYS = {  # pattern: what the second column holds
     rf"{NAME}\|\s*cens\({NAME}\)\s*": "status",  # brms
     rf"\s*censored\({NAME},{NAME}\)\s*": "status",  # bambi
     rf"\s*Surv\({NAME},{NAME}\)\s*": "event",  # R's survival
@@ -14,7 +14,7 @@ WAYS = {  # of writing it, and what the second column says
 
 
 def several(text: str) -> tuple[str, tuple[str, ...]]:
-    """The formula with the first of several columns before its ~, and all of them; () where it names one.
+    """The formula with only the first of several targets before its ~, and all targets; () if it names one.
 
     >>> several("mvbind(height, weight) ~ age")
     ('height ~ age', ('height', 'weight'))
@@ -33,7 +33,7 @@ def several(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def response(text: str) -> tuple[str, tuple[str, str]]:
-    """The formula with one column before its ~, and what another says of it and which one; ("", "") where none does.
+    """The formula with one column before its ~, and the kind and name of the column that says what is censored, or "".
 
     >>> response("days | cens(left) ~ age")
     ('days ~ age', ('status', 'left'))

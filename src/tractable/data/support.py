@@ -1,4 +1,4 @@
-"""Which numbers the families of rows have, and what rows of numbers look like."""
+"""The values that each family of rows takes, and guesses of the family from a file's rows."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from tractable.data.files import Source
 from tractable.tools.errors import DataError
 from tractable.tools.words import tell
 
-WHITE = 255  # the brightest of 256 levels
+WHITE = 255  # the largest of 256 grey levels
 FAMILIES = ("bernoulli", "continuous-bernoulli", "normal", "categorical", "poisson")
-LEVELS = 256  # of a categorical number, at most
+LEVELS = 256  # values of a categorical number, at most
 HOLDS = {
     "bernoulli": "0 and 1",
     "continuous-bernoulli": "numbers from 0 to 1",
@@ -21,7 +21,7 @@ HOLDS = {
 
 
 def check_support(source: Source, values: np.ndarray, family: str, levels: int = LEVELS) -> None:
-    """A sentence about the first number that a family does not have."""
+    """Raises a DataError about the first number outside the family's support."""
     if family == "normal":
         return
     if family == "bernoulli":
@@ -42,7 +42,7 @@ def check_support(source: Source, values: np.ndarray, family: str, levels: int =
 
 
 def levels_of(source: Source) -> int:
-    """Of rows of categorical numbers, counted from 0: two at least."""
+    """The number of values that categorical rows take, counted from 0; at least 2."""
     check_support(source, source.values, "categorical")
     return max(2, int(source.values.max()) + 1)
 
@@ -53,7 +53,7 @@ def is_whole(values: np.ndarray) -> bool:
 
 
 def brightest(source: Source) -> float:
-    """What divides pixels that are whole numbers up to 255; 1 where there are none."""
+    """The divisor that maps whole-number pixels of up to 255 to [0, 1]; 1 if rows are no such pixels."""
     values = source.values
     if source.names is not None or values.dtype.kind == "b" or values.min() < 0 or not is_whole(values):
         return 1.0
@@ -64,7 +64,7 @@ def brightest(source: Source) -> float:
 
 
 def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool) -> tuple[str, bool, float]:
-    """(family, redraw, divisor): what was asked for, or what the numbers look like, which is then said."""
+    """(family, redraw, divisor): as asked for, or guessed from the numbers; a guess is told by a warning."""
     values, pixels = source.values, asked in (None, "bernoulli", "continuous-bernoulli")
     divisor = brightest(source) if pixels else 1.0
     if divisor != 1:
@@ -80,11 +80,11 @@ def likely_family(source: Source, asked: str | None, redraw: bool, binary: bool)
         what, family = ("from 0 to 1", "continuous-bernoulli") if grey else ("of any size", "normal")
         tell(f"Rows hold numbers {what}, and are taken as {family}; family= says otherwise.")
         return family, False, divisor
-    return "bernoulli", bool(grey), divisor  # which numbers that are not grey fail to be
+    return "bernoulli", bool(grey), divisor  # ``check_support`` then refuses numbers that are not grey
 
 
 def picture(shape: Sequence[int]) -> tuple[int, int] | None:
-    """(height, width) that a row of the file is drawn as: colours beside each other; None where it is no picture."""
+    """(height, width) of a row drawn as a picture, colours side by side; None if the shape is no picture's."""
     if len(shape) == 2:
         return int(shape[0]), int(shape[1])
     if len(shape) == 3:

@@ -1,4 +1,4 @@
-"""The column to explain: of which family it is, and how it becomes y."""
+"""The column to explain: its family, and how it is encoded as y."""
 
 import re
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from tractable.tools.words import listing
 
 MOST_CLASSES = 100
 SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
-FEW = 10  # whole numbers with at most so many values may be grades or classes
-SKEWED = 1.0  # of positive numbers, above which their logarithms are explained
-SPREAD = 1.2  # of counts: variance over mean, above which they are more spread than Poisson's
+FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
+SKEWED = 1.0  # skewness of positive numbers above which they are lognormal
+SPREAD = 1.2  # variance over mean of counts above which they are negative-binomial
 CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
 
-FAMILIES = {  # and the numbers that they hold
+FAMILIES = {  # each family and the values it takes
     "normal": "numbers",
     "lognormal": "positive numbers",
     "gamma": "positive numbers",
@@ -38,8 +38,8 @@ FAMILIES = {  # and the numbers that they hold
 CLASSES = ("bernoulli", "categorical", "ordered")
 COUNTS = ("poisson", "negative-binomial")
 POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
-SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # that several targets may be
-CENSORED = ("normal", "lognormal", "weibull", "exponential")  # of which bounds may be all that is known
+SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # families that several targets may have
+CENSORED = ("normal", "lognormal", "weibull", "exponential")  # families of a censored target
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Target:
     """How the target becomes y.
 
     Attributes:
-        name: of the table's column.
-        family: a name of ``FAMILIES``; "none" where nothing is explained.
-        mean, sd: y = (value − mean) / sd: of a normal target those of training; of a positive one 0, and the geometric
-            mean (lognormal) or the mean (gamma); of others 0 and 1.
+        name: the table's column.
+        family: a name of ``FAMILIES``; "none" if there is no target.
+        mean, sd: y = (value − mean) / sd. Normal: the training values'; positive families: 0, and the geometric mean
+            (lognormal) or the mean; others: 0 and 1.
         classes: labels in the order of their codes; empty for numbers.
-        level: of counts, the mean in training, which every row's rate is a multiple of.
-        reason: why this family was chosen; empty where it was given, and of plain numbers.
-        censoring: what the column ``beside`` says of each row: its "status" or whether there was an "event", as
-            ``censored`` has them, or the "upper" bound of a target that is the lower one; "" where all were seen.
+        level: for counts, their training mean, a factor of every row's rate.
+        reason: why this family was guessed; empty if it was given, or the numbers are plain.
+        censoring: what the column ``beside`` holds: a "status", whether there was an "event" (both as in ``censored``),
+            or the "upper" bound of which the target is the lower one; "" if no row is censored.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Target:
     beside: str = ""
 
     def bounds(self, values: Values, beside: Values) -> np.ndarray:
-        """(n, 2) what is known of each row, in the table's units."""
+        """(n, 2) lower and upper bound of each row's target, in the table's units."""
         numbers = values.to_numpy(np.float64, na_value=np.nan) if _is_number(values) else values
         other = beside.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else beside.to_numpy()
         try:
@@ -80,7 +80,7 @@ class Target:
 
 
 def fit_target(values: Values, family: str | None = None) -> Target:
-    """What a training column is to be explained as: what ``family`` says, or else what its values look like.
+    """How a training column is explained: by the family given, or the one that its values look like.
 
     two values, True/False, text              bernoulli, categorical; an ordered categorical: ordered
     whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
@@ -125,12 +125,12 @@ def fit_target(values: Values, family: str | None = None) -> Target:
 
 
 def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
-    """What several training columns are to be explained as: numbers of one family.
+    """How several training columns are explained: as numbers of one family.
 
-    That which the values of each look like where these agree, else normal.
+    That is the family given; else the one that all columns' values look like, if they agree; else normal.
 
     Raises:
-        DataError: a column that is no numbers; a family of none, or that a column cannot be.
+        DataError: a column is not of numbers, or a family is unknown or does not suit a column.
     """
     if family is not None:
         return tuple(fit_target(values, _for_several(family)) for values in columns)
@@ -161,7 +161,7 @@ def _scale(family: str, numbers: np.ndarray) -> float:
 
 
 def fit_censored(values: Values, beside: Values, censoring: str, family: str | None = None) -> Target:
-    """What a training column is to be explained as where another says of which rows only bounds are known.
+    """How a training column is explained if the column ``beside`` says which rows are censored.
 
     positive numbers, some right-censored     weibull
     other positive, skewed numbers            lognormal
@@ -237,7 +237,7 @@ def _thin_out(numbers: np.ndarray, found: list[Any]) -> bool:
 
 
 def _ends_high(numbers: np.ndarray) -> bool:
-    """Whether the largest value is at least half as common as the commonest, in ten rows or more."""
+    """Whether the largest value is in ten rows or more, and at least half as common as the commonest."""
     rows = np.unique(numbers, return_counts=True)[1]
     return bool(rows[-1] >= max(10, rows.max() / 2))
 
@@ -280,7 +280,7 @@ def encode_target(target: Target, values: Values) -> np.ndarray:
 
 
 def decode_target(target: Target, y: Numbers) -> np.ndarray:
-    """Encoded targets of any shape in the table's terms: numbers in its units, codes as class labels."""
+    """Encoded targets of any shape, in the table's units or as its class labels."""
     if not target.classes:
         return np.asarray(np.asarray(y, np.float64) * target.sd + target.mean)
     codes = np.asarray(y)
@@ -291,7 +291,7 @@ def decode_target(target: Target, y: Numbers) -> np.ndarray:
 
 
 def ordered_values(values: Values) -> list[Any]:
-    """Distinct values as Python's own, so that they are JSON; in their order."""
+    """Distinct values in order, as Python's own types, which JSON can hold."""
     if kind_of(values) == "text":
         found = set(text_of(values))
         if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: tables in, predictions with their uncertainty out.
+"""Scikit-learn estimators whose predictions have uncertainty.
 
     model = BayesianMLPRegressor(calibration=0.2).fit(X, y)
     lower, upper = model.predict_interval(X_new).T
@@ -6,7 +6,7 @@
     clusters = GaussianMixture(3).fit(X)
     clusters.report_, clusters.standard_errors_
 
-They go where scikit-learn's own go: pipelines, cross-validation, searches, pickles.
+They work wherever scikit-learn's own do: pipelines, cross-validation, searches, pickles.
 """
 
 from tractable.estimators.bayesian_mixtures import BayesianGaussianMixture

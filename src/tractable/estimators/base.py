@@ -1,4 +1,4 @@
-"""What the estimators have in common: from a table to a posterior and back to the user's units."""
+"""The estimators' common base: from a table to a posterior, and back to the user's units."""
 
 import dataclasses
 import warnings
@@ -29,13 +29,13 @@ from tractable.tools.errors import DataError, SettingsError, TractableWarning
 from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
 
-DRAWS = 1000  # of the parameters, at most, that a prediction averages over
-# Checks that say the run should have gone on.
+DRAWS = 1000  # posterior draws that a prediction averages over, at most
+# Checks whose rejection means that the run was too short.
 UNFINISHED = ("R-hat", "R-hat of means", "bulk ESS", "tail ESS", "effective draws", "trend", "gain to come", "gradient",
               "left to climb", "ended early", "steps", "further", "L-BFGS adds")  # fmt: skip
-UNKEPT = ("model", "data", "standing")  # of a posterior, in a pickle
+UNKEPT = ("model", "data", "standing")  # fields of a posterior that a pickle leaves out
 
-# What settings may be, in the words of the errors.
+# Ranges of settings, in the words of the errors.
 Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
 Level = Annotated[float, Range("of intervals, a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
@@ -44,11 +44,11 @@ RandomState = Seed | Annotated[np.random.RandomState, "a NumPy RandomState"] | N
 
 
 class Bayesian(Spelt, BaseEstimator):
-    """The base of the estimators: dataclasses whose fields are the settings. Subclasses say the model."""
+    """Base of the estimators: dataclasses whose fields are the settings. Subclasses define the model."""
 
-    __no_type_check__ = True  # a type checker at run time would refuse settings before their sentences could
-    _model: Callable[[], Model]  # of standardised inputs
-    _streams: ClassVar[int] = 1  # of randomness: of the fit
+    __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
+    _model: Callable[[], Model]  # on standardised inputs
+    _streams: ClassVar[int] = 1  # random streams: one for the fit
     random_state: RandomState
     n_features_in_: int
     posterior_: Posterior
@@ -56,12 +56,12 @@ class Bayesian(Spelt, BaseEstimator):
 
     @property
     def report_(self) -> Report:
-        """How far the fit can be trusted: a verdict, and the checks that made it."""
+        """How far the fit can be trusted: a verdict, and the checks behind it."""
         check_is_fitted(self, "posterior_")
         return self.posterior_.report()
 
     def _check_settings(self) -> None:
-        """A sentence about the first setting that is out of the range that its field states."""
+        """Raises a SettingsError about the first setting outside its field's range."""
         settings: Any = self
         for field in dataclasses.fields(settings):
             allowed, value = range_of(field.type), getattr(self, field.name)
@@ -78,7 +78,7 @@ class Bayesian(Spelt, BaseEstimator):
         return check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=self._streams).tolist()
 
     def _checked(self, x: object, *, reset: bool = False, **options: Any) -> np.ndarray:
-        """A table as finite numbers (n, d), float64 by default; its columns those fitted, or with ``reset`` any."""
+        """A table as finite numbers (n, d), float64 by default. Columns must be those fitted, unless ``reset``."""
         if not reset:
             check_is_fitted(self, "posterior_")
         table: Any = x
@@ -93,7 +93,7 @@ class Bayesian(Spelt, BaseEstimator):
         return weight
 
     def __getstate__(self) -> dict[str, Any]:
-        # A model is functions, which no pickle holds: it is made again from the settings.
+        # A model holds functions, which cannot be pickled: it is made again from the settings.
         state: dict[str, Any] = {**super().__getstate__()}  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
         posterior = state.get("posterior_")
         if posterior is not None:
@@ -109,7 +109,7 @@ class Bayesian(Spelt, BaseEstimator):
 
 
 class Scored:
-    """Of estimators whose ``score_samples`` tells log densities, (n,)."""
+    """For estimators whose ``score_samples`` gives log densities, (n,)."""
 
     score_samples: Callable[..., np.ndarray]
 
@@ -123,29 +123,29 @@ class Explaining(Bayesian):
 
     method: Learner
     verify: Verify
-    _measured: ClassVar[bool]  # whether y is numbers
-    _several: ClassVar[bool] = False  # whether y may be several numbers a row
-    _standardised: ClassVar[bool] = True  # whether numbers are
-    _fit: Callable[..., Any]  # (X, y, sample_weight, the posterior of earlier rows or None) -> the estimator
+    _measured: ClassVar[bool]  # whether y is numbers, not classes
+    _several: ClassVar[bool] = False  # whether y may be (n, K)
+    _standardised: ClassVar[bool] = True  # whether y is standardised, if numbers
+    _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Any:
         """Learn from a table.
 
         Args:
             X: (n, D), an array or a frame of numbers.
-            y: (n,) numbers, or (n, K) of an estimator of several outputs; or labels, of two classes at least.
-            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). Zero is as if the row were not
-                there, a whole number as if it were there so often, exactly and for every method.
+            y: (n,) numbers, or (n, K) where the estimator takes several outputs; or labels of at least two classes.
+            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). For every method, weight 0
+                equals leaving the row out and a whole number equals repeating it, exactly.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: NaN, shapes that do not fit, a y of one value, settings out of range; in a sentence.
+            ValueError: NaN, shapes that do not match, a constant y, or settings out of range.
 
         Warns:
-            ConvergenceWarning: the run should have gone on. TractableWarning: its posterior is not to be used for
-                another reason. The sentence says why.
+            ConvergenceWarning: the run was too short. TractableWarning: the posterior should not be used for another
+                reason, which the message gives.
         """
         return self._fit(X, y, sample_weight, None)
 
@@ -154,11 +154,10 @@ class Explaining(Bayesian):
 
             p(θ) ← ∏ⱼ N(θⱼ; mⱼ, sⱼ²)       m, s: mean and sd of the earlier posterior, on the reals
 
-        Assumed-density filtering: correlations are forgotten at every call, and where a posterior has several modes
-        (the symmetries of a network, explored by NUTS or an ensemble) so is all but their middle and width. Each number
-        takes one sd with it, so that forgetting makes later fits cautious where parameters are correlated. Many
-        rows in few calls lose least. The scaling stays that of the first rows; every call compiles anew; rows held
-        out to calibrate are those of the last call.
+        This is assumed-density filtering: every call forgets correlations, and of a posterior with several modes (a
+        network's symmetries, explored by NUTS or an ensemble) keeps only mean and sd. Where parameters are correlated,
+        the sds alone make later fits cautious. Few calls with many rows lose least. The scaling stays that of the first
+        rows; every call compiles anew; intervals are calibrated on held-out rows of the last call.
 
         Args: as for ``fit``.
         """
@@ -177,7 +176,7 @@ class Explaining(Bayesian):
         return found, targets, self._weights(sample_weight, found)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
-        """Set ``posterior_``; with the posterior of earlier rows its moments are the prior."""
+        """Set ``posterior_``; the moments of ``before``, the posterior of earlier rows, are the prior."""
         back = self._kept_out("held_out", weight)
         rows = tables.distinct(x, y, np.where(back, 0.0, weight))
         if before is None:
@@ -189,7 +188,7 @@ class Explaining(Bayesian):
         prior = model if before is None else updated(model, *moments(before))
         count = tables.length(len(rows.y))
         targets = self._scaling.targets(rows.y).astype(jnp.result_type(float)) if self._measured else rows.y.astype(int)
-        # Row counts are padded to one of few, so that few programs are compiled; added rows weigh nothing.
+        # Tables are padded to one of a few lengths, so that few programs are compiled; padding rows weigh 0.
         targets, weight = tables.padded(targets, count), tables.padded(rows.weight, count, 0.0)
         data = Data(targets, given=self._inputs(rows.x, count), weights=weight)
         held_out = None
@@ -197,17 +196,17 @@ class Explaining(Bayesian):
             beyond = self._scaling.targets(y[back]).astype(targets.dtype) if self._measured else y[back].astype(int)
             held_out = Data(beyond, given=self._inputs(x[back], int(back.sum())))
         fitted = self._inferred(prior, data, lowered(self._chosen(), count), self.verify, held_out)
-        # The report is made with the rows at hand; the posterior is kept without them, and with the first prior.
+        # The report is made while the rows are at hand; the posterior is kept without them, and with the first prior.
         self.posterior_ = dataclasses.replace(fitted, model=model, data=None, standing=None, judged=fitted.report())
         warn_of(self.report_)
 
     def _chosen(self) -> Method:
-        """The method, of a name with its default settings."""
+        """The method; a name means its default settings."""
         method: Any = named(self.method)() if isinstance(self.method, str) else self.method
         return method
 
     def _kept_out(self, setting: str, weight: np.ndarray) -> np.ndarray:
-        """(n,) which rows, of those that count, a share kept out of the fit is: at random, rounded up."""
+        """(n,) random mask of the rows kept out: the share ``setting`` of those with weight > 0, rounded up."""
         share, back, candidates = getattr(self, setting, 0.0), np.zeros(len(weight), bool), np.flatnonzero(weight)
         if not share:
             return back
@@ -218,17 +217,17 @@ class Explaining(Bayesian):
         return back
 
     def _inputs(self, x: np.ndarray, count: int) -> Any:
-        """What the model sees of rows, of which there are to be ``count``."""
+        """The model's inputs for rows, padded to ``count`` rows."""
         return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
 
     def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
-        """The predictive distribution at checked rows, standardised."""
+        """The predictive distribution at checked rows, in standardised units."""
         told = self.posterior_.predict(self._inputs(x, tables.length(len(x))), level, draws=DRAWS)
         return jax.tree.map(lambda a: a[: len(x)], told)
 
 
 class BayesianRegressor(RegressorMixin, Explaining):
-    """Numbers: fit, predictive means and sds, intervals."""
+    """Base of regressors: fit, predictive means and sds, intervals."""
 
     level: Level
     calibration: HeldOut
@@ -247,15 +246,16 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
         Args:
             X: (n, D).
-            return_std: the predictive sd as well: √(aleatoric² + epistemic²).
-            quantiles: in (0, 1): those of the predictive distribution in place of the mean; the ends of calibrated
-                intervals where the fit was calibrated.
+            return_std: also return the predictive sd, √(aleatoric² + epistemic²).
+            quantiles: in (0, 1): return these quantiles of the predictive distribution in place of the mean; after
+                calibration, ends of calibrated intervals.
 
         Returns:
-            (n,), or (n, K) of several outputs, or a pair of them; of quantiles (..., Q), in the order asked for.
+            (n,), or (n, K) for several outputs; with ``return_std`` a pair of them; with ``quantiles`` (..., Q), in the
+                order given.
 
         Raises:
-            ValueError: quantiles that are none, or asked for together with ``return_std``.
+            ValueError: quantiles outside (0, 1), or given together with ``return_std``.
         """
         x = self._checked(X)
         if quantiles is not None:
@@ -272,31 +272,31 @@ class BayesianRegressor(RegressorMixin, Explaining):
                 f"quantiles= is a list of numbers in (0, 1), without return_std; got {quantiles!r}"
                 f"{' and return_std=True' if return_std else ''}."
             )
-        # A quantile is an end of an equal-tailed interval; the median of one that is next to nothing.
+        # A quantile is an end of an equal-tailed interval; the median an end of one of level 1e-9.
         levels = np.maximum(np.abs(1 - 2 * wanted), 1e-9)
         found = {level: self.predict_interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
         ends = zip(wanted, levels.round(9).tolist(), strict=True)
         return np.stack([found[level][..., int(q > 0.5)] for q, level in ends], -1)
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
-        """(n,), or (n, K), the predictive mean at checked rows, in y's units; ``told`` of them already, or not."""
+        """(n,) or (n, K), the predictive mean at checked rows, in y's units; ``told``: their prediction, if made."""
         told = self._told(x, self.level) if told is None else told
         return self._scaling.middle + self._scaling.spread * told.mean
 
     def predict_interval(self, X: object, level: float | None = None) -> np.ndarray:
         """Intervals that hold a new y with probability ``level``.
 
-        Uncalibrated, the equal-tailed interval of the predictive distribution: as good as the model and the method.
-        After ``calibrate``, or with ``calibration`` > 0, mean ± q sd with q from rows kept out of the fit (split
-        conformal): it then holds a new y with probability at least ``level`` whatever the model, over rows exchangeable
-        with those kept out; on average over rows, not at each x.
+        Without calibration: the equal-tailed interval of the predictive distribution, as good as the model and method.
+        After ``calibrate``, or with ``calibration`` > 0: mean ± q sd with q from rows kept out of the fit (split
+        conformal). Whatever the model, it then holds a new y with probability at least ``level``, if new rows are
+        exchangeable with those kept out; on average over rows, not at each x.
 
         Args:
             X: (n, D).
-            level: in (0, 1); that of the estimator by default.
+            level: in (0, 1); by default the estimator's.
 
         Returns:
-            (n, 2): lower, upper; (n, K, 2) of several outputs, each by itself.
+            (n, 2): lower, upper; (n, K, 2) for several outputs, each interval for its output alone.
 
         Raises:
             ValueError: a level out of range, or too high for the rows kept out.
@@ -311,11 +311,11 @@ class BayesianRegressor(RegressorMixin, Explaining):
         return np.stack([middle + spread * end for end in (lower, upper)], -1)
 
     def calibrate(self, X: object, y: object) -> Any:
-        """Measure the errors |y − mean|/sd of rows that took no part in the fit; ``predict_interval`` then uses them.
+        """Calibrate ``predict_interval`` by the errors |y − mean|/sd of rows that took no part in the fit.
 
         Args:
             X: (n, D).
-            y: (n,), or (n, K) of several outputs; n ≥ level/(1 − level), 9 for a level of 0.9.
+            y: (n,), or (n, K) for several outputs; n ≥ level/(1 − level), 9 for a level of 0.9.
 
         Returns:
             The estimator.
@@ -331,17 +331,17 @@ class BayesianRegressor(RegressorMixin, Explaining):
 
 
 class BayesianClassifier(ClassifierMixin, Explaining):
-    """Classes: fit, averaged probabilities, the likeliest class."""
+    """Base of classifiers: fit, averaged probabilities, the likeliest class."""
 
     classes_: np.ndarray
     _measured = False
 
     def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Any:
-        """Learn from more rows: the posterior of earlier ones becomes the prior, as a regressor's does.
+        """Learn from more rows: the posterior of earlier ones becomes the prior, as for a regressor.
 
         Args:
-            classes: all that will ever come, in the first call; by default those of its y.
-            Others as for ``fit``.
+            classes: in the first call, all classes that will ever come; by default those of its y.
+            Others: as for ``fit``.
         """
         return self._fit(X, y, sample_weight, getattr(self, "posterior_", None), classes)
 
@@ -352,7 +352,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         check_classification_targets(y)
         listed = None if classes is None else np.unique(np.asarray(classes))
         if before is None:
-            # Rows that count nothing are not there, and neither is a class that only they have.
+            # Rows of weight 0, and classes that only they have, do not count.
             self.classes_ = np.unique(y[weight > 0]) if listed is None else listed
             if len(self.classes_) < 2:
                 raise DataError(
@@ -374,18 +374,18 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         return p / p.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: object) -> np.ndarray:
-        """Their logarithms, (n, C), in nats."""
+        """Logarithms of ``predict_proba``, (n, C), in nats."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: object) -> np.ndarray:
-        """The likeliest class, (n,); of equally likely ones the first."""
-        likeliest = self.predict_proba(X).argmax(1)  # first, as it says where nothing was fitted
+        """The likeliest class, (n,); the first if several are equally likely."""
+        likeliest = self.predict_proba(X).argmax(1)  # first: raises if not fitted
         return self.classes_[likeliest]
 
 
 def warn_of(report: Report) -> None:
-    """Say once, as scikit-learn does, that a fit is not to be trusted, and why."""
+    """Warn once, as scikit-learn does, if the verdict is reject, and say why."""
     if report.verdict != "reject":
         return
     poor = [check for check in report.checks if check.verdict == "reject"]
@@ -399,9 +399,9 @@ def warn_of(report: Report) -> None:
 
 
 def lowered(method: Method, count: int) -> Method:
-    """The method with batches of as many rows as there are, at most.
+    """The method with ``batch_size`` at most ``count``, the number of rows.
 
-    A search over tables of several sizes should not fail at the smallest.
+    So that a search over tables of several sizes does not fail at the smallest.
     """
     size = getattr(method, "batch_size", None)
     return dataclasses.replace(method, batch_size=count) if isinstance(size, int) and size > count else method

@@ -1,4 +1,4 @@
-"""The mixture of normals whose parameters are believed, not estimated, as scikit-learn has it: variational Bayes."""
+"""The Bayesian mixture of normals with scikit-learn's interface, by variational Bayes."""
 
 import dataclasses
 import functools
@@ -41,58 +41,59 @@ Process = Annotated[
 ]
 Positive = Annotated[float, Range("a number above 0 and finite", lambda value: is_number(value, 0))]
 Tolerance = Annotated[float, Range("a share of the bound, above 0 and finite", lambda value: is_number(value, 0))]
-BLOCK = 1 << 12  # rows that are told of at a time
+BLOCK = 1 << 12  # rows evaluated at a time
 
 
 @dataclass(eq=False, repr=False)
 class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
-    """A mixture of normals by variational Bayes: what is believed of weights, means and precisions after the rows.
+    """A mixture of normals by variational Bayes: a posterior of weights, means and precisions.
 
-        π ~ Dirichlet(α₀, …, α₀), or pieces of a stick, v_k ~ Beta(1, α₀);   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
+        π ~ Dirichlet(α₀, …, α₀), or stick-breaking, v_k ~ Beta(1, α₀);   μ_k | Λ_k ~ N(m₀, (β₀ Λ_k)⁻¹)
         full, tied: Λ ~ Wishart(ν₀, C₀⁻¹);   diag: Λ_i ~ Gamma(ν₀/2, C₀_i/2);   spherical: λ ~ Gamma(d ν₀/2, d C₀/2)
 
-    by q(π, μ, Λ) q(z), coordinate ascent from several starts. Components that nothing needs lose their weight, so
-    n_components is a bound, not a choice. scikit-learn's names and defaults, and for "full" its numbers; of other types
-    it climbs other formulas than those of the bound (``models.variational_mixture`` says which). With weighted rows,
-    posterior sds, the true bound, the true predictive density and a report besides. Rows are brought to the prior's
-    centre and scale inside, in double precision. Bishop 2006, section 10.2; Blei & Jordan 2006.
+    The posterior is approximated by q(π, μ, Λ) q(z), by coordinate ascent from several starts. Components that are not
+    needed lose their weight: n_components is an upper bound. Names and defaults are scikit-learn's, and so are the
+    results for "full"; for other types scikit-learn's updates do not climb its bound (``models.variational_mixture``
+    says where they differ). Beyond scikit-learn: weighted rows, posterior sds, the true bound, the true predictive
+    density and a report. Rows are centred and scaled by the prior, in double precision. Bishop 2006, section 10.2; Blei
+    & Jordan 2006.
 
-    There is no ``partial_fit``: the default prior is made from all rows, which a batch does not know. On a prior of
-    one's own ``CoordinateAscent(batch_size=...)`` learns a ``models.bayesian_gaussian_mixture`` from batches.
+    There is no ``partial_fit``: the default prior needs all rows. With your own prior,
+    ``CoordinateAscent(batch_size=...)`` fits a ``models.bayesian_gaussian_mixture`` by batches.
 
     Args:
-        n_components: K ≥ 1, at most.
+        n_components: K ≥ 1, the largest number of components.
         covariance_type, max_iter, warm_start: as for ``GaussianMixture``.
-        tol: > 0; a climb ends when what is still to come, by extrapolation, is below this share of the bound
-            (of rows in the prior's units, so that theirs do not matter).
+        tol: > 0; a climb ends when its extrapolated further gain is below this share of the bound (of rows in the
+            prior's units, so that the rows' own units do not matter).
         reg_covar: ≥ 0, in the units of x²: added to the variances of the default covariance_prior, which keeps it
-            positive where a column is constant. scikit-learn adds it to every row's square instead, which no prior does
-            and which breaks the bound.
-        n_init: starts, ≥ 1, by k-means++; the one of the largest bound is kept.
+            positive if a column is constant. scikit-learn adds it in every M-step instead, which matches no prior and
+            breaks the bound.
+        n_init: number of starts, ≥ 1, by k-means++; the one with the largest bound is kept.
         weight_concentration_prior_type: "dirichlet_process" or "dirichlet_distribution".
         weight_concentration_prior: α₀ > 0; 1/K by default.
-        mean_precision_prior: β₀ > 0, the rows that m₀ is worth; 1 by default.
+        mean_precision_prior: β₀ > 0, the number of rows that m₀ counts as; 1 by default.
         mean_prior: m₀, (d,); the rows' mean by default.
-        degrees_of_freedom_prior: ν₀, above d − 1 where full or tied, else above 0; d by default.
+        degrees_of_freedom_prior: ν₀, above d − 1 for full and tied, else above 0; d by default.
         covariance_prior: C₀, positive definite, in the units of x²: full and tied (d, d), diag (d,), spherical a
-            number; the rows' covariance, Σ w (x − x̄)(x − x̄)ᵀ / (Σ w − 1), its diagonal, or the mean of that.
-        random_state: int, RandomState or None, of starts, draws and samples.
-        draws: independent draws of θ from q that ``posterior_`` holds, ≥ 1.
+            number. By default the rows' covariance, Σ w (x − x̄)(x − x̄)ᵀ / (Σ w − 1), its diagonal, or its mean.
+        random_state: int, RandomState or None, for starts, draws and samples.
+        draws: number of independent draws of θ from q in ``posterior_``, ≥ 1.
 
     Attributes:
-        weights_: (K,) E[π]; of a process made to sum to 1, as scikit-learn's, though a share is left for components
-            not used. means_: (K, d) E[μ].
-        covariances_, precisions_, precisions_cholesky_: E[Λ]⁻¹, E[Λ] and its root, shaped as there.
-        weight_concentration_: (K,); of a process two of them, of v_k ~ Beta. mean_precision_: (K,).
-            degrees_of_freedom_: (K,); tied a number.
+        weights_: (K,) E[π]; for a process normalised to sum 1, as scikit-learn's, though unused components have a
+            share. means_: (K, d) E[μ].
+        covariances_, precisions_, precisions_cholesky_: E[Λ]⁻¹, E[Λ] and its root, shaped as for ``GaussianMixture``.
+        weight_concentration_: (K,); for a process a pair of them, v_k's Beta parameters. mean_precision_: (K,).
+            degrees_of_freedom_: (K,); a number if tied.
         weight_concentration_prior_, mean_precision_prior_, mean_prior_, degrees_of_freedom_prior_,
-            covariance_prior_: the prior as it was used.
-        standard_errors_: posterior sds of weights, means and covariances, a tuple of arrays shaped like them, from the
-            draws. Of a component without rows they are the prior's, which may have none: then large, and by chance.
-        lower_bound_: the bound on log p(rows), a row, nats. scikit-learn's drops constants, and compares with none.
-        converged_, n_iter_: of the best start.
-        posterior_: draws of θ, ``Gaussians``; a process has one component more, which stands for all not used.
-        report_, n_features_in_, feature_names_in_: as there.
+            covariance_prior_: the prior used.
+        standard_errors_: posterior sds of weights, means and covariances from the draws, a tuple of arrays shaped like
+            them. For a component without rows they are the prior's; if the prior has no sd, large and arbitrary.
+        lower_bound_: the bound on log p(rows), nats per row. scikit-learn's drops constants: they cannot be compared.
+        converged_, n_iter_: the best start's.
+        posterior_: draws of θ, ``Gaussians``; for a process with one more component, for all unused ones.
+        report_, n_features_in_, feature_names_in_: as for ``GaussianMixture``.
 
     >>> X = np.random.default_rng(0).normal(size=(60, 1)) + np.repeat([0.0, 8.0], [40, 20])[:, None]
     >>> mixture = BayesianGaussianMixture(4, random_state=0, draws=50).fit(X)
@@ -117,13 +118,11 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     warm_start: bool = False
     draws: Count = 1000
 
-    # What users call.
-
     def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
-        """Learn from a table in memory, as ``GaussianMixture`` does; weights count in the prior's defaults too.
+        """Learn from a table in memory, as ``GaussianMixture`` does; the prior's defaults use the weights too.
 
         Warns:
-            ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar holds a column up.
+            ConvergenceWarning: max_iter steps were too few. TractableWarning: reg_covar is most of some variance.
         """
         self._check_settings()
         x = self._checked(X, reset=True, ensure_min_samples=2)
@@ -149,21 +148,21 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         return self
 
     def predict_proba(self, X: object) -> np.ndarray:
-        """q(z = k) of every row, (n, K): softmax of E log π_k N(x; μ_k, Λ_k⁻¹)."""
+        """q(z = k) for each row, (n, K): softmax of E log π_k N(x; μ_k, Λ_k⁻¹)."""
         return self._mapped("responsibilities", X)[0]
 
     def score_samples(self, X: object) -> np.ndarray:
-        """log ∫ p(x | θ) q(θ) dθ of every row, (n,), nats: a mixture of Student t's.
+        """log ∫ p(x | θ) q(θ) dθ of each row, (n,), nats: a mixture of Student t's.
 
-        scikit-learn tells exp E log p(x, k | θ) summed over k instead, which is less, and no density.
+        scikit-learn instead sums exp E log p(x, k | θ) over k, which is smaller and no density.
         """
         told, frame = self._mapped("predictive_log_prob", X)
         return told - log_size(frame)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows from the predictive density, each of a θ of its own from q: (n, d), and their components, (n,).
+        """Rows from the predictive density, (n, d), each with its own θ from q; and their components, (n,).
 
-        By ``random_state``. A process has a component K too: all those not used.
+        Seeded by ``random_state``. For a process, label K stands for all unused components.
         """
         check_is_fitted(self, "posterior_")
         expect_whole("n_samples", n_samples)
@@ -172,7 +171,7 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         labels = generator.choice(len(weights), int(n_samples), p=weights)
         noise = generator.standard_normal((len(labels), means.shape[1]))
         diagonal = self.covariance_type == "diag"
-        # A column of its own precision has a χ² of its own.
+        # Each independent precision has its own χ².
         chi = generator.chisquare(free[labels][:, None], (len(labels), means.shape[1] if diagonal else 1))
         noise = noise / np.sqrt(chi / free[labels][:, None])
         if self.covariance_type in ("full", "tied"):
@@ -181,10 +180,8 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
             step = np.sqrt(scales.reshape(len(weights), -1))[labels] * noise
         return means[labels] + step, labels.astype(int)
 
-    # How it is done.
-
     def _beforehand(self, x: np.ndarray, weight: np.ndarray, centre: np.ndarray) -> tuple[Prior, int]:
-        """The prior that the settings say, and in how many directions of its default reg_covar is all, or most."""
+        """The prior from the settings, and in how many directions reg_covar is most of its default covariance."""
         d, matrix = len(centre), self.covariance_type in ("full", "tied")
         mean, freedom = shaped("mean_prior", self.mean_prior, (d,)), self.degrees_of_freedom_prior
         freedom, least = d if freedom is None else freedom, d - 1 if matrix else 0
@@ -216,13 +213,13 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         )  # fmt: skip
 
     def _white(self, prior: Prior, frame: Frame) -> ConjugateModel:
-        """The model of rows x̃ of the frame."""
+        """The model of rows x̃ in the frame's units."""
         unit = np.eye(len(frame.root)) if frame.root.ndim == 2 else np.ones(frame.root.shape)
         off = inwards(frame, prior.mean[None])[0]
         return self._modelled(prior._replace(mean=off, covariance=unit), np.zeros(len(off)))
 
     def _beginning(self, white: ConjugateModel, frame: Frame, total: float) -> Callable:
-        """``(key, rows) -> λ`` of the frame: by k-means++, in the columns' own scales, or where the last fit ended."""
+        """``(key, rows) -> λ`` in the frame's units: from k-means++ on the original scales, or the last fit's end."""
         k = int(self.n_components)
         if self.warm_start and hasattr(self, "posterior_"):
             before, like = self._within(frame), white.conjugate.prior
@@ -244,13 +241,13 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     def _conclude(
         self, found: Posterior, model: ConjugateModel, prior: Prior, frame: Frame, total: float, held: int
     ) -> None:
-        """Attributes, draws and report in the user's units, and what is to be warned of."""
+        """Set attributes, draws and report in the user's units, and warn."""
         steps, to_come, objective = (found.found[name] for name in ("steps", "to come", "objective"))
         q = outwards(frame, as_doubles(MixturePosterior(*(found.found[f"lambda {i}"] for i in range(5)))))
-        bound = objective - total * log_size(frame)  # of x from that of x̃
+        bound = objective - total * log_size(frame)  # the bound for x, from that for x̃
         self._tell(q, prior, frame.centre)
         self.n_iter_, self.lower_bound_ = min(max(1, int(steps)), int(self.max_iter)), float(bound / total)
-        # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
+        # The extrapolated gain is a guess, least reliable where it was small enough to end the climb.
         wide = 1000 if steps < self.max_iter else 10
         self.converged_ = bool(to_come <= wide * self.tol * max(1.0, abs(objective)))
 
@@ -288,10 +285,10 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         self.weights_ = shares / shares.sum()
 
     def _drawn(self, found: Posterior, frame: Frame) -> np.ndarray:
-        """Draws as unconstrained numbers (1, draws, k); their sds are the standard errors."""
+        """Draws as unconstrained numbers (1, draws, k); also sets the standard errors, the draws' sds."""
         k, kind = int(self.n_components), COVARIANCES[self.covariance_type]
         draws = as_doubles(found.draws)  # (1, draws, ...)
-        # A share that underflowed has no logarithm.
+        # Shares that underflowed to 0 would have no logarithm.
         draws = Gaussians(
             np.maximum(draws.weights, np.finfo(jnp.result_type(float)).tiny),
             frame.centre + spun(frame.root, draws.means),
@@ -318,7 +315,7 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         return students(self._q(), self._prior(), self.covariance_type, self._process)
 
     def _mapped(self, step: str, X: object) -> tuple[np.ndarray, Frame]:
-        """A closed form of the model at λ, a block of rows at a time: (n, ...) in float64; and the frame it is of."""
+        """A closed form of the model at λ for each row, by blocks: (n, ...) in float64; and its frame."""
         x, prior = self._checked(X), self._prior()
         frame = framing(self._centre, prior.covariance)
         apply, dtype = compiled(self._white(prior, frame).conjugate, step), jnp.result_type(float)
@@ -329,13 +326,13 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
 
 @functools.lru_cache(maxsize=128)
 def assigning(conjugate: Conjugate) -> Callable:
-    """``(x, weight, responsibilities) -> λ``, compiled."""
+    """Compiled M-step, ``(x, weight, responsibilities) -> λ``."""
     assigned: Any = conjugate.assigned
     return jax.jit(lambda x, weight, shares: conjugate.m_step(assigned(Batch(x, weight, x.shape[0]), shares)))
 
 
 @functools.lru_cache(maxsize=128)
 def laid_out(components: int, features: int, kind: str) -> Callable:
-    """θ's, a leading axis of draws, as unconstrained numbers (draws, k); whatever is believed of them."""
+    """A function from draws of θ, leading axis draws, to unconstrained numbers (draws, k)."""
     model = gaussian_mixture(components, features, kind, 0.0)
     return jax.jit(jax.vmap(model.position_of))

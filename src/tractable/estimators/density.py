@@ -1,4 +1,4 @@
-"""Densities with hidden causes as scikit-learn has them, fitted by EM: what they have in common."""
+"""The common base of scikit-learn style latent-variable densities, fitted by EM."""
 
 import dataclasses
 import functools
@@ -40,33 +40,33 @@ Tolerance = Annotated[
 
 
 class Running(NamedTuple):
-    """What partial_fit carries from batch to batch."""
+    """What ``partial_fit`` keeps between batches."""
 
-    statistics: PyTree  # in the scale of ``size`` rows, x about the centre
-    seen: float  # weight of all rows so far
+    statistics: PyTree  # scaled to ``size`` rows, of x minus the centre
+    seen: float  # total weight of all rows so far
     size: float
 
 
 class Density(Scored, DensityMixin, Bayesian):
-    """What estimators of p(x) = ∫ p(x, z | θ) dz have in common; subclasses say the model and name its numbers."""
+    """Base of estimators of p(x) = ∫ p(x, z | θ) dz; subclasses define the model and the names of its parameters."""
 
     tol: Tolerance
     max_iter: Count
     n_init: Count
     chunk_size: Count
     missing: str = "raise"
-    _model: Callable[..., LatentModel]  # (centre=None): of rows x, means in the user's coordinates whatever the centre
-    _attributes: Any  # θ of the names of those that hold it
-    _statistics: Callable[[PyTree], PyTree]  # of one row on average, about the centre, whose M-step is θ
-    _check_rows: Callable[[int], None]  # a sentence where there are too few that differ
-    _informed: bool = True  # whether the observed information tells standard errors
+    _model: Callable[..., LatentModel]  # (centre=None): means are in the user's coordinates, whatever the centre
+    _attributes: Any  # θ's type filled with the names of the attributes that hold it
+    _statistics: Callable[[PyTree], PyTree]  # average statistics per row about the centre, whose M-step is θ
+    _check_rows: Callable[[int], None]  # raises if too few distinct rows
+    _informed: bool = True  # whether standard errors come from the observed information
     _centre: np.ndarray
     _running: Running
 
-    # What a subclass may say otherwise.
+    # Subclasses may override these.
 
     def _theta(self) -> PyTree:
-        """θ of the attributes, about ``_centre``, in float64."""
+        """θ from the attributes, relative to ``_centre``, in float64."""
         theta = self._attributes._make(np.asarray(getattr(self, name)) for name in self._attributes)
         return self._model().shifted(theta, -self._centre)
 
@@ -75,39 +75,37 @@ class Density(Scored, DensityMixin, Bayesian):
             setattr(self, name, value)
 
     def _beginning(self, model: LatentModel, origin: np.ndarray) -> tuple[Callable, int]:
-        """``(key, rows) -> θ`` of rows with ``origin`` taken off, and how many starts are worth making."""
+        """``(key, rows) -> θ`` for rows minus ``origin``, and the number of starts to make."""
         return model.steps.begin, int(self.n_init)  # pyright: ignore[reportReturnType]
 
     def _turned(self, theta: PyTree, statistics: PyTree) -> tuple[PyTree, PyTree]:
-        """Where several θ are one density, the one that is told; statistics are turned with it."""
+        """The θ to report where several give the same density, and statistics rotated likewise."""
         return theta, statistics
 
     def _judged(self, found: Posterior, theta: PyTree, total: float) -> tuple[PyTree, list[Check]]:
-        """Standard errors shaped like θ, or None where there are none; and what the report says."""
+        """Standard errors shaped like θ, or None if there are none; and the report's checks."""
         errors, checks = as_doubles(found.sd()), list(found.report().checks)
         if "eigenvalue" not in found.found:
             why = "there are so many numbers, or rows, that they would take long, or rows lie on file"
             checks.append(Check("standard errors", math.nan, "trust", f"not made: {why}"))
         return errors if finite(errors) else None, checks
 
-    # What users call.
-
     def fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
         """Learn from a table.
 
         Args:
-            X: (n, d), an array or a frame of numbers; or rows too many for memory: a memory-mapped array or the path of
-                a ``.npy`` or ``.parquet`` file. Those are passed through once a step, ``chunk_size`` rows at a time; a
-                Parquet file is first copied to a temporary ``.npy`` in the same manner, so that passes are cheap.
+            X: (n, d), an array or a frame of numbers. For rows that exceed memory, a memory-mapped array or the path of
+                a ``.npy`` or ``.parquet`` file: each step reads it once, ``chunk_size`` rows at a time. A Parquet file
+                is first copied to a temporary ``.npy``, likewise in chunks, so that passes are cheap.
             y: ignored.
-            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(xᵢ|θ). Zero is as if the row were not there.
-                Of up to 65,536 rows a whole number is as if it were there so often, to the last digit.
+            sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(xᵢ|θ). Weight 0 equals leaving the row out;
+                with up to 65,536 rows, a whole number equals repeating the row, to the last digit.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: no rows, fewer distinct rows than components, NaN, settings out of range; in a sentence.
+            ValueError: no rows, fewer distinct rows than components, NaN, or settings out of range.
 
         Warns:
             ConvergenceWarning: max_iter steps were too few. TractableWarning: something is degenerate; see ``report_``.
@@ -121,14 +119,14 @@ class Density(Scored, DensityMixin, Bayesian):
         return self
 
     def partial_fit(self, X: object, y: object = None, sample_weight: object = None) -> Any:
-        """Learn from one batch more, by online EM: running statistics, and θ that follows them.
+        """Learn from one more batch, by online EM: running statistics, and the θ that maximises given them.
 
             S ← (1 − γ) S + γ Σ wᵢ E[T(xᵢ, z)] / Σ wᵢ,    γ = (w / (W + w))^0.6,    θ ← M-step of S
 
-        w is the weight of the batch, W of all that came before: of equal batches the t-th has γ = t^−0.6. The first
-        call fits its batch, and so needs rows enough for that; one after ``fit`` goes on from there. Statistics of
-        early batches, made at a θ since left, are forgotten: over epochs in random order θ goes where EM on all rows
-        goes, with noise that falls like √γ. Cappé & Moulines 2009.
+        w is the weight of the batch, W that of all earlier rows: for equal batches the t-th has γ = t^−0.6. The first
+        call fits its batch by ``fit``, so the batch must be large enough; after ``fit``, a call continues from there.
+        Statistics of early batches, made at an outdated θ, fade: over epochs in random order θ converges to where EM on
+        all rows does, with noise that falls like √γ. Cappé & Moulines 2009.
 
         Args: as for ``fit``, in memory.
         """
@@ -171,17 +169,15 @@ class Density(Scored, DensityMixin, Bayesian):
         return self._mapped("log_prob", X)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows drawn from the model, (n, d), and the z they came from: components (n,), or factors (n, q).
+        """Rows drawn from the model, (n, d), and their z: components (n,), or factors (n, q).
 
-        By ``random_state``.
+        Seeded by ``random_state``.
         """
         check_is_fitted(self, "posterior_")
         expect_whole("n_samples", n_samples)
         x, z = self._model().sample(jax.random.key(self._seeds()[0]), as_floats(self._theta()), int(n_samples))
         z = np.asarray(z)
         return np.asarray(x, np.float64) + self._centre, z.astype(int) if z.dtype.kind == "i" else z
-
-    # How it is done.
 
     def _fit_memory(self, table: object, sample_weight: object) -> None:
         x = self._validated(table, reset=True, least=2)
@@ -196,17 +192,17 @@ class Density(Scored, DensityMixin, Bayesian):
             raise DataError(f"Expected rows of numbers on file, shape (n, d); got {x.dtype} of shape {x.shape}.")
         some = np.nan_to_num(np.asarray(x[:2], np.float64))
         self._checked(framed(some, names), reset=True, ensure_min_samples=2)
-        weight = np.broadcast_to(np.ones(1), len(x))  # n numbers in the memory of one
+        weight = np.broadcast_to(np.ones(1), len(x))  # a view of one number
         if sample_weight is not None:
             weight = self._weights(sample_weight, x)
         self._check_rows(int(np.count_nonzero(weight)))
         data = Data(x, weights=None if sample_weight is None else weight, missing=self._gaps, resident=False)
-        # Mapped rows stay where they are: what the model takes off is made beforehand, in a pass of its own.
+        # Mapped rows are not shifted in place: the model subtracts the centre, computed in a first pass over the rows.
         centre = middle(blocks(x, weight, self.chunk_size), self.n_features_in_).astype(np.float32).astype(np.float64)
         self._climb(self._model(centre), data, np.zeros_like(centre), centre, float(weight.sum()))
 
     def _climb(self, base: LatentModel, data: Data, origin: np.ndarray, centre: np.ndarray, total: float) -> None:
-        """EM on rows with ``origin`` taken off."""
+        """EM on rows that have ``origin`` subtracted already."""
         begin, starts = self._beginning(base, origin)
         model = as_it_stands(base).with_steps(begin=lambda key, rows: begin(key, np.asarray(rows, np.float64)))
         method = EM(
@@ -219,11 +215,11 @@ class Density(Scored, DensityMixin, Bayesian):
         self._settle(found, base.shifted(theta, origin - centre), centre, total)
 
     def _settle(self, found: Posterior, theta: PyTree, centre: np.ndarray, total: float) -> None:
-        """What ``fit`` concludes from a climb, and what it warns of."""
+        """Set what ``fit`` reports of a climb, and warn."""
         errors, checks = self._judged(found, theta, total)
         steps, objective, to_come = (found.found[name] for name in ("steps", "objective", "to come"))
         self.n_iter_, self.lower_bound_ = max(1, int(steps)), float(objective) / total
-        # What is extrapolated is a guess, and the less to be trusted where it was little enough to end the climb.
+        # The extrapolated gain is a guess, least reliable where it was small enough to end the climb.
         ended = steps < self.max_iter
         allowed = 1000 * max(total, abs(objective)) if ended else 10 * max(1.0, abs(objective))
         self.converged_ = bool(to_come <= allowed * self.tol)
@@ -242,7 +238,7 @@ class Density(Scored, DensityMixin, Bayesian):
                 stacklevel=5,
             )
         for check in checks:
-            # A curvature is of a ridge, which no row is lost to.
+            # A bad curvature means a ridge: no degenerate fit to warn of.
             if check.name != "curvature" and (check.verdict == "reject" or "floor" in check.name):
                 warnings.warn(
                     f"{check.name}, {check.value:.4g}: {check.sentence}. report_ says more.",
@@ -251,7 +247,7 @@ class Density(Scored, DensityMixin, Bayesian):
                 )
 
     def _conclude(self, theta: PyTree, errors: PyTree, posterior: Posterior, centre: np.ndarray) -> None:
-        """Attributes, what partial_fit goes on from, and the posterior in the user's coordinates."""
+        """Set the attributes, ``partial_fit``'s state, and the posterior in the user's coordinates."""
         self._centre, self.standard_errors_ = centre, errors
         self._tell(theta)
         if self._running.statistics is None:
@@ -274,7 +270,7 @@ class Density(Scored, DensityMixin, Bayesian):
         return "keep" if self.missing == "exact" else "raise"
 
     def _mapped(self, step: str, X: object) -> np.ndarray:
-        """A step of the model at θ, ``chunk_size`` rows at a time: (n, ...) in float64."""
+        """One of the model's functions at θ for each row, in chunks: (n, ...) in float64."""
         check_is_fitted(self, "posterior_")
         inside, dtype = climbed(self._model()), jnp.result_type(float)
         theta, apply = as_floats(inside.into(self._theta())), compiled(inside.model, step)
@@ -293,27 +289,27 @@ class Density(Scored, DensityMixin, Bayesian):
 
 
 def judged(checks: list[Check], title: str) -> Report:
-    """A report of these checks."""
+    """A report made of these checks."""
     checks = [c._replace(value=float(c.value)) for c in checks]
     return Report(worst(checks), tuple(checks), title)
 
 
 def climbed(model: LatentModel) -> Climbed:
-    """The θ in which a model loses least, and the ways there and back: its own, where there is no better."""
+    """The model's most accurate parametrisation for EM, with maps to and from it; its own if it has no other."""
     return model.steps.climbed or Climbed(model, lambda theta: theta, lambda theta: theta)
 
 
-@functools.lru_cache(maxsize=128)  # so that a second fit finds its compilation
+@functools.lru_cache(maxsize=128)  # a second fit then reuses the compiled programs
 def as_it_stands(base: LatentModel) -> LatentModel:
-    """The model whose rows EM neither moves, as they are about the centre already, nor orders their components."""
+    """The model without the shift of rows, which are centred already, and without sorting components."""
     return base.with_steps(shift=None, canonical=None)
 
 
 @functools.lru_cache(maxsize=128)
 def online_step(model: LatentModel) -> Callable:
-    """``(OnlineState, Batch) -> (OnlineState, OnlineInfo)``: its time is W / w, so that γ is (w / (W + w))^κ."""
+    """``(OnlineState, Batch) -> (OnlineState, OnlineInfo)``; its time is W / w, so γ = (w / (W + w))^κ."""
     if model.halves is None:
         raise ModelError("partial_fit needs both halves of EM in closed form.")
-    example = Batch(jnp.zeros((1, 1)), jnp.ones(1), 1)  # of which only init asks
+    example = Batch(jnp.zeros((1, 1)), jnp.ones(1), 1)  # needed only by init
     kernel = online_em(*model.halves, lambda t: (1 + t) ** -FORGETTING, patience=1, example=example)
     return jax.jit(lambda state, batch: kernel.step(jnp.zeros(0), state, batch))

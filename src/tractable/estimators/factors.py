@@ -29,30 +29,30 @@ FLAT = 1e-9  # share of the largest eigenvalue below which a direction of the in
 
 @dataclass(eq=False, repr=False)
 class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density):
-    """Factor analysis: few numbers z behind the columns of x, and noise of its own in every column.
+    """Factor analysis: a few latent numbers z behind the columns of x, and each column's own noise.
 
         z ~ N(0, I_q),   x | z ~ N(μ + W z, Ψ)    ⇒    x ~ N(μ, W Wᵀ + Ψ)
 
-    W is known up to a rotation of z. Told is the one whose Wᵀ Ψ⁻¹ W is diagonal, largest first, as scikit-learn's is;
-    or one that is easier to read. The largest entry of every column is positive.
+    W is determined up to a rotation of z. Reported is the W whose Wᵀ Ψ⁻¹ W is diagonal, largest first, like
+    scikit-learn's; or one that ``rotation`` makes easier to read. The largest entry of every column is positive.
 
     Args:
         n_components: q, 1 to d; d by default.
         tol, max_iter, chunk_size: as for ``GaussianMixture``.
         noise: "diagonal", or "isotropic": Ψ = σ² I, probabilistic PCA.
-        noise_floor: > 0, least noise variance, in the units of x²: the likelihood of a column explained whole
-            (Heywood) is unbounded.
-        n_init: starts, ≥ 1; the best is kept.
-        rotation: None, "varimax" (columns of few large entries) or "quartimax" (rows of few).
-        random_state: int, RandomState or None, of starts and samples.
+        noise_floor: > 0, least noise variance, in the units of x²: without it the likelihood of a fully explained
+            column (Heywood case) is unbounded.
+        n_init: number of starts, ≥ 1; the best is kept.
+        rotation: None, "varimax" (few large entries in each column) or "quartimax" (few in each row).
+        random_state: int, RandomState or None, for starts and samples.
 
     Attributes:
         components_: (q, d), Wᵀ. loadings_: (d, q), W. mean_: (d,) μ.
         noise_variance_: (d,) the diagonal of Ψ; isotropic: σ².
         loglike_: log likelihood at every step of the best start, nats.
-        standard_errors_: of mean and noise, (mean, loadings, noise) with None for the loadings, which are known up to a
-            rotation only: from the expected information, off the rotations. None where the noise itself is not
-            determined (q too large for d, or a column at the floor) or above 1000 numbers; ``report_`` says so.
+        standard_errors_: a tuple (mean, loadings, noise) with None for the loadings, which are determined only up to a
+            rotation; from the expected information with the rotations projected out. None if the noise is not
+            determined (q too large for d, or a column at the floor) or above 1000 parameters; ``report_`` says so.
         converged_, n_iter_, lower_bound_, posterior_, report_, n_features_in_, feature_names_in_: as for
             ``GaussianMixture``.
 
@@ -73,11 +73,11 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
     rotation: Annotated[Literal["varimax", "quartimax"] | None, f"None, {' or '.join(ROTATIONS)}"] = None
     random_state: RandomState = 0
     chunk_size: Count = CHUNK
-    _informed = False  # in which rotations would be flat
+    _informed = False  # rotations are flat directions of the observed information
     _attributes = Loadings("mean_", "loadings_", "noise_variance_")
 
     def transform(self, X: object) -> np.ndarray:
-        """E[z | x] of every row, (n, q)."""
+        """E[z | x] of each row, (n, q)."""
         return self._mapped("encode", X)
 
     def get_covariance(self) -> np.ndarray:
@@ -112,7 +112,7 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
             )
 
     def _inferred(self, model: LatentModel, data: Data, method: EM) -> Posterior:
-        # Rotations are flat directions of the information, which here are known and not counted.
+        # The rotations are known flat directions of the information: no warning about them.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The observed information", TractableWarning)
             found = super()._inferred(model, data, method)
@@ -138,7 +138,7 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
         theta = theta._replace(loadings=theta.loadings @ turn)
         if statistics is None:
             return theta, None
-        whole = scipy.linalg.block_diag(turn, 1.0)  # of z̃ = [z, 1]
+        whole = scipy.linalg.block_diag(turn, 1.0)  # acts on z̃ = [z, 1]
         latent, cross, square = statistics
         return theta, Regression(whole.T @ latent @ whole, cross @ whole, square)
 
@@ -150,12 +150,13 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Density)
 
 
 def standard_errors(theta: Loadings, size: float, floor: float) -> tuple[Loadings | None, float]:
-    """Of mean and noise by the expected information of ``size`` rows, and its smallest eigenvalue off the rotations.
+    """Standard errors of mean and noise by ``size`` rows' expected information, and its smallest eigenvalue.
 
-        J_ab = n/2 tr(C⁻¹ ∂_a C C⁻¹ ∂_b C),   C = W Wᵀ + Ψ;    of the mean  C / n
+        J_ab = n/2 tr(C⁻¹ ∂_a C C⁻¹ ∂_b C),   C = W Wᵀ + Ψ;    for the mean  C / n
 
-    Rotations of W, q(q − 1)/2 directions, leave C as it is, and the noise too: its errors are those of J's
-    pseudo-inverse. None where more directions are flat, or a noise is held by the floor.
+    Rotations of W, q(q − 1)/2 directions, change neither C nor the noise: the noise's errors come from J's
+    pseudo-inverse, and the smallest eigenvalue leaves them out. Errors are None if more directions are flat, or a
+    noise is at the floor.
     """
     loadings, noise = theta.loadings, np.asarray(theta.noise)
     d, q = loadings.shape
@@ -166,13 +167,13 @@ def standard_errors(theta: Loadings, size: float, floor: float) -> tuple[Loading
     reach = precision @ loadings  # (d, q), C⁻¹ W
     inner = loadings.T @ reach  # (q, q)
     both = np.einsum("kj,il->ijkl", reach, reach) + np.einsum("jl,ik->ijkl", inner, precision)
-    mixed = np.einsum("ik,il->kli", precision, reach)  # of W_kl with ψ_i
+    mixed = np.einsum("ik,il->kli", precision, reach)  # J of W_kl with ψ_i
     square = precision**2
     if noise.ndim == 0:
         mixed, square = mixed.sum(2, keepdims=True), square.sum(keepdims=True)
     cross = mixed.reshape(d * q, -1)
     information = size * np.block([[both.reshape(d * q, d * q), cross], [cross.T, square / 2]])
-    # In units of each number's own information, so that columns of unlike scale are judged alike.
+    # Scaled to a unit diagonal, so that the columns' units do not matter.
     own = np.diag(information)
     if not np.all(own > 0):
         return None, 0.0
@@ -183,14 +184,14 @@ def standard_errors(theta: Loadings, size: float, floor: float) -> tuple[Loading
     if least <= FLAT or np.any(noise <= 4 * floor):
         return None, least
     kept = vectors[:, flat:] / np.sqrt(values[flat:])
-    # A scaled pseudo-inverse is a generalised inverse, and what is determined is the same under all of those.
+    # A scaled pseudo-inverse is a generalised inverse, and all of these agree on what is determined.
     spread = scale**2 * np.sum(kept**2, axis=1)
     errors = np.sqrt(spread[d * q :]).reshape(noise.shape)
     return Loadings(np.sqrt(np.diag(covariance) / size), None, errors), least
 
 
 def turned(theta: Loadings, rotation: str | None) -> np.ndarray:
-    """R, orthogonal (q, q), with the told loadings W R."""
+    """R, orthogonal (q, q), such that W R are the reported loadings."""
     scaled = theta.loadings.T @ (theta.loadings / np.broadcast_to(theta.noise, len(theta.loadings))[:, None])
     turn = np.linalg.eigh((scaled + scaled.T) / 2)[1][:, ::-1]
     if rotation is not None:
@@ -201,10 +202,10 @@ def turned(theta: Loadings, rotation: str | None) -> np.ndarray:
 
 
 def orthomax(loadings: np.ndarray, gamma: float, steps: int = 500, tolerance: float = 1e-12) -> np.ndarray:
-    """R that maximises Σ_ij Λ_ij⁴ − γ/d Σ_j (Σ_i Λ_ij²)² of Λ = W R, by iterated polar factors. Kaiser 1958 (γ = 1).
+    """R that maximises Σ_ij Λ_ij⁴ − γ/d Σ_j (Σ_i Λ_ij²)², Λ = W R, by iterated polar factors. Kaiser 1958 (γ = 1).
 
-    The gradient's polar factor maximises the linear part at every step: the criterion is convex for γ = 0, and for
-    γ = 1 climbed in practice.
+    Each step takes the gradient's polar factor, which maximises the linearised criterion: it climbs for γ = 0, where
+    the criterion is convex, and in practice for γ = 1.
     """
     d, q = loadings.shape
     turn, before = np.eye(q), 0.0

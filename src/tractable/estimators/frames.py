@@ -1,4 +1,4 @@
-"""Rows brought to a prior's centre and scale, and what is learnt of them brought back."""
+"""Maps rows to a prior's centre and scale, and results back."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from tractable.tools.errors import DataError
 
 
 class Frame(NamedTuple):
-    """x = centre + L x̃ with C₀ = L Lᵀ: in x̃ every table has the prior C₀ = 1, and so one compilation."""
+    """x = centre + L x̃ with C₀ = L Lᵀ: in x̃ every table's prior has C₀ = 1, so one program serves all."""
 
     centre: np.ndarray  # (d,)
     root: np.ndarray  # L, shaped like C₀
@@ -37,26 +37,26 @@ def framing(centre: np.ndarray, covariance: np.ndarray) -> Frame:
 
 
 def spun(root: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """L x of every point, (..., d)."""
+    """L x for each point, (..., d)."""
     return x @ root.T if root.ndim == 2 else x * root
 
 
 def spread(root: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """L Σ Lᵀ, of whatever shape a type has."""
+    """L Σ Lᵀ, for every covariance type's shape."""
     return root @ covariances @ root.T if root.ndim == 2 else covariances * root**2
 
 
 def inwards(frame: Frame, x: np.ndarray) -> np.ndarray:
-    """x̃ of rows, (n, d)."""
+    """x̃ of rows x, (n, d)."""
     return spun(frame.inverse, x - frame.centre)
 
 
 def outwards(frame: Frame, q: MixturePosterior) -> MixturePosterior:
-    """λ of x from λ of x̃."""
+    """The posterior λ for x, from that for x̃."""
     return q._replace(means=frame.centre + spun(frame.root, q.means), covariances=spread(frame.root, q.covariances))
 
 
 def log_size(frame: Frame) -> float:
-    """log |L|: by so much log p(x̃) lies above log p(x)."""
+    """log |L| = log p(x̃) − log p(x)."""
     root = np.diag(frame.root) if frame.root.ndim == 2 else frame.root
     return float(np.sum(np.log(np.broadcast_to(root, len(frame.centre)))))

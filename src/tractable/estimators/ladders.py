@@ -1,4 +1,4 @@
-"""Deep latent-variable models for scikit-learn: codes of rows, rows of codes, new rows, and what rows are worth."""
+"""Deep latent-variable models for scikit-learn: encoding, decoding, sampling and log densities of rows."""
 
 import dataclasses
 import functools
@@ -29,12 +29,12 @@ from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Range, is_number
 
 PyTree = Any
-SCORED = 100  # draws of h a row, of score_samples
+SCORED = 100  # draws of h per row in score_samples
 FLOATS: Any = [np.float64, np.float32]
 
 
 class Support(NamedTuple):
-    """Which numbers a row can have."""
+    """The numbers that rows can have: in words, and as a test."""
 
     words: str
     holds: Callable[[np.ndarray], np.ndarray]
@@ -54,20 +54,18 @@ Threshold = Annotated[float, Range("a number that ones are above", is_number)]
 
 
 class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesian):
-    """What transformers made of a ladder have in common; subclasses say the model and the method."""
+    """Base of transformers that fit a ladder; subclasses define the model and the method."""
 
     _model: Callable[[], Ladder]
     _method: Callable[[], Method]
-    _support: Callable[[], Support]  # of rows
-    _streams = 2  # of the fit, and of samples
+    _support: Callable[[], Support]  # the values that rows may have
+    _streams = 2  # random streams: for the fit, and for samples
     posterior_: Any
     bound_: float
 
     def _scale(self, x: np.ndarray) -> Scaling:
-        """From the user's units to the model's."""
+        """The scaling from the user's units to the model's."""
         return Scaling(np.zeros(x.shape[1]), np.ones(x.shape[1]))
-
-    # What users call.
 
     def fit(self, X: object, y: object = None) -> Any:
         """Learn the model and its inference network.
@@ -80,7 +78,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             The estimator.
 
         Raises:
-            ValueError: NaN, numbers that the model cannot have made, settings out of range; in a sentence.
+            ValueError: NaN, numbers outside the model's support, or settings out of range.
         """
         self._check_settings()
         x = self._read(X, reset=True)
@@ -92,15 +90,15 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return self
 
     def transform(self, X: object) -> np.ndarray:
-        """E[h¹ | x] under the inference network, (n, units of h¹); float32 of float32 rows."""
+        """E[h¹ | x] under the inference network, (n, units of h¹); float32 for float32 rows."""
         x = self._read(X)
         ladder, params = network_of(self.posterior_, "transform")
         return self._mapped(functools.partial(_codes, ladder, params), 1, self._units(x)).astype(x.dtype)
 
     def inverse_transform(self, X: object) -> np.ndarray:
-        """E[x | h¹] at codes (n, units of h¹), (n, d) in the units of the rows fitted.
+        """E[x | h¹] at codes (n, units of h¹): (n, d) in the fitted rows' units.
 
-        Codes need not be values that h¹ can take: what the decoder makes of a mean is not the mean of what it makes.
+        Codes need not be values that h¹ can take; note that decoding a mean code is not the mean of decoded codes.
         """
         check_is_fitted(self, "posterior_")
         codes = np.asarray(check_array(X, dtype=FLOATS))
@@ -112,33 +110,31 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return self._from_units(mean).astype(codes.dtype)
 
     def score_samples(self, X: object) -> np.ndarray:
-        """A lower bound of log p(x) row by row, (n,), nats, of densities in the units of the rows fitted.
+        """A lower bound of log p(x) for each row, (n,), nats, for densities in the fitted rows' units.
 
             log (1/K) Σ_k p(x, h_k) / q(h_k | x),   h_k ~ q(h | x),   K = 100
 
-        Its expectation is at most log p(x) (Burda, Grosse & Salakhutdinov 2016). What is drawn for a row depends on the
-        fit's seed and the row's numbers: equal rows score alike, whatever rows are beside them.
+        Its expectation is at most log p(x) (Burda, Grosse & Salakhutdinov 2016). A row's draws depend only on the fit's
+        seed and the row's numbers: equal rows score alike, whatever other rows there are.
         """
         units = self._units(self._read(X))
         ladder, params = network_of(self.posterior_, "score_samples")
-        # A row's checksum makes its key: independent of the others', and the same in any order.
+        # Each row's key comes from its checksum, so it does not depend on the other rows or their order.
         sums = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(units)], np.uint32)
         key = jax.random.fold_in(jax.random.key(self.posterior_.seed), 1)
         return self._mapped(functools.partial(_scores, ladder, params, key), SCORED, units, sums) - self._log_scale()
 
     def sample(self, n_samples: int = 1) -> np.ndarray:
-        """Rows drawn from the model, (n_samples, d), by ``random_state``."""
+        """Rows drawn from the model, (n_samples, d), seeded by ``random_state``."""
         check_is_fitted(self, "posterior_")
         return self._from_units(np.asarray(generate(self.posterior_, n_samples, seed=self._seeds()[1]).x, np.float64))
-
-    # How it is done.
 
     @property
     def _n_features_out(self) -> int:
         return self._model().layers[1].size
 
     def _read(self, X: object, reset: bool = False) -> np.ndarray:
-        """Checked rows, in float32 or float64, of numbers that the model can have made."""
+        """Rows in float32 or float64, checked to lie in the model's support."""
         x = self._checked(X, reset=reset, dtype=FLOATS, ensure_min_samples=2 if reset else 1)
         support = self._support()
         good = support.holds(x)
@@ -154,11 +150,11 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return self._scaling.centre + self._scaling.scale * x
 
     def _log_scale(self) -> float:
-        """log |∂x/∂x̃| of a row, by which densities in the user's units are lower."""
+        """log |∂x/∂x̃| of a row, by which log densities in the user's units are lower."""
         return float(np.log(self._scaling.scale).sum())
 
     def _mapped(self, function: Callable, draws: int, *arrays: np.ndarray) -> np.ndarray:
-        """``function`` of as many rows at a time as memory holds at so many draws."""
+        """``function`` of all rows, as many at a time as memory allows with ``draws`` draws each."""
         return tables.mapped(function, tables.some_at_a_time(rows_together(self._model(), draws), *arrays))
 
     def __sklearn_tags__(self) -> Any:
@@ -169,30 +165,30 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
 @dataclass(eq=False, repr=False)
 class VariationalAutoencoder(LadderTransformer):
-    """A variational autoencoder: few numbers z behind a row, through a perceptron.
+    """A variational autoencoder: a few latent numbers z behind a row, decoded by a perceptron.
 
         z ~ N(0, I),    x | z ~ family(decoder(z)),    q(z | x) = N(μ(x), diag σ²(x))
 
-    Of a normal x columns are standardised inside, and one sd is learnt for all of them; with ``hidden=()`` it is then
-    probabilistic PCA of standardised columns. ``transform`` tells μ(x). Kingma & Welling 2014.
+    For "normal", columns are standardised inside and share one learnt sd; with ``hidden=()`` the model is then
+    probabilistic PCA of standardised columns. ``transform`` gives μ(x). Kingma & Welling 2014.
 
     Args:
-        latent: numbers in z, ≥ 1.
-        hidden: widths of the decoder's tanh layers from z on; the encoder has the same, from x on. () for linear maps.
+        latent: dimension of z, ≥ 1.
+        hidden: widths of the decoder's tanh layers from z on; the encoder's from x on are the same. () for linear maps.
         family: of x: "normal", "bernoulli" (0 or 1), "continuous bernoulli" (0 to 1) or "poisson" (counts).
-        samples: draws of z a row and step, ≥ 1.
-        objective: what is climbed: "elbo", or "iwae", the bound of ``samples`` draws together, which is tighter.
-        epochs, batch_size: passes over the rows, and rows a step, at most those there are.
-        learning_rate: of Adam at the start, > 0; it falls to 0.
-        warmup: epochs over which the KL's weight grows to 1; of "elbo". So is
-        free_bits: ≥ 0, nats a number of z that cost nothing.
-        random_state: int, RandomState or None, of the fit and of samples.
+        samples: draws of z per row and step, ≥ 1.
+        objective: the bound to maximise: "elbo", or "iwae", the tighter bound of ``samples`` draws together.
+        epochs, batch_size: passes over the rows; rows per step, at most all.
+        learning_rate: Adam's at the start, > 0; it falls to 0.
+        warmup: for "elbo" only: epochs over which the KL's weight grows to 1.
+        free_bits: for "elbo" only: ≥ 0, nats of KL per latent number that cost nothing.
+        random_state: int, RandomState or None, for the fit and for samples.
 
     Attributes:
-        bound_: lower bound of log p(x) at (up to 1000 of) the rows fitted, by 100 draws, nats a row.
-        posterior_: θ and φ as a Posterior, of standardised columns where x is normal.
-        report_: how far to trust it.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        bound_: lower bound of log p(x) at (up to 1000 of) the fitted rows, by 100 draws, nats per row.
+        posterior_: θ and φ as a Posterior; of standardised columns for "normal".
+        report_: how far to trust the fit.
+        n_features_in_, feature_names_in_: number and names of the fitted columns.
 
     >>> z = np.random.default_rng(0).normal(size=(200, 1))
     >>> X = z @ [[1.0, 2.0, -1.0]] + 0.1 * np.random.default_rng(1).normal(size=(200, 3))
@@ -246,18 +242,18 @@ class BeliefNetwork(LadderTransformer):
 
         h^L ~ Bernoulli(σ(b)),    h^i | h^{i+1} ~ Bernoulli(σ(W h^{i+1} + b)),    x | h¹ likewise
 
-    ``transform`` tells the probabilities of h¹, the layer next to x, under the inference network.
+    ``transform`` gives the probabilities of h¹, the layer next to x, under the inference network.
 
     Args:
         hidden: units of h¹, …, h^L, the first next to x.
-        method: "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep"; or one of those methods with settings of its
-            own, such as ``NVIL(samples=5)``, of which epochs and batch_size then are.
-        binarise: a number b: columns are learnt as x > b, which leaves 0 and 1 what they are, as long as b is in
-            [0, 1). None takes 0 and 1 alone and refuses others.
+        method: "nvil", "vimco", "wake-sleep", "reweighted-wake-sleep"; or such a method with its own settings, such as
+            ``NVIL(samples=5)``, whose epochs and batch_size then count.
+        binarise: a threshold b: columns become x > b, which leaves 0 and 1 unchanged if b is in [0, 1). None accepts
+            only 0 and 1.
         epochs, batch_size, random_state: as for ``VariationalAutoencoder``.
 
     Attributes:
-        bound_, posterior_, report_, n_features_in_, feature_names_in_: as there.
+        bound_, posterior_, report_, n_features_in_, feature_names_in_: as for ``VariationalAutoencoder``.
 
     >>> X = np.repeat(np.random.default_rng(0).integers(0, 2, (100, 1)), 4, 1)
     >>> codes = BeliefNetwork((1,), epochs=200, batch_size=20, random_state=0).fit_transform(X)
@@ -294,7 +290,7 @@ class BeliefNetwork(LadderTransformer):
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def _codes(ladder: Ladder, params: PyTree, x: jax.Array) -> jax.Array:
-    """E[h¹ | x], (n, units), which depends on x alone: no draw is looked at."""
+    """E[h¹ | x], (n, units); it depends on x alone, so the key does not matter."""
     q = ladder.drawn(jax.random.key(0), params, x, 1)[1][0]
     return moments(q)[0][0]
 
@@ -307,7 +303,7 @@ def _decoded(ladder: Ladder, params: PyTree, h: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def _scores(ladder: Ladder, params: PyTree, key: jax.Array, x: jax.Array, sums: jax.Array) -> jax.Array:
-    """Bounds of K draws, (n,)."""
+    """Bounds by ``SCORED`` draws, (n,)."""
 
     def one(key: jax.Array, x: jax.Array) -> jax.Array:
         h, q = ladder.drawn(key, params, x[None], SCORED)

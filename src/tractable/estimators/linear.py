@@ -23,7 +23,7 @@ from tractable.tools.errors import DataError
 
 Priors = Mapping[str, dist.Distribution] | None
 Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
-AUTO = "auto"  # nested Laplace, which is exact where y is normal
+AUTO = "auto"  # nested Laplace, which is exact if y is normal
 
 
 @dataclass(eq=False, repr=False)
@@ -32,24 +32,24 @@ class BayesianLinearRegression(BayesianRegressor):
 
         y ~ N(a + xᵀw, noise²),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   noise ~ HalfNormal(1)
 
-    of standardised columns and y: a weight of 1 is one sd of y for one sd of x. ``predict`` gives xᵀ coef_ + intercept_
-    exactly. Of several targets, y (n, K), each has weights and a noise of its own, as if it were fitted alone; that
-    residuals of two targets may be correlated is not modelled, so intervals are of each by itself.
+    for standardised columns and y: a weight of 1 is one sd of y for one sd of x. ``predict`` gives exactly
+    xᵀ coef_ + intercept_. Several targets, y (n, K), each have their own weights and noise, as if fitted alone:
+    correlated residuals are not modelled, so intervals are for each target alone.
 
     Args:
         weight_scale: > 0, prior sd of a weight.
         intercept_scale: > 0, prior sd of the intercept.
         method: "auto" is ``INLA``, which is exact here; or as for ``BayesianMLPRegressor``.
-        level, calibration, random_state, verify: as there.
-        priors: numpyro distributions by parameter, in place of those above: "weights" (of one number, or of D),
-            "intercept", "noise"; of standardised columns and y. With weights that are not normal "auto" is ``NUTS``.
+        level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
+        priors: numpyro distributions by parameter, in place of those above: "weights" (scalar, or of shape (D,)),
+            "intercept", "noise"; for standardised columns and y. If the weights' is not normal, "auto" is ``NUTS``.
 
     Attributes:
-        coef_: (D,), or (K, D) of several targets, posterior means, units of y by units of x.
-        coef_std_: likewise posterior sds; NaN where the method has none.
-        intercept_: of y at x = 0; (K,) of several.
-        posterior_, report_, scores_, n_features_in_, feature_names_in_: as there; parameters of several targets are
-            told under "y0", "y1", ….
+        coef_: (D,), or (K, D) for several targets: posterior means, units of y per unit of x.
+        coef_std_: their posterior sds; NaN if the method has none.
+        intercept_: the mean of y at x = 0; (K,) for several targets.
+        posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianMLPRegressor``; parameters of
+            several targets are named under "y0", "y1", ….
 
     >>> X = np.linspace(0.0, 10.0, 50)[:, None]
     >>> noise = np.random.default_rng(0).normal(0.0, 0.1, 50)
@@ -89,7 +89,7 @@ class BayesianLinearRegression(BayesianRegressor):
         self.intercept_ = float(at_zero) if by.outputs is None else at_zero
 
     def _told_of(self, which: str, name: str) -> np.ndarray:
-        """Means or sds of a parameter, with a leading axis of targets where these are several."""
+        """Means or sds of a parameter, with a leading axis for several targets."""
         found = getattr(self.posterior_, which)()
         parts = self.posterior_.model.parts
         return np.asarray(found[name] if parts is None else [found[part][name] for part in parts], np.float64)
@@ -107,23 +107,23 @@ class BayesianLinearRegression(BayesianRegressor):
 class BayesianCountRegression(BayesianRegressor):
     """Regression of counts with a posterior over the coefficients.
 
-        E[y] = m e^(a + xᵀw),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   of standardised columns
+        E[y] = m e^(a + xᵀw),   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   for standardised columns
         negative-binomial:  Var[y] = E[y] + dispersion² E[y]²,  dispersion ~ HalfNormal(1)
         poisson:            Var[y] = E[y]
 
-    m is the mean of the y of the first fit. Counts over unlike exposures want ``models.with_offset``, or from the shell
+    m is the mean of y in the first fit. For counts over unequal exposures use ``models.with_offset``, or in the shell
     ``tractable fit --exposure``.
 
     Args:
         family: "negative-binomial" or "poisson".
         weight_scale, intercept_scale, level, calibration, random_state, verify: as for ``BayesianLinearRegression``.
-        priors: as there, of "weights", "intercept" and "dispersion".
+        priors: likewise, for "weights", "intercept" and "dispersion".
         method: "auto" is ``INLA``.
 
     Attributes:
-        coef_: (D,) posterior means, log E[y] by units of x.
-        coef_std_: (D,) posterior sds; NaN where the method has none.
-        intercept_: log E[y] at x = 0, its posterior mean.
+        coef_: (D,) posterior means, log E[y] per unit of x.
+        coef_std_: (D,) posterior sds; NaN if the method has none.
+        intercept_: posterior mean of log E[y] at x = 0.
         posterior_, report_, scores_, n_features_in_, feature_names_in_: as for ``BayesianLinearRegression``.
 
     >>> X = np.linspace(0.0, 2.0, 80)[:, None]
@@ -174,18 +174,18 @@ class BayesianLogisticRegression(BayesianClassifier):
     """Logistic regression with a posterior over the coefficients, for two classes or more.
 
         two classes:  y ~ Bernoulli(1 / (1 + e^−(a + xᵀw)))       more:  y ~ Categorical(softmax(a + xᵀW))
-        w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   of standardised columns
+        w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   for standardised columns
 
     With more than two classes weights and intercepts sum to zero over the classes (``models.generalised_linear``).
 
     Args:
         weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
-        priors: as there, of "weights" and "intercept"; of more than two classes (D, C) and (C,) that sum to zero.
-        method: "auto" is ``INLA``, or ``FullRank`` of more numbers than that takes.
+        priors: likewise, for "weights" and "intercept"; with more than two classes (D, C) and (C,) that sum to zero.
+        method: "auto" is ``INLA``, or ``FullRank`` for more parameters than INLA takes.
 
     Attributes:
-        coef_: (1, D), or (C, D) of more than two classes: posterior means, log odds by units of x.
-        coef_std_: their posterior sds; NaN where the method has none.
+        coef_: (1, D), or (C, D) for more than two classes: posterior means, log odds per unit of x.
+        coef_std_: their posterior sds; NaN if the method has none.
         intercept_: (1,) or (C,), log odds at x = 0.
         classes_: the labels, sorted.
         posterior_, report_, n_features_in_, feature_names_in_: as for ``BayesianLinearRegression``.
@@ -227,7 +227,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
 
 def _auto(features: int, priors: Priors) -> Method:
-    """``INLA``, up to as many weights as it takes, where their prior is normal."""
+    """``INLA`` if the weights' prior is normal and INLA takes so many; else ``NUTS`` or ``FullRank``."""
     weights = None if priors is None else priors.get("weights")
     if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
         return NUTS()

@@ -1,4 +1,4 @@
-"""What a Bayesian mixture believes before rows, and predicts after them."""
+"""A Bayesian mixture's prior, and its predictive density."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from tractable.tools.errors import DataError
 
 
 class Prior(NamedTuple):
-    """What is believed beforehand, in the user's units."""
+    """The prior's parameters, in the user's units."""
 
     weight_concentration: float  # α₀
     mean: np.ndarray  # (d,) m₀
@@ -19,7 +19,7 @@ class Prior(NamedTuple):
 
 
 def varied(off: np.ndarray, weight: np.ndarray, kind: str, lift: float) -> tuple[np.ndarray, int]:
-    """The rows' covariance in the prior's shape, ``lift`` added, and in how many directions that is all, or most."""
+    """The rows' covariance plus ``lift``, in the prior's shape; and in how many directions ``lift`` is most of it."""
     total = weight.sum()
     if not total > 1:
         raise DataError(
@@ -38,10 +38,10 @@ def varied(off: np.ndarray, weight: np.ndarray, kind: str, lift: float) -> tuple
 def students(
     q: MixturePosterior, prior: Prior, kind: str, process: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The predictive density's weights, centres, squared scales and degrees, a leading axis of components."""
+    """The predictive Student t's weights, centres, squared scales and degrees of freedom; leading axis components."""
     weights, d = shares_of(q.concentration), q.means.shape[1]
     _, means, beta, nu, covariances = q
-    if process:  # and all that are not used
+    if process:  # one more component for all unused ones
         means, beta = np.vstack([means, prior.mean]), np.append(beta, prior.mean_precision)
         if kind != "tied":
             nu = np.append(nu, prior.degrees_of_freedom)
@@ -54,7 +54,7 @@ def students(
 
 
 def shares_of(concentration: np.ndarray) -> np.ndarray:
-    """E[π]: (K,), or of a process's Betas, (2, K), K + 1 shares, the last of them what is left of the stick."""
+    """E[π]: (K,), or from a process's Betas, (2, K), K + 1 shares, the last for the rest of the stick."""
     if concentration.ndim == 1:
         return concentration / concentration.sum()
     piece, left = concentration / concentration.sum(0)

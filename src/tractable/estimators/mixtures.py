@@ -1,4 +1,4 @@
-"""The mixture of normals as scikit-learn has it, fitted by EM."""
+"""The mixture of normals with scikit-learn's interface, fitted by EM."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Lift = Annotated[float, Range("a variance, 0 or more and finite", lambda value: 
 
 
 class Clusters(Scored):
-    """What mixtures tell of rows, by ``predict_proba``, (n, K)."""
+    """Labels of rows, from ``predict_proba``, (n, K)."""
 
     fit: Callable[..., Any]
     predict_proba: Callable[..., np.ndarray]
@@ -45,35 +45,35 @@ class GaussianMixture(Clusters, Density):
 
         p(x | θ) = Σ_k π_k N(x; μ_k, Σ_k),    M-step: Σ_k = Σ w r xxᵀ / N_k − μ_k μ_kᵀ + reg_covar · I
 
-    scikit-learn's, whose numbers it reproduces from equal starts; with weighted rows, missing numbers, standard errors,
-    batches, rows on file and a report besides. Rows are centred inside, not scaled.
+    From equal starts it reproduces scikit-learn's results; it adds weighted rows, missing numbers, standard errors,
+    batches, rows on file and a report. Rows are centred inside, not scaled.
 
     Args:
         n_components: K ≥ 1.
         covariance_type: "full", "tied" (one for all), "diag" or "spherical".
-        tol: > 0; a climb ends when what is still to come, by extrapolation, is below this share of the log likelihood.
+        tol: > 0; a climb ends when its extrapolated further gain is below this share of the log likelihood.
         reg_covar: ≥ 0, added to every variance at every step, in the units of x².
         max_iter: steps at most, ≥ 1.
-        n_init: starts, ≥ 1, by k-means++; the best is kept, a collapsed one only if there is no other.
-        weights_init: (K,), ≥ 0, of sum 1; where the first step begins. So do
-        means_init: (K, d), of which there is one start, with equal weights unless those are given too;
-        precisions_init: inverse covariances, shaped as ``covariances_``.
-        random_state: int, RandomState or None, of starts and samples.
-        warm_start: begin where the last fit ended.
-        missing: "raise", or "exact": NaN marks numbers missing at random, which are summed out, not imputed.
-        chunk_size: rows looked at at a time, ≥ 1: memory beside the rows is O(n_init · chunk_size).
+        n_init: number of starts, ≥ 1, by k-means++; the best is kept, a collapsed one only if all collapsed.
+        weights_init: (K,), ≥ 0, with sum 1: starting weights.
+        means_init: (K, d), starting means; then there is one start, with equal weights unless weights_init is given.
+        precisions_init: starting inverse covariances, shaped as ``covariances_``.
+        random_state: int, RandomState or None, for starts and samples.
+        warm_start: start where the last fit ended.
+        missing: "raise", or "exact": NaN marks numbers missing at random, which are integrated out, not imputed.
+        chunk_size: rows processed at a time, ≥ 1: memory beside the rows is O(n_init · chunk_size).
 
     Attributes:
         weights_: (K,). means_: (K, d).
         covariances_, precisions_: full (K, d, d), tied (d, d), diag (K, d), spherical (K,).
-        precisions_cholesky_: likewise, U of precision = U Uᵀ; roots where diagonal.
-        standard_errors_: of weights, means and covariances, a tuple of arrays shaped like them: from the observed
-            information, as if reg_covar were none; None where that is not positive definite or was not made (rows on
-            file, partial_fit, more than 1000 numbers), which ``report_`` says.
-        converged_, n_iter_: of the best start.
-        lower_bound_: log likelihood a row, nats.
-        posterior_, report_: the point as a Posterior, and how far to trust it.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        precisions_cholesky_: likewise, U with precision = U Uᵀ; square roots if diagonal.
+        standard_errors_: of weights, means and covariances, a tuple of arrays shaped like them, from the observed
+            information, as if reg_covar were 0. None if that is not positive definite or was not computed (rows on
+            file, partial_fit, more than 1000 parameters); ``report_`` says which.
+        converged_, n_iter_: the best start's.
+        lower_bound_: log likelihood per row, nats.
+        posterior_, report_: the estimate as a Posterior, and how far to trust it.
+        n_features_in_, feature_names_in_: number and names of the fitted columns.
 
     >>> X = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]]) + 0.1 * np.eye(6, 2)
     >>> mixture = GaussianMixture(2, covariance_type="tied", random_state=0).fit(X)
@@ -102,12 +102,12 @@ class GaussianMixture(Clusters, Density):
         return self._mapped("responsibilities", X)
 
     def bic(self, X: object) -> float:
-        """−2 Σ log p(x) + p log n, p free numbers: scikit-learn's, of which less is better."""
+        """−2 Σ log p(x) + p log n with p free parameters, as scikit-learn's; smaller is better."""
         each = self.score_samples(X)
         return float(-2 * each.sum() + self._free() * math.log(len(each)))
 
     def aic(self, X: object) -> float:
-        """−2 Σ log p(x) + 2 p: scikit-learn's, of which less is better."""
+        """−2 Σ log p(x) + 2 p with p free parameters, as scikit-learn's; smaller is better."""
         return float(-2 * self.score_samples(X).sum() + 2 * self._free())
 
     def _free(self) -> int:
@@ -123,10 +123,10 @@ class GaussianMixture(Clusters, Density):
                 f"A mixture of n_components = {self.n_components} needs as many rows that differ and count; got "
                 f"n_samples = {count} of those. Give more rows, or fewer components."
             )
-        self._given()  # shapes are judged before anything runs
+        self._given()  # checks shapes before anything runs
 
     def _given(self) -> Gaussians:
-        """What was said of the start, in the user's coordinates; None where nothing was."""
+        """The starting values given, in the user's coordinates; None for those not given."""
         k, d = int(self.n_components), self.n_features_in_
         weights = shaped("weights_init", self.weights_init, (k,))
         means = shaped("means_init", self.means_init, (k, d))
@@ -153,7 +153,7 @@ class GaussianMixture(Clusters, Density):
             if [np.shape(leaf) for leaf in theta] == [np.shape(leaf) for leaf in model.position]:
                 given = Gaussians(theta.weights, theta.means + self._centre, theta.covariances)
         if given.means is not None:
-            # The weights of other means would be those of other components.
+            # Weights from k-means++ would belong to other components than the given means.
             given = given._replace(
                 weights=np.full(k, 1 / k) if given.weights is None else given.weights, means=given.means - origin
             )
@@ -192,7 +192,7 @@ class GaussianMixture(Clusters, Density):
 
 
 def precision_roots(covariances: np.ndarray, covariance_type: str) -> tuple[np.ndarray, np.ndarray]:
-    """U and U Uᵀ = Σ⁻¹, U the transposed inverse of Σ's Cholesky factor; of diagonal ones the roots."""
+    """U and U Uᵀ = Σ⁻¹, U the transposed inverse of Σ's Cholesky factor; square roots if diagonal."""
     if covariance_type in ("diag", "spherical"):
         return 1 / np.sqrt(covariances), 1 / covariances
     try:
@@ -209,7 +209,7 @@ def precision_roots(covariances: np.ndarray, covariance_type: str) -> tuple[np.n
 
 
 def shaped(name: str, value: object, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A setting as finite numbers of a shape; None stays None."""
+    """A setting as an array of finite numbers of that shape; None stays None."""
     if value is None:
         return None
     array = np.asarray(value).astype(np.float64)

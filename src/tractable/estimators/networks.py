@@ -12,8 +12,8 @@ from tractable.estimators.base import BayesianClassifier, BayesianRegressor, Hel
 from tractable.models.network import mlp, neural_network
 from tractable.models.several import several
 
-METHOD = "bbb"  # by default
-OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # of a regressor's network, for each number that it tells
+METHOD = "bbb"  # the default
+OUTPUTS = {"normal": 1, "student-t": 1, "heteroscedastic": 2}  # the network's outputs for each target
 Likelihood = Annotated[Literal["normal", "student-t", "heteroscedastic"], f"one of {', '.join(OUTPUTS)}"]
 
 
@@ -23,30 +23,30 @@ class BayesianMLPRegressor(BayesianRegressor):
 
         y ~ p(y | f_w(x)),   w ~ prior,   f_w: hₗ = σ(hₗ₋₁ Wₗ + bₗ)
 
-    Columns of X and y are standardised inside; what comes back is in y's units. Of several outputs, y (n, K), each is
-    told with a noise of its own by one network of K outputs: predictions (n, K), intervals (n, K, 2).
+    Columns of X and y are standardised inside; results are in y's units. For several targets, y (n, K), one network has
+    K outputs, each target with its own noise: predictions (n, K), intervals (n, K, 2).
 
     Args:
         hidden: widths of the hidden layers, each ≥ 1; () for a linear map.
         activation: σ: "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "identity", or a function of arrays.
-        likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", whose network
-            also says the sd at x.
-        prior: of the weights: "scaled", N(0, 1/fan_in); "relevance", that times scales which are learnt, one for each
-            column; an sd; or as for ``models.neural_network``.
-        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace", "ensemble", with their defaults; or a
-            method with settings of its own, such as ``tr.NUTS(chains=2)``.
+        likelihood: "normal", "student-t" (4 degrees of freedom, for outliers) or "heteroscedastic", where the network
+            also gives the sd at x.
+        prior: of the weights: "scaled", N(0, 1/fan_in); "relevance", that times learnt scales, one for each column; an
+            sd; or as for ``models.neural_network``.
+        method: "bbb", "sgld", "nuts", "map", "meanfield", "fullrank", "laplace", "ensemble" with their defaults; or a
+            method with its own settings, such as ``tr.NUTS(chains=2)``.
         level: of intervals, in (0, 1).
         calibration: share of the rows, in [0, 1), held out of the fit to calibrate intervals; 0 holds out none.
-        held_out: share of the rows, in [0, 1), kept out of the fit: a climb by steps ends when it predicts them no
-            better, and the report says how they are predicted.
-        random_state: int, RandomState or None, of all randomness of the fit.
-        verify: how much the fit is looked at again before it is called one to trust, as for ``infer``.
+        held_out: share of the rows, in [0, 1), held out of the fit: training stops when it predicts them no better,
+            and the report says how well they are predicted.
+        random_state: int, RandomState or None, for all randomness of the fit.
+        verify: how thoroughly the fit is checked again before its verdict is trust, as for ``infer``.
 
     Attributes:
-        posterior_: the Posterior, of standardised numbers.
-        report_: how far to trust it.
-        scores_: |y − mean|/sd of the rows that calibrate, sorted, or None.
-        n_features_in_, feature_names_in_: of the rows fitted.
+        posterior_: the Posterior, in standardised units.
+        report_: how far to trust the fit.
+        scores_: |y − mean|/sd of the calibration rows, sorted, or None.
+        n_features_in_, feature_names_in_: number and names of the fitted columns.
 
     >>> import numpy as np, tractable as tr
     >>> X = np.linspace(-2.0, 2.0, 40)[:, None]
@@ -88,14 +88,14 @@ class BayesianMLPClassifier(BayesianClassifier):
 
         two classes:  y ~ Bernoulli(1 / (1 + e^−f_w(x)))       more:  y ~ Categorical(softmax(f_w(x))),   w ~ prior
 
-    Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they move to the middle.
+    Probabilities are averaged over w, E[p(y|x, w)]: far from the data, where weights disagree, they are less extreme.
 
     Args:
         hidden, activation, prior, method, held_out, random_state, verify: as for ``BayesianMLPRegressor``.
 
     Attributes:
         classes_: the labels, sorted.
-        posterior_, report_, n_features_in_, feature_names_in_: as there.
+        posterior_, report_, n_features_in_, feature_names_in_: as for ``BayesianMLPRegressor``.
 
     >>> import numpy as np, tractable as tr
     >>> X = np.linspace(-2.0, 2.0, 40)[:, None]

@@ -1,4 +1,4 @@
-"""A table as the estimators learn it: distinct rows with weights, standardised, in few different lengths."""
+"""Tables for the estimators: distinct rows with weights, standardised, padded to one of a few lengths."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -12,17 +12,17 @@ from tractable.data.rows import Data
 from tractable.tools.errors import DataError
 
 PyTree = Any
-LEAST = 64  # rows of the smallest table that is compiled for
-FINE = 8  # lengths between one power of two and the next, from a few hundred rows
-MERGED = 1 << 16  # rows up to which equal ones become one, and lengths are made few
-SEEN = 1000  # rows that say which column tells rows apart
+LEAST = 64  # rows of the smallest table to compile for
+FINE = 8  # lengths per power of two, from a few hundred rows on
+MERGED = 1 << 16  # up to this many rows, equal ones are merged and tables are padded
+SEEN = 1000  # rows examined for which columns tell rows apart
 
 
 class Rows(NamedTuple):
-    """Rows that differ, in the order of their values, and how much each counts."""
+    """Distinct rows sorted by their values, and their weights."""
 
     x: np.ndarray  # (n, D)
-    y: np.ndarray  # (n,), or (n, K) of several outputs
+    y: np.ndarray  # (n,), or (n, K) for several outputs
     weight: np.ndarray  # (n,), > 0
 
 
@@ -31,12 +31,12 @@ class Scaling(NamedTuple):
 
     centre: np.ndarray  # (D,)
     scale: np.ndarray  # (D,)
-    middle: Any = 0.0  # a number, or (K,) of several outputs
+    middle: Any = 0.0  # a number, or (K,) for several outputs
     spread: Any = 1.0
 
     @property
     def outputs(self) -> int | None:
-        """K, of several outputs; None of one, whose rows are numbers."""
+        """K for several outputs; None if y is (n,)."""
         return len(self.middle) if np.ndim(self.middle) else None
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
@@ -47,10 +47,10 @@ class Scaling(NamedTuple):
 
 
 def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
-    """Equal rows as one row of their summed weight; rows of weight zero are gone.
+    """Merges equal rows into one with their summed weight, and drops rows of weight zero.
 
-    A likelihood does not see the order of rows, nor a row repeated from a row that counts twice. Brought to this form
-    those tables are equal, so that every method, a stochastic one too, gives them the same fit to the last digit.
+    A likelihood does not depend on the rows' order, nor on whether a row is repeated or counts twice. In this form
+    such tables are equal, so every method, even a stochastic one, fits them alike to the last digit.
 
     >>> distinct(np.array([[2.0], [1.0], [2.0]]), np.array([0.0, 0.0, 0.0]), np.array([1.0, 3.0, 1.0])).weight
     array([3., 2.])
@@ -64,10 +64,10 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
 
 
 def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order of rows by their values (n,), as by ``np.lexsort``, and which rows differ from the one before (n,).
+    """(n,) the order of rows by their values, as by ``np.lexsort``; (n,) which sorted rows differ from the one before.
 
-    Sorting by every column takes longer than most fits. Columns up to the first that tells most rows apart decide, and
-    the others only between rows that are equal so far.
+    Sorting by every column takes longer than most fits. It sorts by the columns up to the first that tells most rows
+    apart, and by the others only among rows still equal.
     """
     apart = [len(np.unique(column)) > len(column) / 2 for column in table[:SEEN].T]
     first = 1 + (apart.index(True) if any(apart) else len(apart) - 1)
@@ -83,7 +83,7 @@ def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scaling(rows: Rows, targets: bool) -> Scaling:
-    """Means and sds of the columns and, where it is a measurement, of y."""
+    """Means and sds of the columns of x and, if ``targets``, of y."""
     centre, scale = _moments(rows.x, rows.weight)
     scale = np.where(scale > 0, scale, 1.0)
     if not targets:
@@ -104,12 +104,12 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
 def _moments(columns: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = np.average(columns, axis=0, weights=weight)
     sd = np.sqrt(np.average(np.square(columns - mean), axis=0, weights=weight))
-    constant = np.ptp(columns, axis=0) == 0  # whose computed sd is rounding
+    constant = np.ptp(columns, axis=0) == 0  # whose computed sd is only rounding error
     return mean, np.where(constant, 0.0, sd)
 
 
 def length(count: int) -> int:
-    """Rows to compile for, at least ``count``: 64, 128, 256, and from there at most an eighth more than asked for.
+    """Rows to compile for, ≥ ``count``: 64, 128, 256, and beyond that at most an eighth more than ``count``.
 
     >>> [length(n) for n in (1, 65, 256, 257, 1000)]
     [64, 128, 256, 288, 1024]
@@ -121,13 +121,13 @@ def length(count: int) -> int:
 
 
 def padded(array: np.ndarray, count: int, fill: float | None = None) -> np.ndarray:
-    """(count, ...): ``array``, then its first row again, or ``fill``."""
+    """(count, ...): ``array`` padded with its first row, or with ``fill``."""
     tail = array[:1] if fill is None else np.asarray(fill, array.dtype)
     return np.concatenate([array, np.broadcast_to(tail, (count - len(array), *array.shape[1:]))])
 
 
 def mapped(function: Callable, parts: Iterable[tuple[np.ndarray, ...]]) -> np.ndarray:
-    """A compiled function of the rows of each part, padded to few lengths: (n, ...) in float64."""
+    """A compiled function applied to each part's rows, padded to few lengths: (n, ...) in float64."""
     out = []
     for part in parts:
         count = length(len(part[0]))
@@ -137,17 +137,14 @@ def mapped(function: Callable, parts: Iterable[tuple[np.ndarray, ...]]) -> np.nd
 
 
 def some_at_a_time(width: int, *arrays: np.ndarray) -> Iterable[tuple[np.ndarray, ...]]:
-    """The same ``width`` rows of each array at a time."""
+    """Successive blocks of ``width`` rows of each array."""
     return (tuple(a[start : start + width] for a in arrays) for start in range(0, len(arrays[0]), width))
 
 
-# Rows that densities are learnt from.
-
-
 def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that count, equal ones as one of their summed weight, in the order of their values; many as they are.
+    """Rows with weight > 0; up to ``MERGED`` of them also merged and sorted as by ``distinct``, NaN equal to NaN.
 
-    So that a row repeated and a row that counts twice begin and end alike, to the last digit.
+    A repeated row and a row that counts twice then give the same fit, to the last digit.
     """
     kept = weight > 0
     x, weight = x[kept], weight[kept]
@@ -158,17 +155,17 @@ def merged(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_few_lengths(x: np.ndarray, weight: np.ndarray, missing: str = "raise") -> Data:
-    """Weighted rows as data in the current precision; padded to few lengths, so that few programs are compiled."""
+    """Weighted rows as Data in the current precision, padded to few lengths, so that few programs are compiled."""
     count = length(len(x)) if len(x) <= MERGED else len(x)
     rows = padded(x.astype(jnp.result_type(float)), count)
     return Data(rows, weights=padded(weight, count, 0.0), missing=missing, resident=True)
 
 
 def middle(parts: Iterable[tuple[np.ndarray, np.ndarray]], features: int) -> np.ndarray:
-    """Means of the columns, (d,), of parts (x, weight); NaN is not there.
+    """Weighted means of the columns, (d,), over parts (x, weight); NaN is ignored.
 
     Raises:
-        DataError: a column without a number.
+        DataError: a column has no number.
     """
     total, count = np.zeros(features), np.zeros(features)
     for x, weight in parts:
@@ -180,25 +177,22 @@ def middle(parts: Iterable[tuple[np.ndarray, np.ndarray]], features: int) -> np.
     return total / count
 
 
-# θ, to the device and back.
-
-
 def finite(theta: PyTree) -> bool:
     """Whether every number of θ is finite."""
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta))
 
 
 def as_floats(theta: PyTree) -> PyTree:
-    """On the device, in the current precision."""
+    """θ on the device, in the current precision."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), theta)
 
 
 def as_doubles(theta: PyTree) -> PyTree:
-    """On the host."""
+    """θ on the host, in float64."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
 
 
 @functools.lru_cache(maxsize=128)
 def compiled(forms: object, step: str) -> Callable:
-    """A step of a model, or another closed form, compiled once."""
+    """A model's function by name, compiled once."""
     return jax.jit(getattr(forms, step))

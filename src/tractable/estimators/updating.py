@@ -1,4 +1,4 @@
-"""Models whose prior is an earlier posterior: what ``partial_fit`` learns more rows with."""
+"""Models whose prior is an earlier posterior, for ``partial_fit``."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
 PyTree = Any
-LEAST_SD = 1e-6  # of a number that a method held fixed
+LEAST_SD = 1e-6  # sd of a parameter that a method held fixed
 
 
 def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of the d unconstrained numbers, (d,) each.
+    """Mean and sd of the d unconstrained parameters, (d,) each.
 
     Raises:
-        SettingsError: a point without curvature.
+        SettingsError: the posterior is a point without curvature.
     """
     known = posterior.belief.unconstrained_moments()
     if known is None:
@@ -33,9 +33,9 @@ def moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
 
 
 def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
-    """The model with the prior N(mean, sd²) of every unconstrained number by itself, carried to the parameters.
+    """The model with independent priors N(mean, sd²) of the unconstrained numbers, transformed to the parameters.
 
-    Its numbers are arguments of the programs compiled for it, so that later calls compile nothing.
+    mean and sd are arguments of its compiled programs, so later calls compile nothing new.
     """
     dtype = jnp.result_type(float)
     where, width = (model.space.unravel(jnp.asarray(numbers, dtype)) for numbers in (mean, sd))
@@ -47,7 +47,7 @@ def updated(model: Model, mean: np.ndarray, sd: np.ndarray) -> Model:
 
     priors = list(map(carried, model.bijectors, model.unbounded, *map(jax.tree.leaves, (where, width))))
     structure = jax.tree.structure(model.prior, is_leaf=is_distribution)
-    # A model without a start of its own is not a network, and Laplace tells the two apart by it.
+    # A model without its own start is no network; Laplace tells the two apart by it, so none is added here.
     start = None if model.start is None else jax.tree_util.Partial(_drawn, model.bijectors, where, width)
     return Model(
         jax.tree.unflatten(structure, priors), model.likelihood, start=start, shared=True, parts=_parts(model, mean, sd)
@@ -62,7 +62,7 @@ def _parts(model: Model, mean: np.ndarray, sd: np.ndarray) -> dict[str, Model] |
 
 
 def _drawn(bijectors: list, where: PyTree, width: PyTree, key: jax.Array) -> PyTree:
-    """Parameters, one draw of the normals."""
+    """Parameters: one draw of the normals, transformed."""
     means, structure = jax.tree.flatten(where)
     noise = jax.random.normal(key, (sum(mean.size for mean in means),), means[0].dtype)
     pieces = jnp.split(noise, np.cumsum([mean.size for mean in means])[:-1])

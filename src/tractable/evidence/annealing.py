@@ -93,6 +93,7 @@ def run(
 
 
 def kernel_named(kind: str, density: Callable, step: jax.Array, scale: jax.Array) -> Kernel:
+    """MALA or a random walk, with a step size and a scale for each dimension."""
     return (mala if kind == "mala" else random_walk)(density, step, scale)
 
 

@@ -191,6 +191,7 @@ def _normalisation(model: Model) -> list[Check]:
 def by_monte_carlo(
     model: Model, data: Data | None, seed: int, settings: MonteCarlo, posterior: Posterior | None, watch: Watch
 ) -> Evidence:
+    """log p(y) = log E p(y | θ) over draws of the prior, or of a normal around the modes if it cannot be drawn."""
     key = jax.random.key(seed)
     base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
     target = targets.of_parameters(model, data, base)
@@ -209,6 +210,7 @@ def by_monte_carlo(
 def by_importance(
     model: Model, data: Data | None, seed: int, settings: Importance, posterior: Posterior | None, watch: Watch
 ) -> Evidence:
+    """log p(y) by importance sampling from the posterior's q, or from a Student t around the modes."""
     key, target, checks = jax.random.key(seed), targets.of_parameters(model, data), []
     if posterior is not None:
         fitted: Any = posterior.fitted
@@ -238,6 +240,7 @@ def by_importance(
 def by_laplace(
     model: Model, data: Data | None, seed: int, settings: Laplace, posterior: Posterior | None, watch: Watch
 ) -> Evidence:
+    """log p(y) by Laplace's approximation at the modes."""
     key = jax.random.key(seed)
     watch.go("modes")
     found = modes_of(model, data, jax.random.fold_in(key, 1), settings.starts)
@@ -259,6 +262,7 @@ def by_laplace(
 def by_annealing(
     model: Model, data: Data | None, seed: int, settings: Annealing, posterior: Posterior | None, watch: Watch
 ) -> Evidence:
+    """log p(y) by annealed importance sampling, along a ladder of temperatures chosen by a pilot run."""
     key = jax.random.key(seed)
     base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
     target = targets.of_parameters(model, data, base)

@@ -101,6 +101,7 @@ def settings_of(method: str, settings: dict[str, Any], at_theta: bool = False) -
 
 
 def check_resident(data: Data) -> None:
+    """Raises a DataError unless the rows are in memory."""
     if not data.resident:
         raise DataError(
             f"log_evidence looks at all {data.size} rows for every draw and needs them in memory, "

@@ -131,9 +131,6 @@ def sigmoidal(count: int, steepness: float = 4.0) -> jax.Array:
     return ((curve - curve[0]) / (curve[-1] - curve[0])).at[-1].set(1.0)
 
 
-# Estimates from weights.
-
-
 def log_mean(log_weights: ArrayLike) -> float:
     """log (1/S) Σ w, (S,) → (); −∞ where every weight is 0."""
     log_weights = np.asarray(log_weights, np.float64)

@@ -134,7 +134,7 @@ def online_em(
 
         S ← (1 − γ_t) S + γ_t (N/n) s̄_t(θ),    θ ← m_step(S) from batch ``patience`` on
 
-    s̄_t is the batch's sum. Statistics whose coordinate frame moves with θ have a method ``told_as(others)``, which
+    s̄_t is the batch's sum. Statistics whose coordinate frame moves with θ have a method ``in_frame_of(other)``, which
     expresses S in the newest frame. γ_0 = 1: before the first batch there is nothing to average with. With γ = 1 and
     all rows in the batch this is batch EM. It does not climb at every step. Cappé & Moulines 2009, eqs. 9 and 10.
 
@@ -366,7 +366,10 @@ def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyT
 def _alike(old: PyTree, new: PyTree) -> PyTree:
     """The old statistics; those with a coordinate frame are expressed in the new ones' frame."""
     return jax.tree.map(
-        lambda a, b: a.told_as(b) if hasattr(a, "told_as") else a, old, new, is_leaf=lambda a: hasattr(a, "told_as")
+        lambda a, b: a.in_frame_of(b) if hasattr(a, "in_frame_of") else a,
+        old,
+        new,
+        is_leaf=lambda a: hasattr(a, "in_frame_of"),
     )
 
 

@@ -207,10 +207,11 @@ def _symmetric(matrices: jax.Array) -> jax.Array:
     return 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
 
 
-# In parallel: a stretch of steps gives its last state's law given the state before it, and that state's likelihood.
+# In parallel (Särkkä & García-Fernández 2021): an element is a run of steps, its last state's law given the state
+# before it, and that state's likelihood. Elements combine associatively.
 
 
-class _Stretch(NamedTuple):
+class _Element(NamedTuple):
     """p(z_j | z_i, x) = N(a z_i + b, c) and p(x | z_i) ∝ exp(ηᵀ z_i − ½ z_iᵀ J z_i)."""
 
     a: jax.Array
@@ -226,7 +227,7 @@ def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Fil
     emission = jnp.where(there[:, :, None], system.emission[None], 0)  # (T, p, d)
     unit = jnp.eye(len(system.mean), dtype=x.dtype)
 
-    def one(x: jax.Array, c: jax.Array, mean: jax.Array, spread: jax.Array, a: jax.Array) -> _Stretch:
+    def one(x: jax.Array, c: jax.Array, mean: jax.Array, spread: jax.Array, a: jax.Array) -> _Element:
         towards = jnp.matmul(c, spread, precision="highest")
         root = inverse_root(jnp.matmul(towards, c.T, precision="highest") + jnp.diag(system.noise))
         half = _times(root, x - _times(c, mean)), jnp.matmul(root, towards, precision="highest")
@@ -234,7 +235,7 @@ def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Fil
         kept = spread - jnp.matmul(half[1].T, half[1], precision="highest")
         forth = jnp.matmul(jnp.matmul(root, c, precision="highest"), a, precision="highest")  # R⁻¹ C A
         left = unit - jnp.matmul(half[1].T, jnp.matmul(root, c, precision="highest"), precision="highest")
-        return _Stretch(
+        return _Element(
             jnp.matmul(left, a, precision="highest"), mean + gained, kept,
             jnp.matmul(forth.T, half[0], precision="highest"), jnp.matmul(forth.T, forth, precision="highest"),
         )  # fmt: skip
@@ -243,8 +244,8 @@ def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Fil
     rest = jax.vmap(lambda x, c, drift: one(x, c, drift, system.state_noise, system.transition))(
         seen[1:], emission[1:], drift[1:]
     )
-    stretches = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
-    through = jax.lax.associative_scan(jax.vmap(_joined), stretches)
+    elements = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+    through = jax.lax.associative_scan(jax.vmap(_combined), elements)
     mean, covariance = through.b, _symmetric(through.c)
     moved = jax.vmap(lambda m, c, drift: _moved(system, m, c, drift))(mean[:-1], covariance[:-1], drift[1:])
     ahead = jnp.concatenate([system.mean[None], moved[0]])
@@ -259,12 +260,12 @@ def _filtered_in_parallel(system: System, x: jax.Array, drift: jax.Array) -> Fil
     return Filtered(ahead, spread, mean, covariance, jax.vmap(density)(seen, emission, there, ahead, spread))
 
 
-def _joined(one: _Stretch, two: _Stretch) -> _Stretch:
-    """Two consecutive stretches as one."""
+def _combined(one: _Element, two: _Element) -> _Element:
+    """The element of two consecutive runs of steps."""
     unit = jnp.eye(one.a.shape[-1], dtype=one.a.dtype)
     across = jnp.linalg.solve((unit + jnp.matmul(one.c, two.j, precision="highest")).T, two.a.T).T  # a₂ (I + c₁ J₂)⁻¹
     back = jnp.linalg.solve((unit + jnp.matmul(two.j, one.c, precision="highest")).T, one.a).T  # a₁ᵀ (I + J₂ c₁)⁻¹
-    return _Stretch(
+    return _Element(
         jnp.matmul(across, one.a, precision="highest"),
         _times(across, one.b + _times(one.c, two.eta)) + two.b,
         jnp.matmul(jnp.matmul(across, one.c, precision="highest"), two.a.T, precision="highest") + two.c,

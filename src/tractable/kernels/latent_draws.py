@@ -178,17 +178,21 @@ def written(buffer: PyTree, values: PyTree, index: jax.Array, kept: jax.Array | 
 
 
 def empty(shapes: PyTree, most: int) -> Draws:
+    """Room for ``most`` draws of these shapes, none taken yet."""
     return Draws(jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes), jnp.array(0))
 
 
 def unbounded(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
+    """The info of draws without a bound on log p(x): −inf for each row."""
     nothing = jnp.full(count_of(rows), -jnp.inf, acceptance.dtype)
     return DrawInfo(acceptance, nothing, jnp.zeros_like(nothing))
 
 
 def count_of(rows: PyTree) -> int:
+    """The number of rows."""
     return jax.tree.leaves(rows)[0].shape[0]
 
 
 def dtype_of(theta: PyTree) -> Any:
+    """The floating-point type of θ."""
     return jnp.result_type(float) if not (leaves := jax.tree.leaves(theta)) else jnp.result_type(*leaves)

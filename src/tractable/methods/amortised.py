@@ -124,7 +124,7 @@ class Amortised(Method):
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.tree.map(lambda a: a[0], at.states)
-        found = self.looked_at(ladder, state.position, data, look_key)
+        found = self.figures_of(ladder, state.position, data, look_key)
         found["gradient signal"] = signal_at_end(program, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
@@ -140,7 +140,7 @@ class Amortised(Method):
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
 
-    def looked_at(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
+    def figures_of(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
         """Figures of the ladder on some of the training rows, evenly spaced."""
         return sight(ladder, {name: params[name] for name in LEARNT}, some_rows(data), key, DRAWS).found()
 

@@ -20,7 +20,7 @@ from tractable.core import Objective
 from tractable.data.rows import Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
-from tractable.methods.stretches import Peak
+from tractable.methods.stretches import HeldOutBest
 from tractable.tools import tree
 from tractable.tools.leaves import restored
 from tractable.tools.shared import compiled
@@ -73,7 +73,7 @@ class Ascent(NamedTuple):
     small: int  # stages in a row without gain
     signal: float  # of the gradient, at the starting point
     anchor: dict[str, Any]  # what batches are corrected by, or nothing
-    peak: Any = None  # Peak of the held-out score, where rows are held out
+    peak: Any = None  # HeldOutBest of the held-out score, where rows are held out
     kept: Any = None  # (start, p) φ at the peak
 
 
@@ -152,7 +152,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
         nothing = np.zeros((method.starts, 0))
         like = _first(problem, states, nothing[0], nothing, 0.0, {})._replace(moments=loop.some_moments())
         if session.held_out is not None:
-            like = like._replace(peak=Peak.of(nothing[0]), kept=nothing)
+            like = like._replace(peak=HeldOutBest.of(nothing[0]), kept=nothing)
         return problem, restored(like, session.resume)
     means, sds = method.begin(session, start_key)
     positions = method.positions(model, means, sds)
@@ -164,7 +164,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     if session.held_out is None:
         return problem, first
     begun = problem.vector(positions)
-    return problem, first._replace(peak=Peak.of(_predicted(problem, begun)), kept=begun)
+    return problem, first._replace(peak=HeldOutBest.of(_predicted(problem, begun)), kept=begun)
 
 
 def _first(
@@ -184,7 +184,7 @@ def _no_moments(problem: Problem) -> loop.Moments:
     return loop.Moments(jnp.zeros(starts), jnp.zeros((starts, size), dtype), jnp.zeros((starts, size), dtype))
 
 
-def half_end(done: int, half: int) -> int:
+def next_check(done: int, half: int) -> int:
     """The end of the piece that holds group ``done`` of a stage: the first of h, 2h, 3h, 4h, 6h, 8h … beyond it."""
     ends = (end for k in itertools.count() for end in ((half << k, 3 * half << k >> 1) if k else (half,)))
     return next(end for end in ends if end > done)
@@ -196,7 +196,7 @@ def _stage(problem: Problem, at: Ascent, most: int) -> tuple[Ascent, bool]:
     room = at.begun + max(1, math.ceil(STAGE_SHARE * (most - at.begun)))  # the remaining groups are for smaller steps
     half = max(1, problem.shape.capacity // 2)
     while at.groups < room:
-        end = min(room, at.begun + half_end(at.groups - at.begun, half))
+        end = min(room, at.begun + next_check(at.groups - at.begun, half))
         held = at
 
         def on_segment(_, seen, states, done, moments, held=held, end=end):

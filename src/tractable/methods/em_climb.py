@@ -43,7 +43,7 @@ class Climbing(NamedTuple):
     time: jax.Array  # ()
 
 
-class OneByOne(NamedTuple):
+class ClimbsOnFile(NamedTuple):
     """Climbs on data on file: those that ended, and the current one."""
 
     ends: list[PyTree]  # θ
@@ -55,7 +55,7 @@ class OneByOne(NamedTuple):
     calm: int  # steps in a row with little still to come
 
 
-class Attempts:
+class SavedAttempts:
     """Saves and restores climbs whose failed starts are tried again.
 
     Attributes:
@@ -103,7 +103,7 @@ def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance:
     return jnp.where(none, 0.0, to_come), none | (to_come <= tolerance * scale)
 
 
-def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
+def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
     """Climb from every start to its end, side by side."""
     spread = session.over
     rows, mask = (
@@ -214,7 +214,7 @@ def _e_step(method: Any, model: Any, spread: Over | None) -> Callable:
     return e_step if spread is None else spread.sums(e_step)
 
 
-def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: Attempts) -> Reached:
+def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, attempts: SavedAttempts) -> Reached:
     """Climb from one start after another; every step is one pass over the file, summed in double precision."""
     spread = session.over
     prior, count = method.log_prior(model), jax.tree.leaves(thetas)[0].shape[0]
@@ -223,7 +223,7 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
     improve = jax.jit(m_step)
     starts = [jax.tree.map(lambda a, i=start: a[i], thetas) for start in range(count)]
     nothing, stopped = np.zeros(0), False
-    first = OneByOne([], [], nothing, starts[0], nothing, 0.0, 0)
+    first = ClimbsOnFile([], [], nothing, starts[0], nothing, 0.0, 0)
     now = attempts.begun(lambda ended: first._replace(ends=starts[:ended], traces=[nothing] * ended)) or first
     while len(now.ends) < count:
         found = expected(e_step, now.theta, session.data, method.chunk, lay=None if spread is None else spread.lay)
@@ -232,12 +232,12 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         attempts.save(lambda now=now: now, at_once=stopped)  # a resumed run repeats a pass that was not saved
         trace = np.append(now.trace, value)
         gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
-        looked_at = [jnp.asarray(v) for v in (gain, now.before, value)]
-        little = len(trace) > 2 and bool(settled(looked_at[0], looked_at[1], looked_at[2], method.tolerance)[1])
+        last = [jnp.asarray(v) for v in (gain, now.before, value)]
+        little = len(trace) > 2 and bool(settled(last[0], last[1], last[2], method.tolerance)[1])
         calm = now.calm + 1 if little else 0
         if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
             ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], np.append(now.values, value))
-            now = OneByOne(*ended, starts[min(len(ended[0]), count - 1)], nothing, 0.0, 0)
+            now = ClimbsOnFile(*ended, starts[min(len(ended[0]), count - 1)], nothing, 0.0, 0)
             if stopped:
                 break
             continue
@@ -257,7 +257,7 @@ def padded(traces: list[np.ndarray]) -> np.ndarray:
     return np.array([np.pad(t, (0, longest - len(t)), constant_values=np.nan) for t in traces])
 
 
-def replaced(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
+def with_retries(reached: Reached, again: Reached, taken: np.ndarray) -> Reached:
     """Climbs with the starts in ``taken`` replaced by those of a second attempt."""
 
     def pick(old: jax.Array, new: jax.Array) -> jax.Array:

@@ -262,7 +262,7 @@ class Gibbs(Drawing):
             flat = positions.reshape(-1, model.space.size)
             at = jnp.asarray(flat[np.linspace(0, len(flat) - 1, full.PLACES).astype(int)])
             keys, rows = jax.random.split(jax.random.key(1), full.PLACES), None if data is None else data.arrays()
-            off = float(np.max(np.asarray(full.looked_at(model, scan.exact, rows, keys, at)[0])))
+            off = float(np.max(np.asarray(full.misses_of(model, scan.exact, rows, keys, at)[0])))
             names = full.leaf_names(model)
             what = "; ".join(f"{', '.join(names[i] for i in part.leaves)}: {part.kind}" for part in scan.exact)
             sentence = f"distance of conditional densities from the families drawn from; up to 1 is rounding ({what})"

@@ -18,7 +18,7 @@ from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
 from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
-from tractable.tools.shared import PLAINLY, compiled
+from tractable.tools.shared import COMPILE_FAST, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -127,7 +127,7 @@ class HMC(NUTS):
         return hamiltonian.hmc(density, tuned["step_size"], tuned["inverse_mass"], self.leapfrogs, self.jitter)
 
 
-@compiled("program", if_few=PLAINLY)
+@compiled("program", if_few=COMPILE_FAST)
 def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
     method: Any = program.method
 

@@ -23,7 +23,7 @@ from tractable.methods.variational import log_weights
 from tractable.tools import tree
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count
-from tractable.tools.shared import ROUGHLY, compiled, whole_of
+from tractable.tools.shared import COMPILE_FASTEST, compiled, whole_of
 
 PyTree = Any
 DENSE = 5000  # parameters up to which a covariance is formed
@@ -203,7 +203,7 @@ def last_layer(model: Model, data: Data | None) -> np.ndarray:
     return np.flatnonzero(np.repeat(chosen | unused, sizes))
 
 
-@compiled("model", "index", if_few=ROUGHLY)
+@compiled("model", "index", if_few=COMPILE_FASTEST)
 def _gauss_newton(model: Model, mode: jax.Array, rows: PyTree, index: tuple | None) -> jax.Array:
     """Dense Λ of the parameters at ``index``; if that is None, the diagonal of Λ for all."""
     likelihood: Any = model.through

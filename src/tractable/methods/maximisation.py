@@ -21,7 +21,7 @@ from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.em_climb import ROUNDING, Attempts, Reached, climb_in_memory, climb_on_file, replaced
+from tractable.methods.em_climb import ROUNDING, Reached, SavedAttempts, climb_in_memory, climb_on_file, with_retries
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel, latent_model
@@ -129,7 +129,7 @@ class EM(Method):
         if not data.resident and not self.exact(model):
             raise DataError("An M-step by gradient needs all rows in memory; these are on file. Give an m_step.")
         climb = climb_in_memory if data.resident else climb_on_file
-        attempts, bad = Attempts(session, thetas), np.zeros(0, bool)
+        attempts, bad = SavedAttempts(session, thetas), np.zeros(0, bool)
         while True:
             reached = attempts.earlier
             if reached is not None:
@@ -137,7 +137,7 @@ class EM(Method):
                 bad = ~sound(model, reached, data.total)
                 thetas = self.begin(model, data, jax.random.fold_in(session.key, attempts.count))
             again = climb(self, model, session, thetas, attempts)
-            reached = again if reached is None else replaced(reached, again, bad & sound(model, again, data.total))
+            reached = again if reached is None else with_retries(reached, again, bad & sound(model, again, data.total))
             if reached.interrupted or attempts.count == RETRIES or sound(model, reached, data.total).all():
                 break
             attempts.again(reached)
@@ -160,7 +160,9 @@ class EM(Method):
         theta = model.params(jnp.asarray(point))
         judge = dataclasses.replace(self, optimizer="lbfgs", steps=1)
         one = jax.tree.map(lambda a: a[None], theta)
-        return float(climb_in_memory(judge, model, session.alone(), one, Attempts(session.alone(), one)).objective[0])
+        return float(
+            climb_in_memory(judge, model, session.alone(), one, SavedAttempts(session.alone(), one)).objective[0]
+        )
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found

@@ -29,7 +29,7 @@ QUIET = 3  # steps in a row that must say that it ends: one may by chance (Booth
 DRAWN_ROWS = 1000  # rows that a starting point is tried on
 
 
-class Way(NamedTuple):
+class ClimbState(NamedTuple):
     """The state of one climb between two steps: enough to continue it exactly, since every step draws anew."""
 
     theta: PyTree
@@ -51,7 +51,7 @@ class Way(NamedTuple):
 class End(NamedTuple):
     """The end of one climb of Monte-Carlo EM."""
 
-    way: Way
+    state: ClimbState
     draws: drawn.Draws  # of z given the last θ
 
 
@@ -77,10 +77,11 @@ def _improved(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draw
 
 
 def ones(rows: PyTree) -> jax.Array:
+    """A weight of 1 for each row."""
     return jnp.ones(jax.tree.leaves(rows)[0].shape[0])
 
 
-class Drawing(NamedTuple):
+class LatentSampler(NamedTuple):
     """Draws z for one climb."""
 
     method: Any
@@ -89,87 +90,87 @@ class Drawing(NamedTuple):
     key: jax.Array
 
     def advance(
-        self, way: Way, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
-    ) -> tuple[Way, drawn.Draws]:
+        self, state: ClimbState, draws: drawn.Draws, count: int, burn: int = 0, tune: int = 0
+    ) -> tuple[ClimbState, drawn.Draws]:
         """``count`` more draws of every chain, given this θ."""
         chains, draws, info = _drawn(
-            self.method, self.model, jax.random.fold_in(self.key, way.calls + 1), way.theta, way.chains, self.rows,
-            draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
+            self.method, self.model, jax.random.fold_in(self.key, state.calls + 1), state.theta, state.chains,
+            self.rows, draws, jnp.array(count), jnp.array(burn), jnp.array(tune),
         )  # fmt: skip
         _noticed(info)
-        total = way.drawn + CHAINS * (count + burn)
-        return way._replace(chains=chains, calls=way.calls + 1, drawn=total, rate=float(info.acceptance)), draws
+        total = state.drawn + CHAINS * (count + burn)
+        return state._replace(chains=chains, calls=state.calls + 1, drawn=total, rate=float(info.acceptance)), draws
 
-    def anew(self, way: Way, draws: drawn.Draws) -> tuple[Way, drawn.Draws]:
+    def anew(self, state: ClimbState, draws: drawn.Draws) -> tuple[ClimbState, drawn.Draws]:
         """Replace the draws by draws given the present θ."""
-        return self.advance(way, draws._replace(length=jnp.array(0)), way.length, self.method.burn)
+        return self.advance(state, draws._replace(length=jnp.array(0)), state.length, self.method.burn)
 
 
 def climb(
     method: Any, model: LatentModel, rows: PyTree, theta: PyTree, key: jax.Array, session: Session, start: int,
-    way: Way | None, keep: Callable,
-) -> tuple[Way, End]:  # fmt: skip
-    """Climb from one start, or from its saved state, to the end; calls ``keep(way)`` before every step."""
+    state: ClimbState | None, keep: Callable,
+) -> tuple[ClimbState, End]:  # fmt: skip
+    """Climb from one start, or from its saved state, to the end; calls ``keep(state)`` before every step."""
     z_level = NormalDist().inv_cdf(method.level)
-    drawing = Drawing(method, model, rows, key)
+    sampling = LatentSampler(method, model, rows, key)
     chains, draws = _begun(method, model, jax.random.fold_in(key, 0), theta, rows)
-    if way is None:
-        way = first(theta, chains, method.draws // CHAINS)
+    if state is None:
+        state = first(theta, chains, method.draws // CHAINS)
         half = method.warmup // 2
         if not method.sampler(model).exact:
-            way, draws = drawing.advance(way, draws, half - half // 2, half // 2, drawn.SHAPE)
-            way, draws = drawing.advance(way, draws, method.warmup - half, 0, drawn.STEP)
-    while not way.ended:
-        before = way
+            state, draws = sampling.advance(state, draws, half - half // 2, half // 2, drawn.SHAPE)
+            state, draws = sampling.advance(state, draws, method.warmup - half, 0, drawn.STEP)
+    while not state.ended:
+        before = state
         keep(before)
-        way, draws = drawing.anew(way, draws)
+        state, draws = sampling.anew(state, draws)
         while True:
-            found = _improved(method, model, way.theta, rows, draws)
+            found = _improved(method, model, state.theta, rows, draws)
             gain, error = float(found.gain), float(found.error)
             if not math.isfinite(gain + error):
                 raise RunError(
-                    f"Step {len(way.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is the "
-                    "likelihood bounded, and finite wherever z may be drawn? A prior keeps θ where it is."
+                    f"Step {len(state.gains)} of Monte-Carlo EM: the gain of log p(x, z | θ) is {gain} ± {error}. Is "
+                    "the likelihood bounded, and finite wherever z may be drawn? A prior keeps θ where it is."
                 )
             upper, lower = gain + z_level * error, gain - z_level * error
-            grows = 2 * way.length * CHAINS <= method.most
+            grows = 2 * state.length * CHAINS <= method.most
             if upper < method.tolerance or lower > 0 or not grows or session.stop():
                 break
-            way, draws = drawing.advance(way, draws, way.length)
-            way = longer(way)
-        way = way._replace(
-            theta=found.theta, gains=np.append(way.gains, gain), errors=np.append(way.errors, error),
-            sizes=np.append(way.sizes, way.length * CHAINS), recent=np.append(way.recent, gain), upper=upper,
-            small=way.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else way.quiet + 1,
+            state, draws = sampling.advance(state, draws, state.length)
+            state = longer(state)
+        state = state._replace(
+            theta=found.theta, gains=np.append(state.gains, gain), errors=np.append(state.errors, error),
+            sizes=np.append(state.sizes, state.length * CHAINS), recent=np.append(state.recent, gain), upper=upper,
+            small=state.small + 1 if upper < method.tolerance else 0, quiet=0 if lower > 0 else state.quiet + 1,
         )  # fmt: skip
-        session.say("climbing", start * method.steps + len(way.gains), method.starts * method.steps)
-        still = stalled(way.recent) and not way.small
-        if way.small == QUIET:
-            way = way._replace(ended="settled")
+        session.say("climbing", start * method.steps + len(state.gains), method.starts * method.steps)
+        still = stalled(state.recent) and not state.small
+        if state.small == QUIET:
+            state = state._replace(ended="settled")
         elif session.stop():
-            way = way._replace(ended="interrupted")
+            state = state._replace(ended="interrupted")
             keep(before, at_once=True)  # this step may have been cut short
-        elif not grows and not way.small and (way.quiet >= QUIET or still):
-            way = way._replace(ended="ceiling")
-        elif len(way.gains) == method.steps:
-            way = way._replace(ended="steps")
+        elif not grows and not state.small and (state.quiet >= QUIET or still):
+            state = state._replace(ended="ceiling")
+        elif len(state.gains) == method.steps:
+            state = state._replace(ended="steps")
         elif still and grows:
-            way = longer(way)
-    return way, End(*drawing.anew(way, draws))
+            state = longer(state)
+    return state, End(*sampling.anew(state, draws))
 
 
-def first(theta: PyTree, chains: PyTree, length: int) -> Way:
+def first(theta: PyTree, chains: PyTree, length: int) -> ClimbState:
     """The state before the first step."""
     nothing = np.zeros(0)
-    return Way(
+    return ClimbState(
         theta, chains, calls=0, drawn=0, rate=math.nan, length=length, gains=nothing, errors=nothing,
         sizes=nothing.astype(int), recent=nothing, small=0, quiet=0, upper=math.nan, ended="",
     )  # fmt: skip
 
 
-def longer(way: Way) -> Way:
+def longer(state: ClimbState) -> ClimbState:
     """The state with S doubled."""
-    return way._replace(length=2 * way.length, recent=np.zeros(0))
+    return state._replace(length=2 * state.length, recent=np.zeros(0))
 
 
 def stalled(gains: Sequence[float] | np.ndarray) -> bool:
@@ -197,9 +198,9 @@ def _noticed(info: drawn.DrawInfo) -> None:
         )
 
 
-def ways(
+def saved_states(
     method: Any, model: LatentModel, rows: PyTree, thetas: PyTree, leaves: dict[str, np.ndarray] | None
-) -> list[Way]:
+) -> list[ClimbState]:
     """The saved states of climbs, one per start; empty if none are saved."""
     if not leaves:
         return []

@@ -15,7 +15,7 @@ from tractable.methods import points
 from tractable.methods.drawing import chain_keys
 from tractable.methods.maximisation import examined, latent
 from tractable.methods.method import Check, Method, Outcome, Session
-from tractable.methods.monte_carlo_climb import CHAINS, Way, begun_at, climb, stalled, ways
+from tractable.methods.monte_carlo_climb import CHAINS, ClimbState, begun_at, climb, saved_states, stalled
 from tractable.methods.monte_carlo_ends import checks, concluded
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
@@ -157,24 +157,24 @@ class MonteCarloEM(Method):
         keys = chain_keys(session.key, self.starts)
         thetas = begun_at(self, model, data, session.key)
         begun = time.perf_counter()
-        ends, before, done, keep = [], ways(self, model, rows, thetas, session.resume), [], session.keeper()
+        ends, before, done, keep = [], saved_states(self, model, rows, thetas, session.resume), [], session.keeper()
         for start in range(self.starts):
             theta = jax.tree.map(lambda a, i=start: a[i], thetas)
-            way = before[start] if start < len(before) else None
+            state = before[start] if start < len(before) else None
 
-            def stands(way: Way, at_once: bool = False) -> None:
-                keep(lambda: [*done, way], at_once=at_once)
+            def save(state: ClimbState, at_once: bool = False) -> None:
+                keep(lambda: [*done, state], at_once=at_once)
 
-            way, end = climb(self, model, rows, theta, keys[start], session, start, way, stands)
+            state, end = climb(self, model, rows, theta, keys[start], session, start, state, save)
             ends.append(end)
-            if end.way.ended == "interrupted":
+            if end.state.ended == "interrupted":
                 break
-            done.append(way)
+            done.append(state)
             keep(lambda: done, at_once=True)
         climbed = time.perf_counter()
         point, info, found = concluded(self, model, data, rows, ends)
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
-        return Outcome(points.point(point, info, found), found, seconds, ends[-1].way.ended == "interrupted")
+        return Outcome(points.point(point, info, found), found, seconds, ends[-1].state.ended == "interrupted")
 
     def checks(self, posterior: Learnt) -> list[Check]:
         return checks(self, posterior.found, max(1, posterior.rows)) + examined(posterior)

@@ -93,17 +93,17 @@ def concluded(
     if not np.any(np.isfinite(values)):
         raise RunError("None of the climbs ended at a finite objective. Is the likelihood bounded?")
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    end, ways = ends[best].way, [end.way for end in ends]
+    end, states = ends[best].state, [end.state for end in ends]
     info = {
-        "gain": padded([way.gains for way in ways]),
-        "gain error": padded([way.errors for way in ways]),
-        "draws": padded([way.sizes.astype(float) for way in ways]),
+        "gain": padded([state.gains for state in states]),
+        "gain error": padded([state.errors for state in states]),
+        "draws": padded([state.sizes.astype(float) for state in states]),
     }
     finite = values[np.isfinite(values)]
     found: dict[str, Any] = {
         "objective": float(values[best]) if summed else math.nan,
         "steps": len(end.gains),
-        "evaluations": int(sum(way.drawn for way in ways)),
+        "evaluations": int(sum(state.drawn for state in states)),
         "draws at the end": int(end.sizes[-1]),
         "gain": float(end.gains[-1]),
         "gain error": float(end.errors[-1]),
@@ -124,13 +124,13 @@ def _objectives(method: Any, model: LatentModel, rows: PyTree, ends: list[End]) 
     """The objective at every climb's end, nats; up to a constant where z cannot be summed out."""
     prior = method.log_prior(model)
     if model.sums is not None:
-        values = np.array([float(_log_likelihood(model, end.way.theta, rows)) for end in ends])
+        values = np.array([float(_log_likelihood(model, end.state.theta, rows)) for end in ends])
     else:
-        first, draws = ends[0].way.theta, ends[0].draws
-        values = np.array([float(_bridged(model, first, e.way.theta, rows, draws, e.draws)) for e in ends])
+        first, draws = ends[0].state.theta, ends[0].draws
+        values = np.array([float(_bridged(model, first, e.state.theta, rows, draws, e.draws)) for e in ends])
     if prior is not None:
         prior = jax.jit(prior)
-        values = values + np.array([float(prior(end.way.theta)) for end in ends])
+        values = values + np.array([float(prior(end.state.theta)) for end in ends])
     return values
 
 
@@ -151,8 +151,8 @@ def _errors(method: Any, model: LatentModel, rows: PyTree, point: jax.Array, end
     step = np.linalg.solve(complete, np.linalg.solve(complete, noise).T)  # noise of one M-step at the last S
     rate = np.linalg.solve(complete, missing)  # θ' − θ* ≈ rate (θ − θ*)
     spread = np.zeros_like(step)
-    for size in end.way.sizes:  # a step's noise decays at EM's own rate
-        spread = rate @ spread @ rate.T + step * end.way.sizes[-1] / size
+    for size in end.state.sizes:  # a step's noise decays at EM's own rate
+        spread = rate @ spread @ rate.T + step * end.state.sizes[-1] / size
     root = np.linalg.cholesky(information)
     out["monte carlo error"] = np.sqrt(np.maximum(np.diag(slope @ spread @ slope.T), 0))
     out["worst monte carlo error"] = float(np.sqrt(max(0.0, np.linalg.eigvalsh(root.T @ spread @ root)[-1])))

@@ -8,7 +8,7 @@ import jax
 from tractable.core import Model, Objective
 from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
-from tractable.objectives.score import Switches, begin_baselines, check, nvil, vimco
+from tractable.objectives.score import Reductions, begin_baselines, check, nvil, vimco
 from tractable.tools.settings import Count, Positive, at_least
 
 PyTree = Any
@@ -46,9 +46,9 @@ class NVIL(Amortised):
         self.check(self.samples > 1 or not self.leave_one_out, "samples", "a whole number ≥ 2")
 
     @property
-    def switches(self) -> Switches:
+    def switches(self) -> Reductions:
         """How the learning signals are transformed."""
-        return Switches(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
+        return Reductions(self.centre, self.baseline, self.normalise, self.local, self.leave_one_out)
 
     def needed(self, model: Model) -> Ladder:
         ladder = super().needed(model)

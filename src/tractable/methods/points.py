@@ -22,7 +22,7 @@ from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 HELD_ROWS = 10_000  # most held-out rows read from file
@@ -197,7 +197,7 @@ def _score(model: Model, states: PyTree, held_out: Data) -> np.ndarray:
     return scores[np.argmax(scores.sum(1))]
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _scores(model: Model, positions: jax.Array, rows: PyTree) -> jax.Array:
     """(start, m) log likelihood of every row."""
     return jax.lax.map(lambda z: counted_log_likelihoods(model, model.params(z), rows), positions)

@@ -14,7 +14,7 @@ from tractable.methods.session import Session
 from tractable.tools.leaves import beneath, restored
 
 PyTree = Any
-HEARD = 1 << 24  # most numbers that a journal keeps
+MOST_RECORDED = 1 << 24  # most numbers that a journal keeps
 LOOKS = 50  # looks at the held-out rows in a run
 PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends
 
@@ -22,7 +22,7 @@ PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb
 HELD = "held-out best"  # key in ``found``: steps after which the held-out rows were predicted best
 
 
-class Peak(NamedTuple):
+class HeldOutBest(NamedTuple):
     """The best held-out score of a climb, and the last state whose score is not clearly worse."""
 
     highest: np.ndarray  # (m,) nats of every row, at the highest mean so far
@@ -31,11 +31,11 @@ class Peak(NamedTuple):
     looks: int  # since the kept state
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> "Peak":
+    def of(cls, rows: np.ndarray) -> "HeldOutBest":
         """The peak before the first step."""
         return cls(rows, rows, 0, 0)
 
-    def after(self, rows: np.ndarray, groups: int) -> tuple["Peak", bool]:
+    def after(self, rows: np.ndarray, groups: int) -> tuple["HeldOutBest", bool]:
         """The peak after one more look, and whether to keep the new state.
 
         It is kept unless its score is below the best by more than the standard error of their difference over rows:
@@ -44,7 +44,7 @@ class Peak(NamedTuple):
         highest = rows if rows.mean() > self.highest.mean() else self.highest
         lost = highest - rows
         if lost.mean() <= lost.std() / np.sqrt(len(lost)):
-            return Peak(highest, rows, groups, 0), True
+            return HeldOutBest(highest, rows, groups, 0), True
         return self._replace(highest=highest, looks=self.looks + 1), False
 
     def found(self, group: int) -> dict[str, Any]:
@@ -52,14 +52,14 @@ class Peak(NamedTuple):
         return {"held-out score": float(self.rows.mean()), HELD: int(self.groups) * group}
 
 
-class Stretch(NamedTuple):
+class LoopState(NamedTuple):
     """The state of a loop that keeps no positions: enough to continue it exactly."""
 
     groups: int  # done
     states: PyTree
     info: dict[str, np.ndarray]  # traces so far, (start, step)
     moments: loop.Moments | None = None  # of positions since the last cut
-    peak: Peak | None = None  # of the held-out score, where rows are held out
+    peak: HeldOutBest | None = None  # of the held-out score, where rows are held out
     kept: PyTree = None  # states at the peak
     seen: int = 0  # groups done at the last look at held-out rows
 
@@ -80,7 +80,7 @@ def stretched(
     begin: Callable[[], PyTree],
     cuts: Sequence[int],
     score: Callable[[PyTree], np.ndarray] | None = None,
-) -> tuple[Stretch, bool]:
+) -> tuple[LoopState, bool]:
     """Run a loop to the last of ``cuts``, saving as it goes: its state, and whether it was interrupted.
 
     Args:
@@ -92,14 +92,14 @@ def stretched(
     if score is not None:
         cuts = np.unique(np.ceil(np.linspace(0, cuts[-1], LOOKS + 1)[1:]).astype(int)).tolist()
     if session.resume is None:
-        at = Stretch(0, begin(), {})
+        at = LoopState(0, begin(), {})
         if score is not None:
-            at = at._replace(peak=Peak.of(score(at.states)), kept=at.states)
+            at = at._replace(peak=HeldOutBest.of(score(at.states)), kept=at.states)
     else:
         moments = loop.some_moments() if beneath(session.resume, "moments") else None
         states = jax.eval_shape(begin)
-        watched = (None, None) if score is None else (Peak.of(np.zeros(0)), states)
-        at = restored(Stretch(0, states, {}, moments, *watched), session.resume)
+        watched = (None, None) if score is None else (HeldOutBest.of(np.zeros(0)), states)
+        at = restored(LoopState(0, states, {}, moments, *watched), session.resume)
     keep, interrupted = session.keeper(at.groups, cuts[-1]), False
 
     def on_segment(_: np.ndarray | None, info: dict, states: PyTree, done: int, moments: loop.Moments | None) -> None:
@@ -155,7 +155,7 @@ class Journal:
             value, *gradient = np.split(self.heard[self.count - 1], [1])
             return float(value[0]), gradient[0]
         value, gradient = ask()
-        if self.count == len(self.heard) + 1 and self.count * (1 + len(gradient)) <= HEARD:
+        if self.count == len(self.heard) + 1 and self.count * (1 + len(gradient)) <= MOST_RECORDED:
             self.heard.append(np.append(value, gradient))
             self.keep(self.standing)
         self.say()

@@ -31,7 +31,7 @@ from tractable.objectives import quadrature
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, is_number
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 WEIGHED = 1000  # draws whose importance weights are computed at the end
@@ -371,7 +371,7 @@ def log_weights(model: Model, data: Data | None, q: Approximation, phi: PyTree, 
     return np.asarray(_weights(model, q, rows, phi, key), np.float64)
 
 
-@compiled("model", "q", if_few=ROUGHLY)
+@compiled("model", "q", if_few=COMPILE_FASTEST)
 def _weights(model: Model, q: Approximation, rows: PyTree, phi: PyTree, key: jax.Array) -> jax.Array:
     target = log_posterior(model, flat=True)
     batch = None if rows is None else whole(rows)

@@ -1,4 +1,4 @@
-"""Effects of a formula, common and of groups, and the coordinates in which methods move them."""
+"""The prior of a formula's common and group effects, and the coordinates in which methods move them."""
 
 import itertools
 import math
@@ -16,31 +16,31 @@ Prior = dist.Distribution
 
 
 class Coordinates(NamedTuple):
-    """How coordinates become effects v = (β, sd, u) in the table's units.
+    """The map from coordinates ζ to effects v = (β, sd, u) in the table's units.
 
-        β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ where the group's rows say little about it,
-        unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g] where they say much
+        β = origin + root ζ,   sd_t = unit_t e^ζ,   u_t[g] = sd_t ζ if the group's rows say little about it, else
+            unit_t ζ − lean_t (β − origin) − Σ_s means_ts u_s[g]
 
-    ``root`` makes columns of x uncorrelated, of mean 0 and of one scale; where every effect's prior is normal it is
-    turned so that the coordinates are independent under that prior too, which nested Laplace asks for. A group that
-    many rows tell is its rows' own level, whatever intercept and sd are: that level is the coordinate (centred). One
-    that few rows tell is mostly its prior: u/sd is (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
+    ``root`` makes the columns of x uncorrelated, with mean 0 and equal scale; if every effect's prior is normal it is
+    also rotated so that the coordinates are independent under that prior, which nested Laplace needs. A group's many
+    rows determine its level whatever intercept and sd are: the level is the coordinate (centred). A group with few rows
+    mostly follows its prior: the coordinate is u/sd (non-centred; Papaspiliopoulos, Roberts & Sköld 2007).
     """
 
     origin: np.ndarray  # (p,)
     root: np.ndarray  # (p, p)
-    intercept: int  # its column; −1 of none
-    mean: np.ndarray  # (p,) of the columns of x, 0 of the intercept's
-    loc: np.ndarray  # (p,) of default priors
+    intercept: int  # its column; −1 without one
+    mean: np.ndarray  # (p,) means of the columns of x; 0 for the intercept's
+    loc: np.ndarray  # (p,) means of default priors; then their sds
     scale: np.ndarray
     given: dict[int, Prior]
     sds: list[Prior]
-    centred: list[np.ndarray]  # of each term (G + 1,) of booleans
+    centred: list[np.ndarray]  # for each term (G + 1,) which groups are centred
     unit: np.ndarray  # (T,)
     lean: np.ndarray  # (T, p)
-    means: np.ndarray  # (T, T) of slopes in an intercept of the same factor; 0 elsewhere
-    order: list[int]  # slopes before intercepts
-    normal: tuple[np.ndarray, np.ndarray] | None  # means and sds (k,) of coordinates that are independent normals
+    means: np.ndarray  # (T, T) mean of slope s's column, for an intercept t of the same factor; else 0
+    order: list[int]  # order of the terms: slopes before intercepts
+    normal: tuple[np.ndarray, np.ndarray] | None  # prior means and sds (k,) if the coordinates are independent normals
 
     @property
     def common(self) -> int:
@@ -51,7 +51,7 @@ class Coordinates(NamedTuple):
         return self.common + len(self.sds) + sum(map(len, self.centred))
 
     def split(self, v: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-        """β (p,), sds (T,) and effects of each term's groups."""
+        """β (p,), sds (T,), and each term's group effects."""
         p, t = self.common, len(self.sds)
         ends = np.cumsum([0, *map(len, self.centred)]) + p + t
         return v[:p], v[p : p + t], [v[a:b] for a, b in itertools.pairwise(ends)]
@@ -64,7 +64,7 @@ class _ToEffects(Transform):
         self.plan = plan
 
     def _level(self, t: int, beta: jax.Array, u: Mapping[int, jax.Array]) -> jax.Array:
-        """What the rows of a group have in common beside u_t."""
+        """The part of a group's level that does not come from u_t: lean_t (β − origin) + Σ_s means_ts u_s."""
         plan = self.plan
         level = jnp.asarray(plan.lean[t], beta.dtype) @ (beta - plan.origin)
         for s in np.flatnonzero(plan.means[t]):
@@ -105,7 +105,7 @@ class _ToEffects(Transform):
 
 
 class _Reached(constraints.ParameterFreeConstraint):
-    """Effects v: real numbers, of which the sds are above 0."""
+    """The support of v: real numbers, the sds above 0."""
 
     event_dim = 1
 
@@ -124,7 +124,7 @@ biject_to.register(_Reached, lambda constraint: _ToEffects(constraint.plan))
 
 
 class Effects(dist.Distribution):
-    """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds, all else independent."""
+    """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds; all others independent."""
 
     arg_constraints = {}  # noqa: RUF012
 
@@ -134,7 +134,7 @@ class Effects(dist.Distribution):
 
     @property
     def normal_coordinates(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Means and sds of the coordinates where they are independent normals: effects of no group, of such priors."""
+        """Prior means and sds of the coordinates if they are independent normals: no groups, and normal priors."""
         return self.plan.normal
 
     @property

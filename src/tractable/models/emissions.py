@@ -58,7 +58,7 @@ class Moments(NamedTuple):
     frame: Any  # (K, d) weight · m
     weight: Any  # () total weight of the sequences
 
-    def told_as(self, other: "Moments") -> "Moments":
+    def in_frame_of(self, other: "Moments") -> "Moments":
         """The same sums about the means of ``other``."""
         off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # m − m'
         count = self.count if self.count.ndim == 2 else self.count[:, None]

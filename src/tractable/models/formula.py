@@ -1,4 +1,4 @@
-"""Regression by a formula: common effects, and effects of groups, told in the table's units and by name."""
+"""Regression by a formula: common and group effects, in the table's units and under its names."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -28,22 +28,22 @@ from tractable.tools.words import listing, nearest, tell
 
 PyTree = Any
 Prior = dist.Distribution
-WIDE = 2.5  # prior sds of effects, in sds of what they explain for one sd of what explains
+WIDE = 2.5  # prior sd of an effect, in sds of η for one sd of x
 LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")
 
 
 class Regression(NamedTuple):
-    """What a formula makes of a table: ``model, data, encoder``."""
+    """A formula applied to a table: ``model, data, encoder``."""
 
     model: Model
     data: Data
     encoder: Encoder
 
     def rows(self, table: Frame) -> PyTree:
-        """What the model sees of new rows of a table, which need not hold the target; ``posterior.predict`` does it.
+        """The model's inputs for new rows of a table, which need not hold the target; ``posterior.predict`` makes them.
 
-        A group never seen has an effect drawn from N(0, sd²): every draw of the posterior holds one such effect of each
-        term, which all new groups share, so an interval for one row is right and a sum over several new groups is not.
+        A group never seen has an effect drawn from N(0, sd²). Each posterior draw holds one such effect for each term,
+        which all new groups share: an interval for one row is right, a sum over several new groups is not.
         """
         return _rows_of(self.encoder, table)
 
@@ -63,53 +63,53 @@ def regression(
     exposure: str = "",
     missing: str = "raise",
 ) -> Regression:
-    """A regression of one column of a table, as a formula says: its model, its data, and how new rows become theirs.
+    """A regression by a formula on a table: its model, its data, and the encoder of new rows.
 
         η = offset + X β + Σ_t z_t u_t[group],   u_t[g] ~ N(0, sd_t²),   y ~ family(η)
 
     The language is that of the library formulae, which bambi uses: ``x*z`` for effects and their interaction, ``bs(x,
     df=5)``, ``poly(x, 2)``, ``scale(x)``, ``offset(log(hours))``, ``0 + x`` without an intercept, ``(1 + x | school)``
-    for an intercept and a slope that differ by school. Of a y that may be censored ``y | cens(status)`` or
-    ``censored(y, status)`` say how, none, right or left, ``Surv(y, event)`` whether it was seen, and ``Surv(lower,
-    upper, type="interval2")`` between which bounds it lies (``models.censored``; weibull, exponential, lognormal,
-    normal). Text is coded against its first level. Correlations of a group's effects are not modelled, as in bambi by
-    default: in ``(1 + x | school)`` intercepts and slopes are independent.
+    for an intercept and a slope that differ by school. For a censored y, ``y | cens(status)`` or ``censored(y,
+    status)`` give the status none, right or left; ``Surv(y, event)`` whether the event was seen; ``Surv(lower, upper,
+    type="interval2")`` the bounds (``models.censored``; weibull, exponential, lognormal, normal). Text is coded against
+    its first level. Correlations of a group's effects are not modelled, as in bambi by default: in ``(1 + x | school)``
+    intercepts and slopes are independent.
 
-    Effects are in the table's units, and so are their priors. Those that are not given are weakly informative, by what
-    a column can do (Gelman et al. 2008; rstanarm's default, and bambi's of most families, Capretto et al. 2022):
+    Effects and their priors are in the table's units. Default priors are weakly informative, scaled by the columns
+    (Gelman et al. 2008; rstanarm's default, and bambi's for most families, Capretto et al. 2022):
 
-        β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) of normal, sd(log y) of lognormal targets, else 1
-        intercept of a mean row ~ N(m, (2.5 s)²),  m = mean of y, or of its logarithm; of classes and shares 0
-        sd_t ~ HalfNormal(2.5 s / sd(z_t)),  of an intercept HalfNormal(2.5 s)
+        β_j ~ N(0, (2.5 s / sd(x_j))²)     s = sd(y) for normal, sd(log y) for lognormal targets, else 1
+        intercept at a mean row ~ N(m, (2.5 s)²),  m = mean of y, log y or (other y ≥ 0) log mean y; else 0
+        sd_t ~ HalfNormal(2.5 s / sd(z_t)),  for group intercepts HalfNormal(2.5 s)
         noise ~ Exponential(1 / s); other parameters of a family as in ``linear.generalised_linear``
 
-    Of grades, which have cutpoints for an intercept, columns of x are less their means.
+    For grades, which have cutpoints in place of an intercept, the columns of x are centred.
 
-    Of several columns, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each is explained by effects, sds and a noise of
-    its own, "a.x", "b.noise" (``models.several.beside``). Of C classes, C − 1 predictors are log odds against the first
-    class, as in brms and bambi: η_c = log P(y = c) / P(y = first), with effects and sds of their own, "virginica.x".
+    Several targets, ``mvbind(a, b) ~ x + (1 | school)`` as in brms, each have their own effects, sds and noise, "a.x",
+    "b.noise" (``models.several.beside``). For C classes, C − 1 predictors are log odds against the first class, as in
+    brms and bambi: η_c = log P(y = c) / P(y = first), each with its own effects and sds, "virginica.x".
 
     Args:
         formula: such as "y ~ x*z + (1 + x | school)".
         table: the training table.
-        family: a name of ``FAMILIES``; by default told from the target, and said.
-        priors: distributions by name: of an effect ("x", "z[b]"), of all of a term ("z"), "Intercept" (of a mean row),
-            of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"); of several targets or classes that
-            of each, or with its name before it ("virginica.x") that of one.
+        family: a name of ``FAMILIES``; by default guessed from the target, with a warning.
+        priors: distributions by name: of an effect ("x", "z[b]"), of all effects of a term ("z"), "Intercept" (at a
+            mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
+            classes they hold for each; "virginica.x" for one.
         weights: a column of numbers ≥ 0, how often each row counts.
-        exposure: of counts, a column of numbers > 0 that each row's rate is multiplied by.
+        exposure: for counts, a column of numbers > 0 that each row's rate is multiplied by.
         missing: "raise" refuses rows with missing values, "drop" leaves them out, "impute" leaves out rows without a
-            target and fills inputs in, of new rows too: numbers by their median, text and groups by one called
+            target and fills inputs in, also of new rows: numbers by their median, text and groups by a level
             "missing".
 
     Returns:
-        A Regression, of which ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)",
-        "1|school[A]" and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also
-        once it is loaded: ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
+        A Regression. Its ``model`` has ``effects`` (k,) under names such as "x", "z[b]", "sd(1|school)", "1|school[A]"
+        and "1|school[new]", and the family's further parameters. ``posterior.predict`` takes tables, also once loaded:
+        ``tr.load(folder).predict(table)``. A saved posterior holds the columns of its formula.
 
     Raises:
-        DataError: a formula that cannot be read, columns that are not there, a target of another family.
-        ModelError: a prior of no parameter, or that allows no negative effects or negative sds.
+        DataError: the formula cannot be read, a column does not exist, or the target does not suit the family.
+        ModelError: a prior names no parameter, or has the wrong support: all numbers for effects, above 0 for sds.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"y": [1.0, 2.5, 2.9, 4.2], "x": [0.0, 1.0, 2.0, 3.0], "z": ["a", "b", "a", "b"]})
@@ -131,12 +131,12 @@ def training(encoder: Encoder) -> Encoded:
 
 
 class Scales(NamedTuple):
-    """What default priors are made of."""
+    """The scales of default priors."""
 
-    centre: float  # of an intercept
+    centre: float  # prior mean of the intercept
     unit: float  # s
-    columns: np.ndarray  # (p,) sd of each column of x; 1 of the intercept
-    slopes: np.ndarray  # (T,) of z
+    columns: np.ndarray  # (p,) sd of each column of x; 1 for the intercept
+    slopes: np.ndarray  # (T,) sd of each column of z
 
 
 def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -> Model:
@@ -162,7 +162,7 @@ def formula_model(encoder: Encoder, priors: Mapping[str, Prior] | None = None) -
 
 
 def _of_classes(encoder: Encoder, rows: Encoded, priors: Mapping[str, Prior]) -> Model:
-    """Of C classes, C − 1 predictors: log odds against the first class, each with effects of its own."""
+    """A model of C classes with C − 1 predictors, log odds against the first class, each with its own effects."""
     names = list(map(str, encoder.target.classes))[1:]
     codes, given = np.asarray(rows.y), _by_part(priors, names)
     parts = {
@@ -177,7 +177,7 @@ def _of_classes(encoder: Encoder, rows: Encoded, priors: Mapping[str, Prior]) ->
 
 
 def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dict[str, Prior]]:
-    """Priors of each part: those of "x" are every part's, those of "part.x" its own."""
+    """Priors of each part: "x" is for every part, "part.x" for that part."""
     of_some = {key for key in priors if any(key.startswith(f"{name}.") for name in names)}
     of_all = {key: prior for key, prior in priors.items() if key not in of_some}
     return {
@@ -187,7 +187,7 @@ def _by_part(priors: Mapping[str, Prior], names: Sequence[str]) -> dict[str, dic
 
 
 def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, Prior]) -> Model:
-    """Of one linear predictor."""
+    """A model with one linear predictor."""
     formula: Any = encoder.formula
     names, terms = list(formula.features), formula.terms
     kind, x = FAMILIES[family], rows.x
@@ -215,13 +215,13 @@ def _of_one(encoder: Encoder, rows: Encoded, family: str, priors: Mapping[str, P
 
 @maker
 def made_from(encoder: dict[str, Any], priors: dict[str, Any]) -> Model:
-    """The model of a saved encoder, and of priors as their names and numbers."""
+    """The model of a saved encoder, with priors saved by ``_written``."""
     own = {name: getattr(dist, family)(**numbers) for name, (family, numbers) in priors.items()}
     return formula_model(Encoder.from_dict(encoder), own)
 
 
 def _written(priors: Mapping[str, Prior]) -> dict[str, tuple[str, dict[str, float]]]:
-    """Priors as JSON holds them; a TypeError of those that are not known by their names and a few numbers."""
+    """Priors as JSON: a name and its numbers; a TypeError for a prior that these do not determine."""
     found = {}
     for name, prior in priors.items():
         family, numbers = type(prior), {each: float(getattr(prior, each)) for each in prior.arg_constraints}
@@ -251,7 +251,7 @@ def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scal
 
 
 class _Given:
-    """Every parameter's prior: the user's, else the default."""
+    """The prior of every parameter: the user's, else the default."""
 
     def __init__(
         self, priors: Mapping[str, Prior], names: list[str], parts: Mapping[str, list[str]], terms: list[Term],
@@ -297,7 +297,7 @@ def _coordinates(
     mean = np.where(np.arange(p) == at, 0.0, x.mean(0)) if at >= 0 else np.zeros(p)
     scale = WIDE * scales.unit / scales.columns
     loc = np.where(np.arange(p) == at, scales.centre, 0.0)
-    means, sds = loc.copy(), scale.copy()  # of the priors, where they are normal
+    means, sds = loc.copy(), scale.copy()  # prior means and sds; NaN if not normal
     for i, prior in told.effects.items():
         means[i], sds[i] = (prior.loc, prior.scale) if type(prior) is dist.Normal else (np.nan, np.nan)
     normal = None if terms or np.isnan(sds).any() else (np.zeros(p), np.ones(p))
@@ -320,7 +320,7 @@ def _coordinates(
     count = len(terms)
     lean, slopes_in = np.zeros((count, p)), np.zeros((count, count))
     for t, term in enumerate(terms):
-        if slopes[t] == "1":  # the level of a group at a mean row
+        if slopes[t] == "1":  # a group intercept: the group's level at a mean row
             lean[t] = mean + (np.arange(p) == at)
             same = [s for s in range(count) if terms[s].factor == term.factor and s != t]
             slopes_in[t, same] = rows.groups["z"][:, same].mean(0) if rows.groups is not None else 0.0
@@ -334,12 +334,12 @@ def _coordinates(
 
 
 def _centred(x: np.ndarray, rows: Encoded, terms: list[Term], logarithm: bool) -> list[np.ndarray]:
-    """Which groups' effects are told by their rows rather than by the others, of each term (G + 1,).
+    """For each term (G + 1,), the groups whose effects their own rows determine more than the prior does.
 
-        S_g = Σ z² / noise²,   the rows' information about u_g;   centred where S_g τ² > 1
+        S_g = Σ z² / noise²,   the rows' information about u_g;   centred if S_g τ² > 1
 
-    with noise² and τ² from y less its least squares on x (``spread_of_groups``). A guess for speed: whatever it is, the
-    model is the same.
+    noise² and τ² come from the least-squares residuals of y on x (``spread_of_groups``). The choice affects speed only:
+    the model is the same.
     """
     if rows.groups is None or rows.y is None:
         return []

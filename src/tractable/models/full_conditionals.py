@@ -17,7 +17,7 @@ from tractable.models.conjugate_variational import conjugate_model
 from tractable.models.latent import latent_model
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 PLACES = 8  # of all unknowns, at which a conditional is held against its family
@@ -150,7 +150,7 @@ def shown(model: Model, parts: list[Part], rows: PyTree, keys: jax.Array, positi
     if not parts:
         return []
     every = tuple(_dense(part, model) for part in parts)
-    misses, precisions = looked_at(model, every, rows, keys, positions, curved=True)
+    misses, precisions = misses_of(model, every, rows, keys, positions, curved=True)
     out, misses = [], np.asarray(misses)
     for part, off, precision in zip(parts, misses.T, precisions, strict=True):
         if np.all(off <= 1):
@@ -168,8 +168,8 @@ def _dense(part: Part, model: Model) -> Part:
     return Part(part.leaves, part.kind, tuple(range(size)), b"\1" * size**2)
 
 
-@compiled("model", "parts", "curved", if_few=ROUGHLY)
-def looked_at(
+@compiled("model", "parts", "curved", if_few=COMPILE_FASTEST)
+def misses_of(
     model: Model, parts: tuple[Part, ...], rows: PyTree, keys: jax.Array, positions: jax.Array, curved: bool = False
 ) -> tuple[jax.Array, list]:
     """Of every place and part its ``kernels.gibbs.miss``, (s, parts); curved, also Hessians of normals (s, m, m)."""

@@ -1,4 +1,4 @@
-"""A model whose every datum has a cause of its own that is not seen."""
+"""Latent-variable models: each datum has its own unobserved cause z."""
 
 import functools
 from collections.abc import Callable
@@ -22,16 +22,16 @@ PyTree = Any
 Self = TypeVar("Self", bound="LatentModel")
 
 
-_UNSEEN = {"begin", "examine", "first", "check", "observations", "ahead"}  # of a model's steps, by the compiler
+_UNSEEN = {"begin", "examine", "first", "check", "observations", "ahead"}  # of ``Steps``: no part of compiled programs
 
 
 class Climbed(NamedTuple):
-    """A model whose unconstrained numbers are another's, in a θ that loses less in single precision.
+    """A reparametrised model with the same unconstrained numbers, whose θ loses fewer digits in single precision.
 
     Attributes:
         model: a ``LatentModel``.
-        into, back: ``theta -> theta``, the other model's θ to this one's and back, on the host in float64; of any
-            leading axes.
+        into, back: ``theta -> theta``, the original model's θ to this one's and back, on the host in float64; leading
+            axes are allowed.
     """
 
     model: Any
@@ -40,20 +40,20 @@ class Climbed(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How EM moves and is judged where the model knows better than a gradient; each None where it does not.
+    """A model's own functions for EM and its checks; None where it has none.
 
     Attributes:
         m_step: ``statistics -> params``, the maximum of Q (+ log p(θ)).
-        statistics: ``(datum, z) -> T``, what the M-step needs summed; datum is y, or (y, x).
-        begin: ``(key, rows) -> params`` where climbs begin.
-        examine: ``(params, size) -> [Check, ...]`` of a maximum.
-        climbed: ``Climbed``, what EM climbs in this model's place.
-        q: ``statistics -> (params -> Q)``, where the M-step has no closed form and the E-step does: EM climbs it from
+        statistics: ``(datum, z) -> T``, the statistics whose sum the M-step needs; datum is y, or (y, x).
+        begin: ``(key, rows) -> params``, a starting point.
+        examine: ``(params, size) -> [Check, ...]``, checks of a maximum.
+        climbed: a ``Climbed``, the model that EM climbs in place of this one.
+        q: ``statistics -> (params -> Q)``, if the E-step has a closed form and the M-step has not: EM climbs Q from
             ``statistics.theta``.
-        check: ``rows -> None``, or a DataError about rows that cannot be; rows on the host.
-        observations: ``rows -> int``, how many there are, where a datum holds several; rows on the host.
-        ahead: ``(params, x, (y, given)) -> `` the distribution of what comes after the rows learnt from, for
-            ``posterior.predict(x)``: it has a mean, a variance and ``sample(key, shape)``.
+        check: ``rows -> None``, raises a DataError for impossible rows; rows on the host.
+        observations: ``rows -> int``, the number of observations if a datum holds several; rows on the host.
+        ahead: ``(params, x, (y, given)) -> `` the distribution of what follows the fitted rows, for
+            ``posterior.predict(x)``; it has a mean, a variance and ``sample(key, shape)``.
     """
 
     m_step: MStep | None = None
@@ -68,15 +68,14 @@ class Steps(NamedTuple):
 
 
 class Symmetry(NamedTuple):
-    """Which other θ say the same of the data; each None where there is no such.
+    """Other θ with the same density of the data; None where there are none.
 
     Attributes:
-        shift: ``(params, offset) -> params`` of the same model of x + offset. EM then looks at data about their mean,
-            which keeps digits in single precision.
-        canonical: ``params -> params``, of many equal maxima the one that is reported.
-        permute: ``(params, order (K,)) -> params``, exchangeable components in another order, for
-            ``posterior.relabelled()``.
-        parameters: how many free numbers θ has, where that is not the size of its space.
+        shift: ``(params, offset) -> params``, θ of the same model for x + offset. EM then centres the data, which keeps
+            digits in single precision.
+        canonical: ``params -> params``, the one to report among equal maxima.
+        permute: ``(params, order (K,)) -> params``, components in another order, for ``posterior.relabelled()``.
+        parameters: number of free parameters of θ, if not the size of its space.
     """
 
     shift: Callable[[PyTree, Any], PyTree] | None = None
@@ -86,35 +85,35 @@ class Symmetry(NamedTuple):
 
 
 def _of_sums(name: str) -> Any:
-    """A member of a model's ``sums``; None where there is none."""
+    """A property: the member ``name`` of a model's ``sums``, or None."""
     return property(lambda model: getattr(model.sums, name, None))
 
 
 class LatentModel(Model):
-    """p(θ), p(z | θ) and p(x | z, θ) of one datum; with z summed out a ``Model``, whose θ any method learns.
+    """p(θ), p(z | θ) and p(x | z, θ) of one datum. With z summed out it is a ``Model`` that any method can fit.
 
     Args:
-        prior: of θ, as for ``Model``; a callable log density with ``position`` and ``support`` likewise.
-        latent: ``latent(params)``, or ``latent(params, x)`` where the data have a ``given``: the distribution of one
-            datum's z, or a pytree of them. Discrete ones are summed over exactly.
-        likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: of one datum given its z.
-        causes: a pytree of arrays with a leading axis, the values of z; those of its support by default. Needed where
-            ``latent`` looks at x.
-        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient; without a
-            begin it begins at a draw from the prior.
+        prior: of θ, as for ``Model``; also a callable log density with ``position`` and ``support``.
+        latent: ``latent(params)``, or ``latent(params, x)`` if the data have a ``given``: the distribution of one
+            datum's z, or a pytree of distributions. Discrete z are summed over exactly.
+        likelihood: ``likelihood(params, z)`` or ``likelihood(params, z, x)``: the distribution of a datum given its z.
+        causes: the values of z, a pytree of arrays with a leading axis; by default those of its support. Needed if
+            ``latent`` takes x.
+        statistics, m_step, begin, examine: as in ``Steps``. Without an M-step EM climbs Q by its gradient; without
+            ``begin`` it starts at a draw from the prior.
         position, support, start, derived: as for ``Model``.
 
-    A model whose z is summed or integrated out in closed form some other way (a chain, a normal code) is made by
-    ``LatentModel.from_steps``.
+    ``LatentModel.from_steps`` makes a model whose z is summed or integrated out by another closed form (a chain, a
+    normal code).
 
     Attributes:
-        sums: how z is summed out, ``kernels.em.Sums``; None where it cannot be. Its members are the model's too:
-            ``e_step``, ``log_prob``, ``responsibilities``, ``encode`` and ``causes``, each None where there is none.
-        steps: ``Steps``, with ``m_step`` as the model's own.
+        sums: ``kernels.em.Sums``, how z is summed out; None if it cannot be. The model has its members ``e_step``,
+            ``log_prob``, ``responsibilities``, ``encode`` and ``causes`` too, each possibly None.
+        steps: ``Steps``; the model has its ``m_step`` too.
         symmetry: ``Symmetry``.
 
     Raises:
-        ModelError: a prior or a z that is not made of distributions; too many values of z.
+        ModelError: the prior or z is not made of distributions, or z has too many values.
 
     >>> import numpyro.distributions as dist
     >>> coins = LatentModel(
@@ -127,9 +126,9 @@ class LatentModel(Model):
     [0.99, 0.02]
     """
 
-    own: ClassVar[tuple[str, ...]] = ()  # what a kind of model has beside the three groups
-    compiled_as: "LatentModel | None" = None  # the model whose compiled programs serve this one too
-    latent: Callable[..., PyTree] | None = None  # None where z is dealt with in closed form
+    own: ClassVar[tuple[str, ...]] = ()  # a subclass's attributes besides sums, steps and symmetry
+    compiled_as: "LatentModel | None" = None  # the model whose compiled programs this one shares
+    latent: Callable[..., PyTree] | None = None  # None if z is handled in closed form
     conditional: Callable[..., PyTree] | None = None
     sampler: Callable[[jax.Array, PyTree, int], tuple[PyTree, PyTree]] | None = None
     sums: Sums | None = None
@@ -160,16 +159,15 @@ class LatentModel(Model):
         permute: Callable | None = None, parameters: int | None = None, drawn: Callable | None = None,
         complete: Callable | None = None,
     ) -> Self:  # fmt: skip
-        """A model whose z is dealt with in closed form.
+        """A model whose z is handled in closed form.
 
         Args:
-            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``kernels.em.Sums``; rows as
-                ``kernels.em.observed`` has them.
+            e_step, log_prob, responsibilities, encode, drawn, complete: as in ``kernels.em.Sums``; rows as from
+                ``kernels.em.observed``.
             m_step, begin, examine: as in ``Steps``.
             position: example parameters.
-            support: pytree of numpyro constraints shaped like them; real by default.
-            prior: log p(θ), ``params -> ()``, or a pytree of distributions; flat by default, of which the maximum is
-                the likelihood's.
+            support: pytree of numpyro constraints shaped like the parameters; real by default.
+            prior: log p(θ), ``params -> ()``, or a pytree of distributions; flat by default, for maximum likelihood.
             sample: ``(key, params, n) -> (x, z)``.
             shift, canonical, permute, parameters: as in ``Symmetry``.
         """
@@ -182,7 +180,7 @@ class LatentModel(Model):
         return self
 
     def with_steps(self: Self, **changed: Any) -> Self:
-        """The same model with another member of ``sums``, ``steps`` or ``symmetry``, by name."""
+        """The same model with other members of ``sums``, ``steps`` or ``symmetry``, by name."""
         groups = Sums, Steps, Symmetry
         known = [*(name for group in groups for name in group._fields), *self.own]
         if unknown := sorted(set(changed) - set(known)):
@@ -194,7 +192,7 @@ class LatentModel(Model):
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
-        if set(changed) & {*Sums._fields, "m_step"}:  # what was said of other steps
+        if set(changed) & {*Sums._fields, "m_step"}:  # ``climbed`` was made from the replaced functions
             of_steps = {"climbed": None} | of_steps
         made.steps, made.symmetry = self.steps._replace(**of_steps), self.symmetry._replace(**of_symmetry)
         for name in set(self.own) & set(changed):
@@ -203,7 +201,7 @@ class LatentModel(Model):
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Models that differ only in where they begin and how they are judged are one to the compiler."""
+        """Models that differ only in starting points and checks are equal, so that they share compiled programs."""
         return isinstance(other, LatentModel) and self._compiled() is other._compiled()
 
     def __hash__(self) -> int:
@@ -222,12 +220,12 @@ class LatentModel(Model):
 
     @property
     def halves(self) -> tuple[EStep, MStep] | None:
-        """The E-step and the M-step, where both are known in closed form."""
+        """(E-step, M-step) if both have a closed form, else None."""
         return None if self.e_step is None or self.m_step is None else (self.e_step, self.m_step)
 
     @property
     def climbed(self) -> "LatentModel":
-        """The model that EM climbs in this one's place, where there is one; it begins and is judged like this one."""
+        """The model that EM climbs: ``steps.climbed``'s, with this model's starts and checks, or this model itself."""
         if self.steps.climbed is None:
             return self
         (made, into, back), begin, examine = self.steps.climbed, self.steps.begin, self.steps.examine
@@ -238,18 +236,18 @@ class LatentModel(Model):
 
     @property
     def parameters(self) -> int:
-        """How many free numbers θ has, its symmetries not counted."""
+        """The number of free parameters of θ, not counting symmetries."""
         free = self.symmetry.parameters
         return self.space.size if free is None else free
 
     def shifted(self, params: PyTree, offset: ArrayLike) -> PyTree:
-        """θ of the same model of x + offset."""
+        """θ of the same model for x + offset."""
         if self.symmetry.shift is None:
             raise ModelError("This model says nothing of x + offset: it has no shift.")
         return self.symmetry.shift(params, offset)
 
     def observations(self, data: Data) -> int | None:
-        """How many observations the rows hold, where a datum holds several; else None."""
+        """The number of observations in the rows if a datum holds several; else None."""
         count = self.steps.observations
         return None if count is None else count(data.rows[0] if data.given is None else data.rows)
 
@@ -258,12 +256,12 @@ class LatentModel(Model):
         return self.steps.ahead
 
     def check_rows(self, data: Data) -> None:
-        """Raise a DataError about rows that cannot be, where the model looks at them before anything runs."""
+        """Raises a DataError for impossible rows, if the model has such a check."""
         if self.steps.check is not None and data.size:
             self.steps.check(data.rows[0] if data.given is None else data.rows)
 
     def examine(self, params: PyTree, size: int) -> list[Check]:
-        """What a report should say of a maximum, of data of so many rows."""
+        """The report's checks of a maximum found from ``size`` rows."""
         return [] if self.steps.examine is None else self.steps.examine(params, size)
 
     def __repr__(self) -> str:
@@ -271,7 +269,7 @@ class LatentModel(Model):
         return f"LatentModel({', '.join(self.names[:6])}{', …' * (len(self.names) > 6)}; z {what})"
 
     def factors(self, params: PyTree, z: PyTree, datum: PyTree) -> list[jax.Array]:
-        """[log p(x | z, θ), log p(z | θ)] of one datum, nats; datum is y, or (y, x) where there are inputs."""
+        """[log p(x | z, θ), log p(z | θ)] of one datum, nats; datum is y, or (y, x) with inputs."""
         y, x = datum if isinstance(datum, tuple) and len(datum) == 2 else (datum, None)
         latent, conditional = self.densities
         inputs = () if x is None else (x,)
@@ -279,13 +277,13 @@ class LatentModel(Model):
 
     @property
     def densities(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
-        """``latent`` and ``likelihood`` as they were given, or a sentence where z is dealt with in closed form."""
+        """``latent`` and ``likelihood`` as given; a ModelError if z is handled in closed form."""
         if self.latent is None or self.conditional is None:
             raise ModelError("This model's z is dealt with in closed form; it has no factors.")
         return self.latent, self.conditional
 
     def discrete_causes(self, params: PyTree, x: PyTree = None) -> list[str] | None:
-        """What of one datum's z is discrete, so that no small step moves it; None where z is not drawn at all."""
+        """Names of the discrete distributions in z, which no small step moves; None if z is handled in closed form."""
         if self.latent is None:
             return None
         parts = jax.tree.leaves(self.latent(params) if x is None else self.latent(params, x), is_leaf=is_distribution)
@@ -296,10 +294,10 @@ class LatentModel(Model):
         return tree.total(self.factors(params, z, datum))
 
     def sample(self, key: jax.Array, params: PyTree, n: int, given: PyTree = None) -> tuple[PyTree, PyTree]:
-        """n data and their causes, (x, z), each with a leading axis of n: first z ~ p(z | θ), then x ~ p(x | z, θ).
+        """n data and their causes, (x, z), leading axis n: first z ~ p(z | θ), then x ~ p(x | z, θ).
 
         Args:
-            given: rows of inputs, n of them, where the model looks at them.
+            given: n rows of inputs, if the model takes inputs.
         """
         if self.sampler is not None:
             return self.sampler(key, params, n)
@@ -316,11 +314,11 @@ class LatentModel(Model):
         return jax.vmap(one)(jax.random.split(key, n), given)
 
     def log_likelihoods(self, params: PyTree, rows: tuple[PyTree, PyTree]) -> jax.Array:
-        """log p(x_n | θ) of every row, z summed out, (n,)."""
+        """log p(x_n | θ) of each row, z summed out, (n,)."""
         return self.summed_out(params, rows[0] if rows[1] is None else rows)
 
     def summed_out(self, params: PyTree, rows: PyTree) -> jax.Array:
-        """log p(x_n | θ), or a sentence where z cannot be summed out."""
+        """log p(x_n | θ), (n,); a ModelError if z cannot be summed out."""
         if self.sums is None:
             raise ModelError(
                 "z is continuous, and cannot be summed out: MonteCarloEM draws it; tr.log_evidence estimates p(x | θ). "
@@ -329,14 +327,14 @@ class LatentModel(Model):
         return self.sums.log_prob(params, rows)
 
     def described(self, params: PyTree, x: PyTree = None) -> PyTree:
-        """What rows are checked against: p(x | z, θ) at one value of z."""
+        """The distribution that rows are checked against: p(x | z, θ) at one value of z."""
         if self.conditional is None:
             return super().described(params, x)
         inputs = () if x is None else (x,)
         return self.conditional(params, self._one_cause(params, inputs), *inputs)
 
     def traced(self, position: jax.Array, batch: Batch | None) -> jax.Array:
-        """What tells this model from others, where z cannot be summed out: the joint density at one z."""
+        """The density to fingerprint the model by; the joint density at one z if z cannot be summed out."""
         if self.sums is not None or batch is None:
             return super().traced(position, batch)
         params, (y, x) = self.params(position), jax.tree.map(lambda a: a[0], batch.data)
@@ -353,7 +351,7 @@ class LatentModel(Model):
 
 
 class Marginal(Distribution):
-    """p(x | θ) of one datum, its z summed out."""
+    """p(x | θ) of one datum, z summed out."""
 
     pytree_data_fields = ("params", "x")
     pytree_aux_fields = ("model",)
@@ -377,7 +375,7 @@ class Marginal(Distribution):
         return jax.tree.map(lambda a: a.reshape(*sample_shape, *a.shape[1:]), drawn)
 
     def _mixed(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """p(z), and mean and variance of x given each z."""
+        """p(z) over its values, and the mean and variance of x given each."""
         if self.model.latent is None or self.model.causes is None:
             raise NotImplementedError
         latent, conditional = self.model.densities
@@ -403,19 +401,19 @@ class Marginal(Distribution):
         return jnp.tensordot(shares, variances + jnp.square(means - jnp.tensordot(shares, means, 1)[None]), 1)
 
 
-@functools.lru_cache(maxsize=128)  # so that a second climb finds its compilation
+@functools.lru_cache(maxsize=128)  # a second climb then reuses the compiled programs
 def _in_place(made: LatentModel, stays: bool, in_any_order: bool) -> LatentModel:
-    """The model, without what another does without that it stands for."""
+    """``made`` without ``shift`` if ``stays``, and without ``canonical`` if ``in_any_order``."""
     return made.with_steps(**{"shift": None} if stays else {}, **{"canonical": None} if in_any_order else {})
 
 
 def flat(params: PyTree) -> jax.Array:
-    """log p(θ) = 0: no preference, and no density either."""
+    """log p(θ) = 0, an improper flat prior."""
     return jnp.zeros((), jnp.result_type(float, *jax.tree.leaves(params)))
 
 
 def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ...]:
-    """The shape of one datum, where it can be found out: a wrong one is refused before anything runs."""
+    """The shape of one datum if a sampler tells it, else (): data of a wrong shape are refused before anything runs."""
     sampler = model.sampler
     if sampler is None:
         return ()
@@ -428,5 +426,5 @@ def _event_shape(model: LatentModel, params: PyTree, x: PyTree) -> tuple[int, ..
 
 
 def latent_model(model: Model) -> LatentModel | None:
-    """The model, where every datum of it has a z of its own; else None."""
+    """The model if it is a LatentModel, else None."""
     return model if isinstance(model, LatentModel) else None

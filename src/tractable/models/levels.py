@@ -1,4 +1,4 @@
-"""Effects of the many levels of a text column, which are drawn towards each other as far as the rows say."""
+"""Effects of a text column's many levels, partially pooled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,28 +18,28 @@ WIDE = 2.5  # prior sd of a learnt sd
 
 
 def with_levels(model: Model, terms: Sequence[Term], rows: Sequence[np.ndarray], spreads: Sequence[float]) -> Model:
-    """The model with an effect of each level of some columns; its data are given ``{"x": …, "level": (T,)}``.
+    """The model plus an effect for each level of some columns; a row's inputs are ``{"x": …, "level": (T,)}``.
 
-        η = what the model's own predictor says of x + Σ_t u_t[level_t],  u_t[k] ~ N(0, sd_t²),  sd_t ~ HalfNormal(2.5)
+        η = predictor(x) + Σ_t u_t[level_t],  u_t[k] ~ N(0, sd_t²),  sd_t ~ HalfNormal(2.5)
 
-    Few rows of a level, and its effect is near that of the mean level; many, and it is their own (partial pooling:
-    Gelman & Hill 2007, chapter 12). The last level of each term is that of levels never seen: N(0, sd_t²).
+    A level with few rows has an effect near 0, the mean level's; with many rows, the effect they show (partial pooling:
+    Gelman & Hill 2007, chapter 12). Each term's last level stands for levels never seen: N(0, sd_t²).
 
     Args:
-        model: whose likelihood goes ``Through`` a predictor of one number.
-        terms: T columns, and where the effects of their levels lie among all.
-        rows: of each column (K + 1,), how many rows each level has.
-        spreads: guesses of each sd_t in sds of the noise, by which coordinates are chosen; the model is the same.
+        model: its likelihood goes ``Through`` a predictor of one number.
+        terms: T terms, one for each column, with the index of its first effect.
+        rows: for each column (K + 1,), the number of rows of each level.
+        spreads: guesses of each sd_t in sds of the noise, which choose coordinates; the model does not depend on them.
 
     Returns:
-        A Model with ``levels`` in place of the intercept, which is its first number, under names such as "sd(1|city)",
-        "1|city[Bonn]" and "1|city[new]".
+        A Model with a parameter ``levels`` in place of the intercept: its first number is the intercept, the others are
+        named "sd(1|city)", "1|city[Bonn]", "1|city[new]".
     """
     through, count = model.through, len(terms)
     if through is None:
         raise ModelError("with_levels expects a model whose likelihood goes Through a predictor; this one does not.")
     predictor, observe = through.predictor, through.observe
-    # A level that many rows tell is its rows' own: the intercept and its effect are one coordinate, their sum.
+    # For a level with many rows, the coordinate is the sum of intercept and effect, which its rows determine.
     own: Any = model.prior.get("intercept")
     p = int(own is not None)
     centre, width = (np.full(p, value) for value in ((own.loc, own.scale) if own is not None else (0.0, 1.0)))

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
     second: Any = ()  # T = y yᵀ: full (K, d, d), tied (d, d); y²: (K, d); |y|²: (K,)
     frame: Any = ()  # a Frame times Σ_n w_n, so that statistics computed at one θ add up
 
-    def told_as(self, other: "Moments") -> "Moments":
+    def in_frame_of(self, other: "Moments") -> "Moments":
         """The same statistics in the frame of ``other``, so that statistics computed at different θ can be added.
 
         y' = A y + b,    A = L'⁻¹ L,    b = L'⁻¹ (m − m')

@@ -1,8 +1,8 @@
-"""Hidden Markov models: sequences whose steps come from states that follow one another and that nobody sees.
+"""Hidden Markov models of sequences.
 
-A datum is a whole sequence. Sequences of unequal length lie in one array, filled up with NaN, and a step that is
-missing is NaN too: both are summed over, which is exact, and moves after the last step that was seen count nothing. So
-there are no lengths to carry along, and batches, files, devices and folders need to know nothing of sequences.
+A datum is a whole sequence. Sequences of unequal length lie in one array, padded with NaN; a missing step is NaN too.
+Both are summed over exactly, and transitions after the last observed step do not count. So no lengths are stored, and
+batches, files, devices and folders treat sequences like any other rows.
 """
 
 import functools
@@ -32,8 +32,8 @@ from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
 PyTree = Any
-SMALL = 1280  # bytes of a step up to which a processor runs a loop over steps without leaving it, twice as fast
-ROOM = 1 << 27  # numbers of a group of sequences on an accelerator
+SMALL = 1280  # up to this many bytes per step, a CPU's loop over steps stays in one kernel and is twice as fast
+ROOM = 1 << 27  # numbers in a group of sequences on an accelerator
 FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
 
 
@@ -41,24 +41,24 @@ class HiddenMarkov(NamedTuple):
     """θ of a hidden Markov model."""
 
     initial: Any  # (K,) π
-    transition: Any  # (K, K) A, row i: what follows state i
-    emission: Any  # what states show, leading axis K
+    transition: Any  # (K, K) A; row i: p(z_{t+1} | z_t = i)
+    emission: Any  # the emission's parameters, leading axis K
 
 
 class Passes(NamedTuple):
-    """Σ over sequences of what the M-step of a built-in emission needs."""
+    """Expected statistics summed over sequences, for the M-step of a built-in emission."""
 
-    initial: Any  # (K,) expected states at the first step
-    transition: Any  # (K, K) expected moves
+    initial: Any  # (K,) expected counts of first states
+    transition: Any  # (K, K) expected counts of transitions
     emission: Any
 
 
 class Complete(NamedTuple):
-    """Sequences with the shares of their states: what Q is made of where an emission is the user's own."""
+    """Sequences with their posterior state probabilities, which make up Q for the user's own emission."""
 
     theta: HiddenMarkov  # θ_t
     rows: PyTree
-    shares: jax.Array  # (T, K, n), those of sequences that count
+    shares: jax.Array  # (T, K, n) p(z_t | x), times the sequences' weights
     initial: jax.Array  # (K,)
     transition: jax.Array  # (K, K)
 
@@ -80,33 +80,32 @@ def hidden_markov(
 
         z_1 ~ π,  z_t ~ A[z_{t−1}],  x_t ~ emission(θ_{z_t});    π, rows of A ~ Dirichlet(1 + c)
         M-step:  π_i ∝ Σ p(z_1 = i | x) + c,    A_ij ∝ Σ_t p(z_t = i, z_{t+1} = j | x) + c,    emission: weighted by
-        p(z_t | x), with c steps imagined in each state
+        p(z_t | x), with c pseudo-observations in each state
 
-    z is summed out by forward and backward passes, so any method learns θ: ``EM`` in closed form, with standard
-    errors; MAP, NUTS, SGLD (batches of sequences) by their gradient. Sequences are (n, T), or (n, T, d); NaN is a
-    number that is missing and what fills short ones up, so give ``tr.models.sequences([...])`` or
-    ``tr.Data(y, missing="keep")``.
+    z is summed out by forward and backward passes, so any method can fit θ: ``EM`` in closed form, with standard
+    errors; MAP, NUTS, SGLD (batches of sequences) by gradients. Sequences are (n, T), or (n, T, d); NaN marks missing
+    numbers and pads short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``.
 
     Args:
         states: K ≥ 1.
         emission: "normal" (numbers independent given the state), "multivariate-normal", "poisson", "bernoulli" or
-            "categorical"; or a function of one state's parameters, ``emission(params)``, or of the step's inputs too
-            (``sequences(y, given=x)``), ``emission(params, x)``, that returns the distribution of one step.
-        features: d numbers a step; None where a step is one number.
-        classes: L of a "categorical" emission, whose x is 0 … L − 1.
-        prior: of a function's parameters, a pytree of distributions for one state, which each state has of its own.
-        prior_counts: c ≥ 0; 0 for the maximum of the likelihood.
-        centre, scale: of the numbers of a normal emission, as expected before: with both, means and spreads have a
-            prior worth c steps (``models.emissions``), as NUTS and evidence need; without scale it is flat.
-            Of counts centre is their expected mean, 1 by default.
-        floor: ≥ 0, least variance of a normal emission, in the units of x²: its likelihood is unbounded.
-        steps: T, of sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data then have as many.
+            "categorical"; or a function that returns the distribution of one step: ``emission(params)`` of one state's
+            parameters, or ``emission(params, x)`` with the step's inputs too (``sequences(y, given=x)``).
+        features: d numbers per step; None if a step is one number.
+        classes: L for a "categorical" emission, whose x is 0 … L − 1.
+        prior: of a function's parameters: a pytree of distributions for one state; each state has its own parameters.
+        prior_counts: c ≥ 0; 0 for maximum likelihood.
+        centre, scale: prior guesses of the location and spread of a normal emission's numbers. With both, means and
+            spreads have a prior worth c steps (``models.emissions``), as NUTS and evidence need; without scale it is
+            flat. For counts, centre is their expected mean, 1 by default.
+        floor: ≥ 0, least variance of a normal emission, in the units of x²: without it the likelihood is unbounded.
+        steps: T for sequences that the model draws itself (``model.sample``, ``tr.calibrate``); data must then have T.
 
     Returns:
-        A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are told by the share of time spent in them.
+        A ``HiddenMarkovModel``, whose θ is a ``HiddenMarkov``. States are sorted by the share of time spent in them.
 
     Raises:
-        ModelError: a setting out of range. DataError: sequences of another shape, or that no state can show.
+        ModelError: a setting is out of range. DataError: sequences have another shape, or values no state can emit.
 
     >>> hidden_markov(3).parameters
     14
@@ -125,7 +124,7 @@ def built_in(
     states: int, emission: str, features: int | None, classes: int | None, prior_counts: Real,
     centre: Numbers | Real | None, scale: Numbers | Real | None, floor: Real, steps: int | None,
 ) -> "HiddenMarkovModel":  # fmt: skip
-    """``hidden_markov`` of a built-in emission; the same arguments give the same model."""
+    """``hidden_markov`` with a built-in emission; equal arguments give the same model object."""
     _check_sizes(states, prior_counts, steps)
     if features is not None:
         expect_whole("features", features, ModelError)
@@ -183,14 +182,14 @@ def _of_own(
 
 @dataclass(frozen=True, eq=False)
 class Own(Emission):
-    """What the user's function says of a step; its sums are the sequences themselves."""
+    """An emission that is the user's function; its statistics are the sequences themselves."""
 
     function: Callable[..., Distribution]
     prior: PyTree
 
     @functools.cached_property
     def priors(self) -> PyTree:
-        """Of all states: a leading axis K."""
+        """The priors of all states, leading axis K."""
         return jax.tree.map(lambda d: d.expand((self.states, *d.batch_shape)), self.prior, is_leaf=is_distribution)
 
     def laid(self, y: PyTree) -> PyTree:
@@ -203,7 +202,7 @@ class Own(Emission):
     def log_density(self, theta: PyTree, x: PyTree) -> jax.Array:
         y, given = x if isinstance(x, tuple) else (x, None)
         gone = jnp.any(jnp.isnan(y.reshape(*y.shape[:2], -1)), axis=2)
-        # A missing step takes the place of one that was seen: what is not looked at must not make the gradient NaN.
+        # A missing step is replaced by an observed one: the masked value must not make the gradient NaN.
         stand_in = y.reshape(-1, *y.shape[2:])[jnp.argmin(gone)]
         y = jnp.where(gone.reshape(*gone.shape, *(1,) * (y.ndim - 2)), stand_in[None, None], y)
 
@@ -228,22 +227,22 @@ class Own(Emission):
 
 
 def _lanes(a: jax.Array) -> jax.Array:
-    """(n, T, …) as (T, …, n), or (T, …) of one sequence."""
+    """(n, T, …) to (T, …, n), or to (T, …) for one sequence."""
     return a[0] if len(a) == 1 else jnp.moveaxis(a, 0, -1)
 
 
 def _steps_last(there: jax.Array) -> jax.Array:
-    """(T, n) of (T, n), or of (T,) of one sequence."""
+    """(T, n) from (T, n), or from one sequence's (T,)."""
     return there[:, None] if there.ndim == 1 else there
 
 
 def _rows(a: jax.Array) -> jax.Array:
-    """(T, K, n) or (T, K) as (n, T, K)."""
+    """(T, K, n) or (T, K) to (n, T, K)."""
     return a[None] if a.ndim == 2 else jnp.transpose(a, (2, 0, 1))
 
 
 class ChainPrior(NamedTuple):
-    """Dirichlet(1 + c) on π and rows of A, and the emission's own: ``params -> log p(θ)``."""
+    """``params -> log p(θ)``: Dirichlet(1 + c) for π and rows of A, and the emission's own prior."""
 
     chain: "Chain"
 
@@ -254,7 +253,7 @@ class ChainPrior(NamedTuple):
 
 
 class DrawablePrior(ChainPrior):
-    """One that θ can be drawn from."""
+    """A ChainPrior from which θ can be drawn."""
 
     def sample(self, key: jax.Array) -> HiddenMarkov:
         first, moves, emission = jax.random.split(key, 3)
@@ -267,11 +266,11 @@ class DrawablePrior(ChainPrior):
 
 
 class Chain(NamedTuple):
-    """Which hidden Markov model it is, and its closed forms."""
+    """A hidden Markov model's specification, and its closed forms."""
 
     emission: Emission
     counts: float
-    length: int | None  # of sequences that it draws
+    length: int | None  # of the sequences it draws
 
     def model(self) -> "HiddenMarkovModel":
         own, k = isinstance(self.emission, Own), self.emission.states
@@ -295,17 +294,17 @@ class Chain(NamedTuple):
             check=self.check, observations=self.observations, ahead=self.ahead, q=self.q if own else None
         )
 
-    # One group of sequences, side by side.
+    # Groups of sequences, computed in parallel.
 
     def log_b(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
         return self.emission.log_density(theta.emission, self.emission.laid(rows))
 
     def passed(self, theta: HiddenMarkov, rows: PyTree, weights: jax.Array) -> tuple:
-        """The rows as they are laid, shares of states (T, K, n), π's and A's sums, and Σ w log p(x)."""
+        """The rows in the emission's layout, weighted p(z_t | x) (T, K, n), π's and A's counts, and Σ w log p(x)."""
         x = self.emission.laid(rows)
         found, log_prob = fb.passed(theta.initial, theta.transition, self.emission.log_density(theta.emission, x))
         weights = weights if log_prob.ndim else weights[0]
-        counted = after(self.emission.there(x)) * weights[None]  # (T, n), or (T,) of one sequence
+        counted = after(self.emission.there(x)) * weights[None]  # (T, n), or (T,) for one sequence
         shares = found.smoothed * counted[:, None]
         first = (found.smoothed[0] * weights[None]).reshape(len(theta.initial), -1).sum(1)
         return x, shares, first, fb.moves(theta.transition, found, counted[1:]), jnp.sum(weights * log_prob)
@@ -326,7 +325,7 @@ class Chain(NamedTuple):
         return _one_by_one(lambda theta: accumulate(of_group, theta, y, weights, self.lanes(y)))(theta)
 
     def lanes(self, rows: PyTree) -> int:
-        """Sequences that are looked at side by side."""
+        """Number of sequences computed in parallel."""
         y, k = jax.tree.leaves(rows)[0], self.emission.states
         if jax.default_backend() != "cpu":
             return max(1, ROOM // (y.shape[1] * k))
@@ -343,7 +342,7 @@ class Chain(NamedTuple):
         return in_groups(of_group, rows, self.lanes(rows))
 
     def smoothed(self, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        """p(z_t | x_n, θ), (n, T, K); 0 after the last step that was seen."""
+        """p(z_t | x_n, θ), (n, T, K); 0 after the last observed step."""
 
         def of_group(rows: PyTree) -> jax.Array:
             x = self.emission.laid(rows)
@@ -364,7 +363,7 @@ class Chain(NamedTuple):
         return in_groups(of_group, rows, self.lanes(rows))
 
     def paths(self, theta: HiddenMarkov, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-        """Viterbi's path (n, T), −1 after the last step that was seen, and log p(x, path | θ) (n,)."""
+        """Viterbi's path (n, T), −1 after the last observed step, and log p(x, path | θ) (n,)."""
 
         def of_group(rows: PyTree) -> tuple[jax.Array, jax.Array]:
             x = self.emission.laid(rows)
@@ -378,7 +377,7 @@ class Chain(NamedTuple):
         return in_groups(of_group, rows, self.lanes(rows))
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, rows: PyTree) -> jax.Array:
-        """A path of every sequence from p(z | x, θ), (n, T); −1 after the last step that was seen."""
+        """A path for each sequence from p(z | x, θ), (n, T); −1 after the last observed step."""
         rows = self._checked(rows)
         y = jax.tree.leaves(rows)[0]
         uniform = jax.random.uniform(key, y.shape[:2], theta.initial.dtype)
@@ -402,11 +401,9 @@ class Chain(NamedTuple):
         logs = jnp.where(there, shown, 0).at[:, 1:].add(jnp.where(there[:, 1:], moves, 0))
         return jnp.sum(logs, axis=1) + jnp.where(there[:, 0], jnp.log(theta.initial)[at[:, 0]], 0)
 
-    # θ.
-
     def m_step(self, sums: Passes) -> HiddenMarkov:
         initial, transition = jnp.asarray(sums.initial), jnp.asarray(sums.transition)
-        tiny = 10 * jnp.finfo(initial.dtype).eps  # what never happened keeps a finite log
+        tiny = 10 * jnp.finfo(initial.dtype).eps  # keeps log 0 out
         initial, transition = (a + self.counts + tiny for a in (initial, transition))
         emission = self.emission.m_step(sums.emission)
         return HiddenMarkov(
@@ -414,7 +411,7 @@ class Chain(NamedTuple):
         )
 
     def q(self, data: Complete) -> Callable[[HiddenMarkov], jax.Array]:
-        """``theta -> Q``, of an emission whose maximum is not known in closed form."""
+        """``theta -> Q``, for an emission without a closed-form M-step."""
 
         def value(theta: HiddenMarkov) -> jax.Array:
             shown = jnp.where(data.shares > 0, data.shares * self.log_b(theta, data.rows), 0)
@@ -424,7 +421,7 @@ class Chain(NamedTuple):
         return value
 
     def begin(self, key: jax.Array, rows: PyTree) -> HiddenMarkov:
-        """Steps clustered without regard to their order; states that stay more often than not."""
+        """A start: clusters the steps regardless of their order, and favours staying in a state."""
         k, emission = self.emission.states, self.emission
         key_moves, key_emission = jax.random.split(key)
         moves = jax.random.dirichlet(key_moves, jnp.ones(k), (k,))
@@ -438,7 +435,7 @@ class Chain(NamedTuple):
         return HiddenMarkov(jnp.full(k, 1 / k), moves, emission.m_step(sums))
 
     def examine(self, theta: HiddenMarkov, size: int) -> list[Check]:
-        """What a report should say of a maximum."""
+        """The report's checks of a maximum."""
         least = self.emission.least_sd(theta.emission)
         if least > 2:
             return []
@@ -448,12 +445,12 @@ class Chain(NamedTuple):
         return [Check("states at the floor", least, "reject", sentence)]
 
     def permuted(self, theta: HiddenMarkov, order: jax.Array) -> HiddenMarkov:
-        """The same model, its states in another order."""
+        """θ with its states in another order."""
         emission = jax.tree.map(lambda a: a[order], theta.emission)
         return HiddenMarkov(theta.initial[order], theta.transition[order][:, order], emission)
 
     def by_share(self, theta: HiddenMarkov) -> HiddenMarkov:
-        """States by the share of time spent in them, the largest first."""
+        """θ with its states sorted by the share of time spent in them, the largest first."""
         return self.permuted(theta, jnp.argsort(-shares(theta)))
 
     def sample(self, key: jax.Array, theta: HiddenMarkov, n: int) -> tuple[jax.Array, jax.Array]:
@@ -475,7 +472,7 @@ class Chain(NamedTuple):
         return self.shown(key_x, theta, states, given), states
 
     def shown(self, key: jax.Array, theta: HiddenMarkov, states: jax.Array, given: PyTree = None) -> jax.Array:
-        """What states (n, T) show, drawn."""
+        """Draws of the emissions of states (n, T)."""
 
         def one(key: jax.Array, state: jax.Array, *x: jax.Array) -> jax.Array:
             theta_k = jax.tree.map(lambda a: a[state], theta.emission)
@@ -486,10 +483,10 @@ class Chain(NamedTuple):
         return drawn.astype(jnp.result_type(float))
 
     def ahead(self, theta: HiddenMarkov, x: PyTree, rows: tuple[PyTree, PyTree]) -> "Ahead":
-        """What the next steps after the last that was seen show.
+        """The distribution of the steps after the last observed one.
 
         Args:
-            x: how many of them, 1 by default; where the emission looks at inputs, these, (n, H, …).
+            x: the number of steps, 1 by default; if the emission takes inputs, their inputs (n, H, …).
         """
         y, given = rows
         rows = y if given is None else rows
@@ -509,14 +506,12 @@ class Chain(NamedTuple):
         shares = jnp.moveaxis(jax.lax.scan(step, now, length=count)[1], 0, 1)  # (n, H, K)
         return Ahead(self, theta, shares, None if given is None else jnp.asarray(x))
 
-    # Rows.
-
     def observations(self, rows: PyTree) -> int:
-        """Steps that were seen."""
+        """The number of observed steps."""
         return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
 
     def check(self, rows: PyTree) -> None:
-        """Raise a DataError about sequences that no state can show."""
+        """Raises a DataError for sequences that no state can emit."""
         self._expect(rows)
         if not isinstance(self.emission, Own):
             for x in steps_of(rows):
@@ -527,7 +522,7 @@ class Chain(NamedTuple):
         return jax.tree.map(jnp.asarray, rows)
 
     def _expect(self, rows: PyTree) -> None:
-        """A sentence about rows of another shape."""
+        """Raises a DataError for rows of another shape."""
         shape, features = jnp.shape(jax.tree.leaves(rows)[0]), self.emission.features
         if isinstance(self.emission, Own):
             if len(shape) < 2:
@@ -541,7 +536,7 @@ class Chain(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What the next H steps of n sequences show, step by step; a class by its indicators."""
+    """The distribution of the next H steps of n sequences; classes are given by their indicators."""
 
     chain: Chain
     theta: HiddenMarkov
@@ -549,7 +544,7 @@ class Ahead(NamedTuple):
     given: jax.Array | None  # (n, H, …)
 
     def _moments(self) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance in each state, (n or 1, H or 1, K, …)."""
+        """Mean and variance given each state, (n or 1, H or 1, K, …)."""
 
         def at(*x: jax.Array) -> tuple[jax.Array, jax.Array]:
             def of_state(theta: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -575,7 +570,7 @@ class Ahead(NamedTuple):
         return _mixed(self.shares, variances + jnp.square(means - mean[:, :, None]))
 
     def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draws, each step by itself."""
+        """Draws from each step's marginal distribution, independently."""
         count = int(np.prod(shape))
 
         def one(key: jax.Array) -> jax.Array:
@@ -590,19 +585,20 @@ class Ahead(NamedTuple):
 
 
 def _mixed(shares: jax.Array, parts: jax.Array) -> jax.Array:
-    """Σ_k of shares (n, H, K) times (n or 1, H or 1, K, …)."""
+    """Σ_k shares_k parts_k, for shares (n, H, K) and parts (n or 1, H or 1, K, …)."""
     return jnp.sum(shares.reshape(shares.shape + (1,) * (parts.ndim - 3)) * parts, axis=2)
 
 
 def classes_in(shown: Distribution) -> bool:
+    """Whether a distribution is categorical."""
     return isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
 
 
 class HiddenMarkovModel(LatentModel):
     """A ``LatentModel`` of sequences, made by ``hidden_markov``.
 
-    ``responsibilities(theta, y)`` are p(z_t | x, θ), (n, T, K); ``filtered`` the same given steps up to t alone;
-    ``paths`` Viterbi's, ``drawn_paths`` draws of whole paths, ``simulate`` new sequences and their states.
+    ``responsibilities(theta, y)`` gives p(z_t | x, θ), (n, T, K); ``filtered`` the same given steps up to t only;
+    ``paths`` Viterbi's paths; ``drawn_paths`` draws of whole paths; ``simulate`` new sequences and their states.
     """
 
     own: ClassVar[tuple[str, ...]] = ("chain",)
@@ -613,15 +609,15 @@ class HiddenMarkovModel(LatentModel):
         return self.chain.filtered(_arrays(theta), y)
 
     def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
-        """The likeliest path of states of every sequence, (n, T) from 0; −1 after the last step that was seen."""
+        """The likeliest path of states of each sequence, (n, T), states from 0; −1 after the last observed step."""
         return self.chain.paths(_arrays(theta), y)[0]
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
-        """A path of every sequence drawn from p(z | x, θ), (n, T); −1 after the last step that was seen."""
+        """A path for each sequence drawn from p(z | x, θ), (n, T); −1 after the last observed step."""
         return self.chain.drawn_paths(key, _arrays(theta), y)
 
     def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, steps: int) -> tuple[jax.Array, jax.Array]:
-        """n new sequences of so many steps, and their states, (n, T)."""
+        """n new sequences of ``steps`` steps, and their states, (n, T)."""
         return self.chain.simulated(key, _arrays(theta), n, steps)
 
 
@@ -630,8 +626,8 @@ def _arrays(theta: HiddenMarkov) -> HiddenMarkov:
 
 
 def shares(theta: HiddenMarkov) -> jax.Array:
-    """(K,) the share of time spent in each state in the long run, begun at π."""
-    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # without a period
+    """(K,) the long-run share of time spent in each state, starting from π."""
+    lazy = 0.5 * (theta.transition + jnp.eye(len(theta.initial), dtype=theta.transition.dtype))  # made aperiodic
 
     def twice(_: ArrayLike, power: jax.Array) -> jax.Array:
         power = jnp.matmul(power, power, precision="highest")
@@ -641,7 +637,7 @@ def shares(theta: HiddenMarkov) -> jax.Array:
 
 
 def _counting(rows: PyTree, weights: jax.Array) -> PyTree:
-    """The rows; one that does not count may hold anything, and is missing here."""
+    """The rows, with those of weight 0, which may hold anything, set to NaN (missing)."""
     y = rows[0] if isinstance(rows, tuple) else rows
     y = jnp.asarray(y, weights.dtype)
     y = jnp.where((weights > 0).reshape(-1, *(1,) * (y.ndim - 1)), y, jnp.nan)
@@ -649,5 +645,5 @@ def _counting(rows: PyTree, weights: jax.Array) -> PyTree:
 
 
 def _one_by_one(function: Callable) -> Callable:
-    """On a processor several θ one after another: side by side their loops would no longer be small."""
+    """On a CPU, maps over several θ sequentially: in parallel their loops would exceed ``SMALL``."""
     return jax.custom_batching.sequential_vmap(function) if jax.default_backend() == "cpu" else function

@@ -32,7 +32,7 @@ class Residuals(NamedTuple):
     frame: Any  # (m, e) weight · β
     weight: Any  # () total weight of the sequences
 
-    def told_as(self, other: "Residuals") -> "Residuals":
+    def in_frame_of(self, other: "Residuals") -> "Residuals":
         """The same sums at the coefficients of ``other``."""
         off = self.frame / jnp.where(self.weight > 0, self.weight, 1) - other.frame / other.weight  # β − β'
         moved = jnp.einsum("mij,mj->mi", jnp.broadcast_to(self.regressors, (len(off), *self.regressors.shape[1:])), off)
@@ -129,7 +129,7 @@ class Regression:
         after = before + change
         if not self.learns_noise:
             return after, None
-        told = Residuals(regressors, cross, square, count, frame, weight).told_as(
+        told = Residuals(regressors, cross, square, count, frame, weight).in_frame_of(
             Residuals(regressors, cross, square, count, after, jnp.ones((), cross.dtype))
         )
         return after, self._noise(told.square, count, after, ridge)

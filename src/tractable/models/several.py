@@ -1,4 +1,4 @@
-"""Several targets of the same rows, each with coefficients and further parameters of its own."""
+"""Several targets of the same rows, each with its own coefficients and further parameters."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +17,20 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
 PyTree = Any
-DF = 4.0  # of student-t
+DF = 4.0  # degrees of freedom of student-t
 
 
 def beside(parts: Mapping[str, Model], family: str) -> Model:
-    """A model of y (K,) by one of each of its numbers, which have nothing in common but x.
+    """A model of y (K,) made of a model for each of its numbers; they share only x.
 
         y_k | x ~ family(η_k, θ_k),   η_k of x and θ_k,   p(θ) = Π_k p_k(θ_k)   so that   p(θ | y) = Π_k p(θ_k | y_k)
 
-    What targets share beyond x, correlated residuals say, is not modelled: each has a noise of its own. Methods climb
-    or draw all θ_k together; ``INLA`` learns one after another.
+    Correlated residuals are not modelled: each target has its own noise. Methods climb or draw all θ_k together;
+    ``INLA`` fits one after another.
 
     Args:
-        parts: by name, in the order of y's numbers; their likelihoods go ``Through`` a predictor.
-        family: of all of them, a name of ``SEVERAL``.
+        parts: models by name, in the order of y's numbers; their likelihoods go ``Through`` a predictor.
+        family: the family of all targets, a name of ``SEVERAL``.
 
     Returns:
         A Model whose parameters are those of each part under its name: {"a": {"weights", "intercept", "noise"}, …}.
@@ -48,7 +48,7 @@ def beside(parts: Mapping[str, Model], family: str) -> Model:
 
 
 def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution], **fields: Any) -> Model:
-    """A model whose η (K,) is one predictor of each part, told under ``name.parameter``."""
+    """A model whose η (K,) has one predictor from each part; parameters are named ``name.parameter``."""
     predictors: dict[str, Callable] = {}
     for name, part in models.items():
         if part.through is None:
@@ -71,7 +71,7 @@ def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution
 def several_linear(
     names: Sequence[str], features: int, family: str = "normal", weight_scale: float = 2.5, intercept_scale: float = 5.0
 ) -> Model:
-    """``generalised_linear`` of each of several targets, ``beside`` one another. The same arguments, the same Model.
+    """``generalised_linear`` for each target, joined by ``beside``. Equal arguments give the same Model object.
 
     >>> several_linear(["height", "weight"], 1).names[:3]
     ['height.intercept', 'height.noise', 'height.weights[0]']
@@ -81,7 +81,7 @@ def several_linear(
 
 
 def with_priors_of_each(model: Model, priors: Mapping[str, Any], family: str = "normal") -> Model:
-    """A model of several targets with other priors of some parameters of every part (``linear.with_priors``)."""
+    """A model of several targets with some priors replaced in every part (``linear.with_priors``)."""
     if not priors or model.parts is None:
         return model
     return beside({name: with_priors(part, priors) for name, part in model.parts.items()}, family)
@@ -89,9 +89,9 @@ def with_priors_of_each(model: Model, priors: Mapping[str, Any], family: str = "
 
 @functools.cache
 def several(likelihood: str, count: int) -> tuple[Callable[..., dist.Distribution], dict[str, dist.Distribution]]:
-    """The likelihood of ``count`` numbers a row, each with a noise of its own, and the noises' priors.
+    """The likelihood of ``count`` numbers per row, each with its own noise, and the noises' priors.
 
-    Independent given the network, whose hidden layers they share. The same arguments give the same function.
+    The numbers are independent given the network, whose hidden layers they share. Equal arguments give the same object.
     """
 
     def observe(output: jax.Array, extra: dict[str, jax.Array]) -> dist.Distribution:

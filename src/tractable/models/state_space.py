@@ -63,9 +63,9 @@ class Whole(NamedTuple):
 
     mean: jax.Array  # (d,) of z_1
     covariance: jax.Array  # (d, d) of z_1
-    moves: jax.Array  # (d, d + k + 1) [A B m]
+    dynamics: jax.Array  # (d, d + k + 1) [A B m]
     state_noise: jax.Array  # (d, d) Q
-    shown: jax.Array  # (p, d + k + 1) [C D o]
+    emissions: jax.Array  # (p, d + k + 1) [C D o]
     noise: jax.Array  # (p,) variances or (p, p)
 
 
@@ -210,17 +210,19 @@ class Layout(NamedTuple):
     latent: int  # d
     features: int | None
     inputs: int  # k
-    start: Regression | None  # of z_1 on 1; None if z_1 has the noise of a step
-    moves: Regression  # of z_t on [z_{t−1}, u_t, whether t = 1]
-    shown: Regression  # of x_t − centre on [z_t, u_t, 1]
+    initial: Regression | None  # of z_1 on 1; None if z_1 has the noise of a step
+    dynamics: Regression  # of z_t on [z_{t−1}, u_t, whether t = 1]
+    emissions: Regression  # of x_t − centre on [z_t, u_t, 1]
     centre: np.ndarray  # (1, p)
     length: int | None  # of the sequences that the model draws
 
     def model(self) -> "LinearGaussianModel":
         position, support = self.begun(0.5), self.support()
-        known = self.start is None or not self.start.learns_noise
-        drawable = self.shown.prior is not None and (known or (self.start is not None and self.start.prior is not None))
-        flat = self.moves.prior is None
+        known = self.initial is None or not self.initial.learns_noise
+        drawable = self.emissions.prior is not None and (
+            known or (self.initial is not None and self.initial.prior is not None)
+        )
+        flat = self.dynamics.prior is None
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=None if flat else (DrawablePrior if drawable else SystemPrior)(self),
@@ -229,33 +231,31 @@ class Layout(NamedTuple):
         made.layout = self
         return made.with_steps(check=self.check, observations=self.observations, ahead=self.ahead)
 
-    # θ.
-
     def whole(self, theta: LinearGaussian) -> Whole:
         d, k = self.latent, self.inputs
-        first = theta.initial_mean if self.start is None else None
-        moves = self.moves.coefficients([
+        first = theta.initial_mean if self.initial is None else None
+        moves = self.dynamics.coefficients([
             (slice(0, d), theta.transition), (slice(d, d + k), theta.control), (slice(d + k, None), first)
         ])  # fmt: skip
-        shown = self.shown.coefficients([
+        shown = self.emissions.coefficients([
             (slice(0, d), theta.emission), (slice(d, d + k), theta.feedthrough), (slice(d + k, None), theta.offset)
         ])  # fmt: skip
         shown = shown.at[:, -1].add(-jnp.asarray(self.centre[0], shown.dtype))  # for x − centre
-        q = self.moves.covariance(theta.state_noise)
-        if self.start is None:
+        q = self.dynamics.covariance(theta.state_noise)
+        if self.initial is None:
             mean, covariance = moves[:, -1], q
         else:
-            mean = self.start.coefficients([(slice(0, 1), theta.initial_mean)])[:, 0]
-            covariance = self.start.covariance(theta.initial_noise)
-        return Whole(mean, covariance, moves, q, shown, self.shown.variance(theta.noise))
+            mean = self.initial.coefficients([(slice(0, 1), theta.initial_mean)])[:, 0]
+            covariance = self.initial.covariance(theta.initial_noise)
+        return Whole(mean, covariance, moves, q, shown, self.emissions.variance(theta.noise))
 
     def theta(self, start: tuple | None, moves: tuple, shown: tuple) -> LinearGaussian:
         """θ from coefficients and noise leaves."""
         d, k = self.latent, self.inputs
         (a, state_noise), (c, noise) = moves, shown
         mean, initial_noise = (a[:, -1:], None) if start is None else start
-        first = self.moves.known[:, -1:] if self.start is None else self.start.known
-        known, of_x = self.moves.known, self.shown.known
+        first = self.dynamics.known[:, -1:] if self.initial is None else self.initial.known
+        known, of_x = self.dynamics.known, self.emissions.known
         offset = c[:, -1:] + jnp.asarray(self.centre.T, jnp.result_type(float))
         return LinearGaussian(
             taken(first, mean, (d,)), initial_noise, taken(known[:, :d], a[:, :d]),
@@ -272,30 +272,28 @@ class Layout(NamedTuple):
 
         moves = np.concatenate([stays * np.eye(self.latent), np.zeros((self.latent, k + 1))], 1)
         shown = np.concatenate(
-            [np.eye(len(self.shown.known), self.latent), np.zeros((len(self.shown.known), k + 1))], 1
+            [np.eye(len(self.emissions.known), self.latent), np.zeros((len(self.emissions.known), k + 1))], 1
         )
-        start = None if self.start is None else of(self.start, np.zeros((self.latent, 1)))
-        return jax.tree.map(np.asarray, self.theta(start, of(self.moves, moves), of(self.shown, shown)))
+        start = None if self.initial is None else of(self.initial, np.zeros((self.latent, 1)))
+        return jax.tree.map(np.asarray, self.theta(start, of(self.dynamics, moves), of(self.emissions, shown)))
 
     def support(self) -> LinearGaussian:
         """The support of every leaf."""
         here = jax.tree.map(lambda _: constraints.real, self.begun(0.5))
-        noises = {"state_noise": self.moves, "noise": self.shown} | (
-            {} if self.start is None else {"initial_noise": self.start}
+        noises = {"state_noise": self.dynamics, "noise": self.emissions} | (
+            {} if self.initial is None else {"initial_noise": self.initial}
         )
         return here._replace(**{name: side.example()[1] for name, side in noises.items()})
 
     def coefficients(self, whole: Whole) -> tuple[jax.Array, jax.Array, jax.Array]:
         """β of the start, the moves and the emissions."""
-        return whole.mean[:, None], whole.moves, whole.shown
-
-    # One sequence.
+        return whole.mean[:, None], whole.dynamics, whole.emissions
 
     def system(self, whole: Whole) -> tuple[kalman.System, jax.Array | None]:
         """The system that the filter uses, with white noise, and the matrix that whitens a step, or None."""
         d = self.latent
-        rest = whole.mean, whole.covariance, whole.moves[:, :d], whole.state_noise
-        c = whole.shown[:, :d]
+        rest = whole.mean, whole.covariance, whole.dynamics[:, :d], whole.state_noise
+        c = whole.emissions[:, :d]
         if whole.noise.ndim == 1:
             return kalman.System(*rest, c, whole.noise), None
         root = inverse_root(whole.noise)
@@ -304,8 +302,8 @@ class Layout(NamedTuple):
     def parts(self, whole: Whole, x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The filter's inputs for one sequence (T, p): numbers, drifts, and the whitening's log determinant."""
         d, k = self.latent, self.inputs
-        level = jnp.matmul(u, whole.shown[:, d : d + k].T, precision="highest") + whole.shown[None, :, -1]
-        drift = jnp.matmul(u, whole.moves[:, d : d + k].T, precision="highest")
+        level = jnp.matmul(u, whole.emissions[:, d : d + k].T, precision="highest") + whole.emissions[None, :, -1]
+        drift = jnp.matmul(u, whole.dynamics[:, d : d + k].T, precision="highest")
         off, root = x - level, self.system(whole)[1]
         if root is None:
             return off, drift, jnp.zeros((), off.dtype)
@@ -319,26 +317,24 @@ class Layout(NamedTuple):
         x_white, drift, volume = self.parts(whole, x, u)
         found, log_prob = kalman.smoothed(self.system(whole)[0], x_white, drift)
         one = jnp.ones((len(x), 1), x.dtype)
-        shown = _shown(whole.shown, found, x, jnp.concatenate([found.mean, u, one], 1), whole.noise.ndim == 2)
+        shown = _shown(whole.emissions, found, x, jnp.concatenate([found.mean, u, one], 1), whole.noise.ndim == 2)
         later = after(~jnp.all(jnp.isnan(x), axis=1)).astype(x.dtype).at[0].set(0)
         before = jnp.concatenate([jnp.zeros_like(found.mean[:1]), found.mean[:-1]])
         is_first = jnp.zeros_like(one).at[0].set(1)
         regressors = jnp.concatenate([before, jnp.where(is_first > 0, 0, u), is_first], 1)
-        counted = later + is_first[:, 0] * (self.start is None)
-        moves = _moves(whole.moves, found, regressors, counted, self.moves.full)
+        counted = later + is_first[:, 0] * (self.initial is None)
+        moves = _moves(whole.dynamics, found, regressors, counted, self.dynamics.full)
         start = None
-        if self.start is not None:
+        if self.initial is not None:
             off, spread = found.mean[0] - whole.mean, jnp.diagonal(found.covariance[0])
             unit = jnp.ones((1, 1, 1), x.dtype)
             start = Residuals(unit, off[:, None], off**2 + spread, jnp.ones_like(off), whole.mean[:, None], 1.0)
         return Sums(start, moves, shown), log_prob + volume
 
-    # Several sequences.
-
     def lanes(self, rows: PyTree) -> int:
         """The number of sequences to compute side by side."""
         y, d = jax.tree.leaves(rows)[0], self.latent
-        each = y.shape[1] * (4 * d * d + len(self.shown.known) * (d + self.inputs + 4))
+        each = y.shape[1] * (4 * d * d + len(self.emissions.known) * (d + self.inputs + 4))
         return max(1, ROOM // each)
 
     def laid(self, rows: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -369,9 +365,9 @@ class Layout(NamedTuple):
 
     def m_step(self, sums: Sums) -> LinearGaussian:
         start = None
-        if self.start is not None and sums.start is not None:
-            start = self.start.maximum(sums.start)
-        return self.theta(start, self.moves.maximum(sums.moves), self.shown.maximum(sums.shown))
+        if self.initial is not None and sums.start is not None:
+            start = self.initial.maximum(sums.start)
+        return self.theta(start, self.dynamics.maximum(sums.moves), self.emissions.maximum(sums.shown))
 
     def each(self, function: Callable, rows: PyTree) -> PyTree:
         """``function(x, u)`` for every sequence, in groups."""
@@ -435,13 +431,13 @@ class Layout(NamedTuple):
         theta, stays = self.begun(rng.uniform(0.3, 0.95)), rng.uniform(0.1, 0.7)
 
         found: dict[str, Leaf] = {
-            "state_noise": self.moves.as_leaf(stays * size),
-            "noise": self.shown.as_leaf(np.sqrt(1 - stays**2) * sd),
+            "state_noise": self.dynamics.as_leaf(stays * size),
+            "noise": self.emissions.as_leaf(np.sqrt(1 - stays**2) * sd),
         }
-        if self.start is not None:
-            found["initial_noise"] = self.start.as_leaf(size)
+        if self.initial is not None:
+            found["initial_noise"] = self.initial.as_leaf(size)
         if theta.offset is not None:
-            found["offset"] = np.nanmean(y, axis=0)[np.isnan(self.shown.known[:, -1])]
+            found["offset"] = np.nanmean(y, axis=0)[np.isnan(self.emissions.known[:, -1])]
         if theta.emission is not None:
             found["emission"] = theta.emission + 0.5 * rng.normal(size=theta.emission.shape)
         return theta._replace(**found)
@@ -449,7 +445,7 @@ class Layout(NamedTuple):
     def examine(self, theta: LinearGaussian, size: int) -> list[Check]:
         """The report's checks of a maximum."""
         out, whole = [], self.whole(jax.tree.map(jnp.asarray, theta))
-        noises = {"state noise": (self.moves, whole.state_noise), "noise": (self.shown, whole.noise)}
+        noises = {"state noise": (self.dynamics, whole.state_noise), "noise": (self.emissions, whole.noise)}
         for name, (side, value) in noises.items():
             if not side.learns_noise:
                 continue
@@ -470,14 +466,14 @@ class Layout(NamedTuple):
         self, key: jax.Array, theta: LinearGaussian, n: int, length: int, given: ArrayLike | None = None
     ) -> tuple[jax.Array, jax.Array]:
         whole = self.whole(theta)
-        dtype = whole.shown.dtype
+        dtype = whole.emissions.dtype
         u = jnp.zeros((n, length, 0), dtype) if given is None else jnp.asarray(given, dtype).reshape(n, length, -1)
         system, root = self.system(whole)
         roots = _root(whole.covariance), _root(whole.state_noise)
         back = None if root is None else jnp.linalg.inv(root)
 
         def one(key: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            off, drift, _ = self.parts(whole, jnp.zeros((length, len(whole.shown)), dtype), u)
+            off, drift, _ = self.parts(whole, jnp.zeros((length, len(whole.emissions)), dtype), u)
             level = off if back is None else jnp.matmul(off, back.T, precision="highest")  # minus the level
             z, x = kalman.simulated(key, system, drift, roots)
             x = x if back is None else jnp.matmul(x, back.T, precision="highest")
@@ -511,7 +507,7 @@ class Layout(NamedTuple):
         now = means[jnp.arange(n), last], covariances[jnp.arange(n), last]
 
         def one(now: tuple, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            a, b = whole.moves[:, : self.latent], whole.moves[:, self.latent : self.latent + k]
+            a, b = whole.dynamics[:, : self.latent], whole.dynamics[:, self.latent : self.latent + k]
 
             def step(now: tuple, u: jax.Array) -> tuple[tuple, tuple]:
                 mean = jnp.matmul(a, now[0]) + jnp.matmul(b, u)
@@ -521,8 +517,6 @@ class Layout(NamedTuple):
             return jax.lax.scan(step, now, u)[1]
 
         return Ahead(self, whole, *jax.vmap(one)(now, u), u)
-
-    # Rows.
 
     def observations(self, rows: PyTree) -> int:
         """The number of observed steps."""
@@ -535,7 +529,7 @@ class Layout(NamedTuple):
             if np.isinf(x).any():
                 raise DataError("The sequences hold infinite numbers; expected finite ones, NaN for missing.")
             gaps = np.isnan(x)
-            if self.shown.full and np.any(gaps.any(1) != gaps.all(1)):
+            if self.emissions.full and np.any(gaps.any(1) != gaps.all(1)):
                 raise DataError(
                     "With a full noise covariance a step is there as a whole or not at all; some have numbers missing. "
                     "Use noise='diagonal', or make such steps NaN."
@@ -570,12 +564,12 @@ class Ahead(NamedTuple):
     @property
     def mean(self) -> jax.Array:
         regressors = jnp.concatenate([self.state, self.given, jnp.ones_like(self.state[..., :1])], -1)
-        found = jnp.matmul(regressors, self.whole.shown.T, precision="highest") + self.layout.centre[None]
+        found = jnp.matmul(regressors, self.whole.emissions.T, precision="highest") + self.layout.centre[None]
         return found[..., 0] if self.layout.features is None else found
 
     @property
     def variance(self) -> jax.Array:
-        c, r = self.whole.shown[:, : self.layout.latent], self.whole.noise
+        c, r = self.whole.emissions[:, : self.layout.latent], self.whole.noise
         own = r if r.ndim == 1 else jnp.diagonal(r)
         found = jnp.einsum("pi,nhij,pj->nhp", c, self.spread, c, precision="highest") + own[None, None]
         return found[..., 0] if self.layout.features is None else found
@@ -595,10 +589,10 @@ class SystemPrior(NamedTuple):
     def __call__(self, theta: LinearGaussian) -> jax.Array:
         layout = self.layout
         whole = layout.whole(theta)
-        found = layout.moves.log_prior(whole.moves, theta.state_noise)
-        found = found + layout.shown.log_prior(whole.shown, theta.noise)
-        if layout.start is not None:
-            found = found + layout.start.log_prior(whole.mean[:, None], theta.initial_noise)
+        found = layout.dynamics.log_prior(whole.dynamics, theta.state_noise)
+        found = found + layout.emissions.log_prior(whole.emissions, theta.noise)
+        if layout.initial is not None:
+            found = found + layout.initial.log_prior(whole.mean[:, None], theta.initial_noise)
         return found
 
 
@@ -607,11 +601,11 @@ class DrawablePrior(SystemPrior):
 
     def sample(self, key: jax.Array) -> LinearGaussian:
         layout, keys = self.layout, jax.random.split(key, 3)
-        start = layout.start
+        start = layout.initial
         first = None
         if start is not None:
             first = start.draw(keys[0]) if start.learns_noise else (jnp.asarray(start.known), None)
-        return layout.theta(first, layout.moves.draw(keys[1]), layout.shown.draw(keys[2]))
+        return layout.theta(first, layout.dynamics.draw(keys[1]), layout.emissions.draw(keys[2]))
 
 
 class LinearGaussianModel(LatentModel):
@@ -647,9 +641,10 @@ class LinearGaussianModel(LatentModel):
         d, k, whole = self.layout.latent, self.layout.inputs, self.layout.whole(_arrays(theta))
         noise = jnp.diag(whole.noise) if whole.noise.ndim == 1 else whole.noise
         found = {
-            "A": whole.moves[:, :d], "B": whole.moves[:, d : d + k], "C": whole.shown[:, :d],
-            "D": whole.shown[:, d : d + k], "Q": whole.state_noise, "R": noise,
-            "offset": whole.shown[:, -1] + self.layout.centre[0], "mean": whole.mean, "covariance": whole.covariance,
+            "A": whole.dynamics[:, :d], "B": whole.dynamics[:, d : d + k], "C": whole.emissions[:, :d],
+            "D": whole.emissions[:, d : d + k], "Q": whole.state_noise, "R": noise,
+            "offset": whole.emissions[:, -1] + self.layout.centre[0],
+            "mean": whole.mean, "covariance": whole.covariance,
         }  # fmt: skip
         return {name: np.asarray(value) for name, value in found.items()}
 

@@ -16,7 +16,7 @@ from tractable.core import Model, is_distribution
 from tractable.data.rows import Data, apart
 from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 NODES = 20  # of Gauss–Hermite quadrature
@@ -225,7 +225,7 @@ def other_prior(model: Model, linear: Linear, other: int, u: jax.Array) -> jax.A
     return total(weights.at[other].set(u)) - jnp.sum(jnp.where(linear.weights > 0, at_centre, 0.0))
 
 
-@compiled("model", "q", "other", if_few=ROUGHLY)
+@compiled("model", "q", "other", if_few=COMPILE_FASTEST)
 def _value_and_slope(model, q, other, linear, y, offsets, features, counts, flat) -> tuple[jax.Array, jax.Array]:
     unravel = raveller(q, model.space.size, flat.dtype)[1]
     elbo = expected(model, q, other, linear, y, offsets, features, counts)
@@ -238,7 +238,7 @@ def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, C
     return tree.raveller(jax.eval_shape(q.init, number, number))
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     """c (N,) and f (N, d)."""
     zero = jnp.zeros(model.space.size)
@@ -271,13 +271,13 @@ def _linear_in(model: Model, data: Data | None) -> np.ndarray | None:
     return slopes[0] if alike else None
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
     points = jax.random.normal(key, (PROBED, model.space.size))
     return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: _eta(model, z, x))(z))(given))(points)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
     """(d,) whether the likelihood depends on each parameter while η is held fixed."""
     likelihood: Any = model.likelihood

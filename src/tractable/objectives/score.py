@@ -24,7 +24,7 @@ Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …
 BASELINES = ("layers", "input", None)
 
 
-class Switches(NamedTuple):
+class Reductions(NamedTuple):
     """Variance reductions applied to the learning signals before they weight ∇ log q.
 
     Attributes:
@@ -83,7 +83,7 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
 
     Args:
         samples: S ≥ 1 draws of h per row and step.
-        switches: fields of ``Switches``; leave_one_out needs S ≥ 2. With local=False every layer's signal is l_1.
+        switches: fields of ``Reductions``; leave_one_out needs S ≥ 2. With local=False every layer's signal is l_1.
 
     With a baseline the params also hold ``"psi"``, made by ``begin_baselines``.
 
@@ -91,7 +91,7 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         SettingsError: an unknown baseline, a decay outside [0, 1), leave-one-out with one draw; local signals or
             layers' baselines where layers are not inferred from the bottom up.
     """
-    chosen = Switches(**switches)
+    chosen = Reductions(**switches)
     check(ladder, chosen, samples)
     walked = functools.partial(_walked, ladder, samples)
 
@@ -133,7 +133,7 @@ def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseli
 
     Args:
         hidden: ≥ 1 units.
-        baseline: the perceptrons' input, as in ``Switches``.
+        baseline: the perceptrons' input, as in ``Reductions``.
     """
     expect("begin_baselines(hidden=...)", hidden, Count)
     sizes = [layer.seen for layer in ladder.layers[:-1]]
@@ -155,7 +155,7 @@ def remember(ladder: Ladder, params: PyTree) -> Memory:
 
 
 def slope_at(
-    ladder: Ladder, switches: Switches, params: PyTree, x: PyTree, walk: Walk, batch: Batch, memory: Memory
+    ladder: Ladder, switches: Reductions, params: PyTree, x: PyTree, walk: Walk, batch: Batch, memory: Memory
 ) -> tuple[jax.Array, PyTree, Memory]:
     """NVIL's (ELBO, gradient, memory after the batch), in the sum scale, from the draws that ``walk`` makes.
 
@@ -232,7 +232,7 @@ def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) ->
     return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
 
 
-def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[Signals, Memory]:
+def centred(switches: Reductions, residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[Signals, Memory]:
     """Signals from l_i − C_i, (L, draw, row), and the memory after this batch."""
     counts = (mask > 0)[None, None]
 
@@ -252,7 +252,7 @@ def centred(switches: Switches, residual: jax.Array, mask: jax.Array, memory: Me
     return Signals(mine, own), after
 
 
-def check(ladder: Ladder, switches: Switches, samples: int) -> None:
+def check(ladder: Ladder, switches: Reductions, samples: int) -> None:
     """Raise for switches that are invalid, or that do not fit this ladder."""
     if switches.baseline not in BASELINES:
         raise SettingsError(f"baseline is one of {', '.join(map(repr, BASELINES))}; got {switches.baseline!r}.")

@@ -11,7 +11,16 @@ import numpy as np
 
 from tractable.core import Data
 from tractable.models.ladder import Ladder
-from tractable.objectives.score import Memory, Switches, baselines, begin_baselines, centred, check, seen_below, signals
+from tractable.objectives.score import (
+    Memory,
+    Reductions,
+    baselines,
+    begin_baselines,
+    centred,
+    check,
+    seen_below,
+    signals,
+)
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, expect, is_whole
 
@@ -56,7 +65,7 @@ def gradient_variance(
     key: jax.Array,
     draws: int = 200,
     rows: int = 100,
-    switches: dict[str, Switches] | None = None,
+    switches: dict[str, Reductions] | None = None,
 ) -> Variances:
     """Measured variance of NVIL's gradient of φ at one batch, layer by layer, under each remedy and all together.
 
@@ -125,13 +134,13 @@ def _measured(
     return jax.lax.map(pair, jax.random.split(key, pairs))
 
 
-def _weights(ladder: Ladder, setting: Switches, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
+def _weights(ladder: Ladder, setting: Reductions, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """Weights of ∇ log q(h^i | ·), (L, draw, row)."""
     residual = _residual(ladder, setting, fixed.psi, params, x, h)
     return centred(setting, residual, jnp.ones(residual.shape[2]), fixed.memory)[0].inference
 
 
-def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
+def _residual(ladder: Ladder, setting: Reductions, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """l_i − C_i, (L, draw, row)."""
     rows = jax.tree.map(lambda a: a[None], x)
     log_p, log_q = jnp.stack(ladder.log_p(params["theta"], rows, h)), jnp.stack(ladder.log_q(params, rows, h))
@@ -141,7 +150,7 @@ def _residual(ladder: Ladder, setting: Switches, psi: PyTree, params: PyTree, x:
     return told - baselines(psi, seen_below(ladder, params, x, h, setting.baseline), told.shape)
 
 
-def _fixed(ladder: Ladder, setting: Switches, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
+def _fixed(ladder: Ladder, setting: Reductions, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
     """c, σ̂ and C from a first pass over the batch."""
     draw_key, psi_key = jax.random.split(key)
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
@@ -167,11 +176,11 @@ def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) ->
     return psi | {"out": out, "answer": level - mean @ out}
 
 
-def _settings(ladder: Ladder) -> dict[str, Switches]:
+def _settings(ladder: Ladder) -> dict[str, Reductions]:
     """No remedy, each alone, and several combined, as far as the ladder's inference network allows."""
     upward = ladder.recognition.upward or ladder.depth == 1
     sees = "layers" if upward else "input"
-    none = Switches(centre=False, baseline=None, normalise=False, local=False)
+    none = Reductions(centre=False, baseline=None, normalise=False, local=False)
     both = none._replace(centre=True, baseline=sees)
     found = {
         "none": none,

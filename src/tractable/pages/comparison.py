@@ -19,6 +19,7 @@ NOTE = (
 
 
 def exhibits(comparison: Comparison) -> list[Exhibit]:
+    """The comparison's table, its failures, the marginals side by side, and each method's checks."""
     out = [results_table(comparison.table)]
     if comparison.failures:
         out.append(Exhibit("What failed", [Table(["", "why"], list(comparison.failures.items()), ["why"])]))
@@ -34,6 +35,7 @@ def exhibits(comparison: Comparison) -> list[Exhibit]:
 
 
 def results_table(table: pd.DataFrame) -> Exhibit:
+    """The table of results, a line for each method."""
     kept = table.drop(columns=BESIDE, errors="ignore").dropna(axis=1, how="all")
     lines = [
         [str(label), *(v if isinstance(v, str) else Cell(v, FORMS.get(str(k))) for k, v in line.items())]

@@ -18,6 +18,8 @@ Value: TypeAlias = float | int | str | bool | np.floating | np.integer | list | 
 
 
 class Cell(NamedTuple):
+    """A table's cell: a value and how to show it."""
+
     value: Value
     form: str | None = None  # the format of a number, such as ".3f"; four significant digits by default
     aside: str = ""  # a remark in small letters after the value
@@ -53,6 +55,8 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
+    """A matplotlib figure, drawn when it is shown."""
+
     draw: "Callable[[Canvas], None]"  # on an empty matplotlib Figure
     size: tuple[float, float]  # width and height in inches
     title: str  # a description for readers who cannot see the figure
@@ -111,6 +115,7 @@ def decimals(sizes: np.ndarray) -> int:
 
 
 def duration(seconds: float | int) -> str:
+    """Seconds in words, such as "5 s", "3 min" or "2.0 h"."""
     if not math.isfinite(seconds) or seconds >= 3600:
         return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "–"
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

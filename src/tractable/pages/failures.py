@@ -103,6 +103,7 @@ def around(mean: float | np.floating, sd: float | np.floating) -> str:
 
 
 def row(answer: Answer) -> list:
+    """A method's line of a failure's table."""
     if answer.posterior is None:
         return [answer.method, "", "", answer.verdict, answer.refusal]
     worst = answer.worst
@@ -114,6 +115,7 @@ def row(answer: Answer) -> list:
 def over(
     canvas: Canvas, grid: tuple[np.ndarray, np.ndarray, np.ndarray], failure: Failure, posterior: Posterior
 ) -> None:
+    """Contours of the target's mass with the method's draws on top."""
     axes = canvas.subplots()
     x, y, mass = grid
     ordered = np.sort(mass.ravel())[::-1]

@@ -25,7 +25,7 @@ from tractable.results.pointwise import replicated
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 SEEN = 2000  # most rows whose probability integral transforms are drawn
@@ -52,6 +52,8 @@ class Score(NamedTuple):
 
 
 class HeldOut(NamedTuple):
+    """Scores of held-out rows, and what their figures need."""
+
     scores: list[Score]
     y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
@@ -165,10 +167,12 @@ def unit_of(encoder: Encoder | None) -> Any:
 
 
 def covered(below: np.ndarray, level: float) -> float:
+    """The share of rows within their central intervals of that level."""
     return float(np.mean(np.abs(below - 0.5) <= level / 2))
 
 
 def score_table(scores: Sequence[Score]) -> Table:
+    """The scores, each with its meaning."""
     heads = ["score", "value", "what it means"]
     return Table(heads, scores, heads[2:])
 
@@ -234,6 +238,7 @@ def places(data: Data) -> np.ndarray:
 
 
 def sampled(data: Data) -> Data:
+    """At most ``SEEN`` rows of the data, evenly spaced."""
     return data if data.size <= SEEN else data.take(places(data))
 
 
@@ -260,7 +265,7 @@ def transforms(posterior: Posterior, data: Data) -> tuple[np.ndarray, np.ndarray
     return placed, bounded(y, drawn, weights) if bounds else calibration.crps_draws(y, drawn, weights)
 
 
-@compiled("model", "each", if_few=ROUGHLY)
+@compiled("model", "each", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, each: int, params: PyTree, rows: PyTree) -> jax.Array:
     """(s × each, n, ...) data of every row, ``each`` from every draw of the parameters."""
     n = jax.tree.leaves(rows)[0].shape[0]

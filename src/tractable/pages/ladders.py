@@ -80,6 +80,7 @@ def pixels(ladder: Ladder, values: np.ndarray) -> np.ndarray:
 
 
 def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
+    """A table of the model's layers."""
     rows = []
     for i in range(ladder.depth, -1, -1):
         name, layer = ladder.layer_names[i], ladder.layers[i]
@@ -96,6 +97,7 @@ def layers(ladder: Ladder, found: Mapping[str, Any]) -> Exhibit:
 
 
 def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, shape: Shape) -> Exhibit:
+    """Rows drawn from the model beside the data's."""
     made = coding.generate(posterior, DRAWN if shape else OVERLAID)
     mean, x = pixels(ladder, made.mean), np.asarray(made.x, float)
     sets = {} if data is None else {"data": pixels(ladder, data[: len(mean)])}
@@ -110,6 +112,7 @@ def drawn_rows(posterior: Posterior, ladder: Ladder, data: np.ndarray | None, sh
 
 
 def reconstructions(posterior: Posterior, ladder: Ladder, data: np.ndarray, shape: Shape) -> Exhibit:
+    """Rows and their reconstructions."""
     again = pixels(ladder, coding.reconstruct(posterior, data, draws=1))
     data = pixels(ladder, data)
     limits = spread({"data": data, "again": again})
@@ -168,9 +171,6 @@ def traversed(ladder: Ladder, theta: PyTree, steps: jax.Array) -> jax.Array:
     return value
 
 
-# Figures.
-
-
 def spread(sets: Mapping[str, np.ndarray]) -> Limits:
     """The numbers drawn palest and darkest: 0 and 1 if all lie between, otherwise their 0.5 and 99.5 % quantiles."""
     values = np.concatenate([np.ravel(rows) for rows in sets.values()])
@@ -215,6 +215,7 @@ def lines(
 
 @drawing("Codes of rows", (WIDE, 4.0))
 def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
+    """Two columns against each other."""
     axes = canvas.subplots()
     dots(axes, values[:, 0], values[:, 1], COLOURS[0], 2.6, 0.5)
     axes.margins(0.04)
@@ -225,6 +226,7 @@ def scatter(canvas: Canvas, values: np.ndarray, labels: list[str]) -> None:
 
 @drawing("Codes of rows", (WIDE, 2.2))
 def histogram(canvas: Canvas, values: np.ndarray, label: str) -> None:
+    """A histogram of one column."""
     axes = canvas.subplots()
     axes.hist(values, 40, color=MUTED, alpha=0.5, linewidth=0)
     axes.set_xlabel(label)

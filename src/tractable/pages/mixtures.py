@@ -181,6 +181,7 @@ def exhibits(
 
 
 def facts(found: Selection, rows: np.ndarray, noun: str = "components") -> dict[str, Any]:
+    """The fit in numbers: rows, columns, components, parameters and time."""
     return {
         "rows of data" if rows.ndim == 2 else "sequences": Cell(len(rows), ",d"),
         "columns": Cell(rows.shape[-1], ",d"),
@@ -207,6 +208,7 @@ def more_of(table: pd.DataFrame) -> list[str]:
 
 
 def unsound(table: pd.DataFrame) -> np.ndarray:
+    """(candidate,) which candidates' verdicts are neither trust nor caution."""
     return ~table["verdict"].isin(["trust", "caution"]).to_numpy()
 
 
@@ -226,6 +228,7 @@ def tried_table(table: pd.DataFrame, best: int, noun: str = "components") -> Tab
 
 
 def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[Exhibit]:
+    """A panel for each criterion over the numbers of components."""
     drawn = []
     for name in ("BIC", *more_of(table)) if len(table) > 1 else ():
         values = table[name].to_numpy(np.float64)
@@ -236,6 +239,7 @@ def criteria(table: pd.DataFrame, best: int, noun: str = "components") -> list[E
 
 
 def components_of(found: Components, rows: int, covariance: str) -> Exhibit:
+    """A table of each component's weight, means and sds."""
     lines: list[list[Any]] = [["weight π", *(Cell(float(w), ".3f") for w in found.weights)]]
     if np.isfinite(found.errors).any():
         lines.append(["its standard error", *(Cell(float(e), ".3f") for e in found.errors)])
@@ -277,14 +281,12 @@ def most_distinct(found: Components) -> np.ndarray:
 
 
 def climbs(posterior: Posterior, noun: str = "row") -> list[Exhibit]:
+    """The log likelihood over the steps of EM, a line for each start."""
     traces = np.asarray(posterior.info.get("objective", np.zeros((0, 0))), float)
     if np.isfinite(traces).sum() < 2:
         return []
     note = f"Log likelihood per {noun}, in the fit's units, over the steps of EM: a line a start, a dot at its end."
     return [Exhibit("Climb", [starts(traces / max(posterior.rows, 1), noun)], note, "chart")]
-
-
-# Figures.
 
 
 @drawing("A criterion against the number of components", (3.7, 2.3))

@@ -71,6 +71,7 @@ def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: T
 
 
 def layers(posterior: Posterior) -> list[Exhibit]:
+    """A table of the network's layers."""
     if not posterior.model.network_weights or listed(posterior.model).all():
         return []
     table = table_of(posterior)
@@ -82,6 +83,7 @@ def layers(posterior: Posterior) -> list[Exhibit]:
 
 
 def members(posterior: Posterior) -> list[Exhibit]:
+    """A table of an ensemble's members."""
     if not is_ensemble(posterior):
         return []
     heights = (posterior.found.get(f"objective {i}", math.nan) for i in range(posterior.chains))

@@ -23,6 +23,7 @@ def html(result: object) -> str:
 
 @functools.singledispatch
 def parts_of(result: object) -> list[Exhibit]:
+    """What a notebook shows of a result; by default its text."""
     return [Exhibit("", [str(result)])]
 
 

@@ -68,6 +68,7 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
 
 
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
+    """The run in numbers: rows, parameters, draws and time."""
     kept, count = parameters.kept_by(posterior)
     data, facts = posterior.data, {"rows of data": Cell(posterior.rows, ",d")}
     if data is not None and data.labels is not None:
@@ -81,6 +82,7 @@ def usual_facts(posterior: Posterior) -> dict[str, Any]:
 
 
 def of_parameters(posterior: Posterior, encoder: Encoder | None, shape: ladders.Shape) -> list[Exhibit]:
+    """The exhibits of the parameters, or of a ladder's layers."""
     first = parameters.numbers(posterior, encoder)
     if posterior.is_point and hasattr(posterior.model, "recognition"):  # layers of units, at one θ
         return [first, *ladders.exhibits(posterior, shape)]

@@ -40,6 +40,7 @@ def kept_by(posterior: Posterior) -> tuple[str, str]:
 
 
 def is_drawn(posterior: Posterior) -> bool:
+    """Whether there are draws."""
     return posterior.unconstrained is not None
 
 
@@ -54,6 +55,7 @@ def is_ensemble(posterior: Posterior) -> bool:
 
 
 def exhibits(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
+    """The figures of the parameters, as the posterior is a point, chains, or independent draws."""
     if not is_drawn(posterior):
         return estimates(posterior, labels)
     return chains(posterior, labels) if is_ordered(posterior) else marginals(posterior, labels)
@@ -73,9 +75,6 @@ def is_weight(model: Model, path: tuple) -> bool:
     return bool(model.network_weights) and getattr(path[0], "key", None) in model.network_weights
 
 
-# Names.
-
-
 def feature(name: str, encoder: Encoder | None) -> str:
     """The column to which a linear model's weight or an input's learnt scale belongs; empty for other parameters."""
     if encoder is None:
@@ -89,10 +88,8 @@ def feature(name: str, encoder: Encoder | None) -> str:
 
 
 def labels_of(names: Sequence[str], encoder: Encoder | None) -> list[str]:
+    """Names of parameters, with the table's feature that each belongs to."""
     return [f"{name} · {what}" if (what := feature(name, encoder)) else name for name in names]
-
-
-# The table.
 
 
 def summary(posterior: Posterior) -> pd.DataFrame:
@@ -221,9 +218,6 @@ def effects_exhibits(posterior: Posterior, encoder: Encoder | None) -> list[Exhi
     return shown
 
 
-# Figures.
-
-
 def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     """Estimates with intervals, for posteriors without kept draws."""
     others = listed(posterior.model)
@@ -296,6 +290,7 @@ def marginals(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
 def pairs(
     pooled: np.ndarray, chosen: list[int], labels: list[str], diverged: np.ndarray | None = None
 ) -> list[Exhibit]:
+    """Scatter plots of the chosen parameters, two by two."""
     few = chosen[:PAIRED]
     if len(few) < 2:
         return []
@@ -304,12 +299,14 @@ def pairs(
 
 
 def climb(bound: np.ndarray, steps: float | int, note: str) -> list[Exhibit]:
+    """The figure of a bound over the steps."""
     if np.sum(np.isfinite(bound)) < 2:
         return []
     return [Exhibit("Climb", [plots.climb(bound, steps)], note, "chart")]
 
 
 def bound_on_evidence(posterior: Posterior) -> list[Exhibit]:
+    """The figure of the bound on log p(y) over the steps."""
     trace = {} if posterior.fitted is None else posterior.fitted.trace
     bound = np.asarray(trace.get("bound", ()), float).ravel()
     note = "The noisy bound on log p(y) at every step that was looked at, and its running mean. The first are cut off."

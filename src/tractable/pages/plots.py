@@ -42,6 +42,7 @@ def drawing(
 
 
 def lines_tall(labels: list[str], *_: Any) -> Size:
+    """The size of a figure with a line for each label."""
     return WIDE, 0.55 + 0.2 * len(labels)
 
 
@@ -101,6 +102,7 @@ def ranks(canvas: Canvas, chains: np.ndarray, effective: float) -> None:
 
 @drawing("Autocorrelation of the chain", margin=34)
 def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
+    """A chain's autocorrelation at up to 60 lags."""
     axes, centred = canvas.subplots(), np.asarray(chain, float) - np.mean(chain)
     lags = min(60, len(centred) - 1)
     products = np.array([centred[: len(centred) - k] @ centred[k:] for k in range(lags + 1)])
@@ -111,6 +113,7 @@ def autocorrelation(canvas: Canvas, chain: np.ndarray) -> None:
 
 @drawing("Draws of every two parameters", lambda values, labels, *_: squares(1.55, 0.86, len(labels)))
 def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.ndarray | None = None) -> None:
+    """A triangle of scatter plots, with densities on the diagonal."""
     every = slice(None, None, -(-len(values) // DOTS))
 
     def alone(axes: Axes, i: int) -> None:
@@ -126,6 +129,7 @@ def pairs(canvas: Canvas, values: np.ndarray, labels: list[str], diverged: np.nd
 
 
 def squares(side: float, height: float, count: int) -> Size:
+    """The size of a triangle of panels."""
     return max(side * count, 4.4), max(height * side * count, 3.4 if count > 1 else 2.6)
 
 
@@ -190,6 +194,7 @@ def climbing(axes: Axes, low: float, high: float, what: str) -> None:
 
 @drawing("Estimates and their intervals", lines_tall)
 def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Intervals with their middles, a line for each label."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     axes.axvline(0, color=LINE, linewidth=0.8)
     axes.hlines(at, low, high, color=COLOURS[0], linewidth=1.4)
@@ -199,6 +204,7 @@ def forest(canvas: Canvas, labels: list[str], middle: np.ndarray, low: np.ndarra
 
 @drawing("Predicted inflation of every marginal sd", lines_tall)
 def inflation(canvas: Canvas, labels: list[str], shares: np.ndarray, tolerance: float) -> None:
+    """Bars of the predicted inflation, with the tolerance shaded."""
     axes, at = canvas.subplots(), np.arange(len(labels))
     within = np.abs(shares) <= tolerance
     known = np.nan_to_num(np.where(np.isfinite(shares), shares, np.nan))
@@ -256,6 +262,7 @@ def tidy(axes: Axes, x: int = 5, y: int = 3, *, whole: bool = False) -> None:
 
 
 def bare(axes: Axes) -> None:
+    """Axes without a vertical scale."""
     tidy(axes, 4)
     axes.set_yticks([])
 

@@ -45,7 +45,7 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
-    loo = looked_at(posterior)
+    loo = loo_of(posterior)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
@@ -60,7 +60,7 @@ def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     return posterior.rows * float(np.mean(log_units(encoder, y)))
 
 
-def looked_at(posterior: Posterior) -> Loo | None:
+def loo_of(posterior: Posterior) -> Loo | None:
     """Leave-one-out at a cost that suits a page; None where it does not apply."""
     try:
         return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
@@ -185,6 +185,7 @@ def datum_of(model: Model, given: PyTree) -> Any:
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:
+    """Leave-one-out PIT values, or None if they cannot be computed."""
     try:
         found = posterior.pit(draws=DRAWN, rows=ROWS)
     except TractableError:
@@ -214,6 +215,7 @@ def cumulative(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, name: str) -> N
 
 @drawing("Shares of classes beside those of replicated rows", (3.7, 2.6))
 def shares(canvas: Canvas, y: np.ndarray, drawn: np.ndarray, labels: list[str] | None) -> None:
+    """Observed shares of each count or class, over the bands of the replicated ones."""
     axes = canvas.subplots()
     count = int(max(y.max(), drawn.max())) + 1 if labels is None else len(labels)
     each = np.arange(min(count, CLASSES))

@@ -25,6 +25,7 @@ RANKS_NOTE = (
 
 
 def exhibits(calibration: Calibration) -> list[Exhibit]:
+    """The verdict, the checks and the figures of a calibration."""
     found = calibration.report()
     stopped = " It was stopped before its end." if calibration.interrupted else ""
     facts = {

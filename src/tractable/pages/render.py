@@ -93,6 +93,7 @@ def svg(figure: Figure) -> Markup:
 
 
 def png(picture: Picture) -> str:
+    """A picture as a PNG in base64."""
     file = io.BytesIO()
     imsave(file, picture.pixels, format="png")
     return base64.b64encode(file.getvalue()).decode()

@@ -24,17 +24,20 @@ MEANING = {
 
 
 def overview(posterior: Posterior, facts: dict[str, Any]) -> Exhibit:
+    """The verdict with its meaning, and the facts."""
     verdict = posterior.report().verdict
     stopped = " The run was stopped before its end." if posterior.interrupted else ""
     return Exhibit("", [facts], MEANING[verdict] + stopped, verdict=verdict)
 
 
 def checks(found: Sequence[Check]) -> Table:
+    """The checks as a table."""
     heads = ["check", "verdict", "value", "what it means"]
     return Table(heads, [[c.name, c.verdict, c.value, c.sentence] for c in found], heads[3:], "wide checks")
 
 
 def why(report: Report) -> Exhibit:
+    """The checks behind a verdict."""
     return Exhibit("Why", [checks(report.checks)], khat(report.checks))
 
 

@@ -1,1 +1,1 @@
-"""What comes back from inference: posteriors, predictions, folders."""
+"""Results of inference: posteriors, predictions, and folders of saved runs."""

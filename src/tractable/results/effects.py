@@ -1,4 +1,4 @@
-"""A linear model's weights in the units and names of the table that it was fitted to."""
+"""A linear model's weights as effects, in the units and names of the fitted table."""
 
 import jax
 import numpy as np
@@ -8,8 +8,8 @@ from tractable.beliefs.belief import weighted_quantiles
 from tractable.data.encoder import Encoder
 from tractable.results.posterior import Posterior
 
-FURTHEST = 20  # levels of pooled columns that are told
-SCALES = {  # what one unit of an effect is, by family; of a number the target's own units
+FURTHEST = 20  # levels of pooled columns that are listed, at most
+SCALES = {  # the unit of an effect, by family; for a normal target, the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
     "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
@@ -18,15 +18,15 @@ SCALES = {  # what one unit of an effect is, by family; of a number the target's
 
 
 def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | None:
-    """What each input does, a row an effect: mean, sd and the middle 90 %; None of a model without linear weights.
+    """A table with a row for each effect: mean, sd and the central 90 %; None if the model has no linear weights.
 
-    Of a number what one unit more of it adds to η (of a normal target to y); of True/False from one to the other; of a
-    level how far it lies from the mean of the levels; of a cycle how far each time lies from the mean of the cycle.
-    With several classes an effect is of each, against the mean of the classes. Of points and of runs that kept moments
-    alone, the sd of an effect that is made of several weights is NaN.
+    Number: what one unit more adds to η (to y, if normal). True/False: the change from False to True. Level: how far it
+    lies from the mean of the levels. Cycle: how far each time lies from the cycle's mean. With several classes, each
+    class has its effect, relative to the mean of the classes. For points, and runs that kept only moments, the sd of an
+    effect that combines several weights is NaN.
 
-    A formula's effects are parameters themselves: those of its columns, and the sd of each effect that groups have.
-    Of several targets each one's are told in its own units, under "x · target".
+    A formula's effects are parameters themselves: those of its columns, and the sd of each group effect. With several
+    targets, each target's effects are in its own units, under "x · target".
     """
     if encoder is not None and encoder.formula is not None:
         columns = ("mean", "sd", "5%", "95%")
@@ -44,7 +44,7 @@ def effects(posterior: Posterior, encoder: Encoder | None) -> pd.DataFrame | Non
 
 
 def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
-    """Of pooled columns the sds of their levels, and the levels that lie furthest from none."""
+    """For pooled columns, the sds of their levels, and the levels whose effects are furthest from 0."""
     if not encoder.levels:
         return []
     told, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
@@ -59,14 +59,14 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
 
 
 def effect_names(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """Of a formula, names of its effects among the posterior's: "x", "sd(1|g)"; of several parts "part.x"."""
+    """Names of a formula's effects among the posterior's parameters: "x", "sd(1|g)"; with several parts "part.x"."""
     sds = [f"sd({term.name})" for term in encoder.formula.terms] if encoder.formula is not None else []
     names = [name for name in (*encoder.features, *sds) if name != "Intercept"]
     return [part + name for part in parts_of(posterior, encoder) for name in names]
 
 
 def parts_of(posterior: Posterior, encoder: Encoder) -> list[str]:
-    """How names of parameters begin, of each of several targets, or of a formula's classes; "" of one."""
+    """The prefix of parameters' names for each of several targets, or of a formula's classes; else [""]."""
     if encoder.others and posterior.model.parts is not None:
         return [f"{aim.name}." for aim in encoder.targets]
     if encoder.formula is not None and encoder.target.family == "categorical":
@@ -75,7 +75,7 @@ def parts_of(posterior: Posterior, encoder: Encoder) -> list[str]:
 
 
 def _of_one(posterior: Posterior, encoder: Encoder, part: str) -> pd.DataFrame | None:
-    """Of one target, whose parameters' names begin with ``part``."""
+    """Effects on one target, whose parameters' names begin with ``part``."""
     shape = _shape(posterior, part)
     if shape is None or shape[0] != len(encoder.features):
         return None
@@ -112,7 +112,7 @@ def _unbiased(count: int, weights: np.ndarray | None) -> float:
 
 
 def _shape(posterior: Posterior, part: str) -> tuple[int, ...] | None:
-    """Of the parameter ``weights``, where it is one array; None elsewhere. Unconstrained it may hold fewer numbers."""
+    """The constrained shape of the parameter ``weights``, if it is one array; else None."""
     shapes = jax.eval_shape(posterior.model.example, jax.random.key(0))
     shapes = shapes.get(part.removesuffix(".")) if part and isinstance(shapes, dict) else shapes
     found = shapes.get("weights") if isinstance(shapes, dict) else None

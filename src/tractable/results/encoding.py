@@ -1,4 +1,4 @@
-"""What a ladder that was learnt is for: codes of rows, new rows, rows again, and what rows are worth."""
+"""Uses of a fitted ladder: encode rows, generate new ones, reconstruct them, and bound their log densities."""
 
 import functools
 import math
@@ -24,35 +24,35 @@ from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect, seeded
 
 PyTree = Any
-AVERAGED = 100  # draws that moments are averaged over, of a layer that depends on a drawn one
-HELD_AGAINST = 1000  # rows learnt from that held-out ones are held against
+AVERAGED = 100  # draws for the moments of a layer that depends on a drawn layer
+HELD_AGAINST = 1000  # fitted rows to compare held-out rows with
 
 
 class Encoded(NamedTuple):
-    """h given x under q, a tuple of arrays over the layers h¹ … h^L; of units that are 0, 1 or levels probabilities."""
+    """q(h | x): tuples over the layers h¹ … h^L; the mean of binary or categorical units is their probabilities."""
 
     mean: tuple[np.ndarray, ...]  # (row, n) E[h | x]
     sd: tuple[np.ndarray, ...]  # (row, n)
-    draws: tuple[np.ndarray, ...] | None  # (draw, row, n); None where none were asked for
-    averaged: tuple[int, ...]  # draws of the layers before that mean and sd are averaged over; 0 where they are exact
+    draws: tuple[np.ndarray, ...] | None  # (draw, row, n); None if not requested
+    averaged: tuple[int, ...]  # draws of earlier layers behind mean and sd; 0 if exact
 
 
 class Generated(NamedTuple):
     """Rows from the model."""
 
     x: np.ndarray  # (row, n)
-    mean: np.ndarray  # (row, n) E[x | h¹]; of categorical x the probabilities, (row, n · levels)
+    mean: np.ndarray  # (row, n) E[x | h¹]; for categorical x the probabilities, (row, n · levels)
     h: tuple[np.ndarray, ...]  # (row, n), h¹ … h^L
 
 
 class Bound(NamedTuple):
-    """How rows that were not learnt from compare, nats a row."""
+    """Bounds of held-out and of fitted rows, nats per row."""
 
-    learnt: float  # K-sample bound of rows learnt from
+    learnt: float  # K-sample bound of fitted rows
     held_out: float
     gap: float  # learnt − held_out
-    error: float  # of the gap, over rows
-    rows: int  # held out
+    error: float  # standard error of the gap, over rows
+    rows: int  # number of held-out rows
 
 
 def _key(what: str, seed: int) -> jax.Array:
@@ -60,15 +60,14 @@ def _key(what: str, seed: int) -> jax.Array:
 
 
 def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0) -> Encoded:
-    """q(h | x) of rows x (row, n): moments of every layer and, where asked for, ``draws`` of h, (draw, row, n).
+    """q(h | x) of rows x (row, n): moments of every layer and, if ``draws`` > 0, draws of h, (draw, row, n).
 
-    A layer that depends on x alone has exact moments, one that depends on a drawn layer those of 100 draws of it
-    (``averaged``). With redraw=True the pixels are drawn from x once. What is drawn for row n depends on the seed and
-    n.
+    A layer that depends on x alone has exact moments; one that depends on a drawn layer averages over 100 draws of it
+    (``averaged``). With redraw=True the pixels are drawn from x once. Row n's draws depend on the seed and n only.
 
     Raises:
-        SettingsError: a posterior without an inference network; draws < 0.
-        DataError: rows of another width, outside the support of x, or with gaps (``impute`` takes them).
+        SettingsError: the posterior has no inference network, or draws < 0.
+        DataError: rows have another width, lie outside the support of x, or have gaps (for those use ``impute``).
     """
     ladder, params = network_of(posterior, "encode")
     expect("encode(draws=...)", draws, Annotated[int, at_least(0)])
@@ -85,7 +84,7 @@ def encode(posterior: Learnt, x: Data | PyTree, *, draws: int = 0, seed: int = 0
 
 
 def generate(posterior: Learnt, n: int, *, seed: int = 0) -> Generated:
-    """n new rows x, p(h^L) … p(x | h¹), the mean of each given its h¹, and h. The first of many are those of few."""
+    """n new rows x drawn from p(h^L) … p(x | h¹), their means given h¹, and h. Row i does not depend on n."""
     ladder, theta = theta_of(posterior, "generate")
     expect("generate(n=...)", n, Count)
     made = over_rows(
@@ -95,7 +94,7 @@ def generate(posterior: Learnt, n: int, *, seed: int = 0) -> Generated:
 
 
 def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: int = 0) -> np.ndarray:
-    """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); of categorical x probabilities, (row, n · levels)."""
+    """E[x | h] averaged over ``draws`` of h ~ q(h | x), (row, n); categorical x: probabilities, (row, n · levels)."""
     ladder, params = network_of(posterior, "reconstruct")
     expect("reconstruct(draws=...)", draws, Count)
     rows = rows_of(ladder, params, x, "reconstruct").y
@@ -104,28 +103,28 @@ def reconstruct(posterior: Learnt, x: Data | PyTree, *, draws: int = 1, seed: in
 
 
 def elbo(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> np.ndarray:
-    """E_q[log p(x, h) − log q(h | x)] of every row by ``samples`` draws, (row,), nats: at most log p(x) on average."""
+    """E_q[log p(x, h) − log q(h | x)] of each row by ``samples`` draws, (row,), nats; ≤ log p(x) in expectation."""
     return log_evidence(posterior, data, samples=samples, seed=seed).elbo
 
 
 def log_evidence(
     posterior: Learnt, data: Data | PyTree = None, *, samples: int = 1000, simulated: int = 0, seed: int = 0
 ) -> Evidence:
-    """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of every row, h_k ~ q(h | x), in memory that neither rows nor draws set.
+    """log (1/K) Σ_k p(x, h_k) / q(h_k | x) of each row, h_k ~ q(h | x); memory does not grow with rows or draws.
 
-    It is at most log p(x) in expectation and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is
-    the one learnt: rows learnt from are likelier under it than others. Where all h can be summed over ``exact`` is log
-    p(x) itself.
+    Its expectation is at most log p(x) and rises to it with K (Burda, Grosse & Salakhutdinov 2016, theorem 1). θ is the
+    fitted one, under which fitted rows are likelier than others. If all h can be summed over, ``exact`` is log p(x).
 
-    An upper side needs an exact draw of p(h | x), which only rows that the model made have: there the h that x came
-    from joins the K, and the bound turns round (Grosse, Ghahramani & Adams 2015). ``simulated`` such rows tell how far
-    apart the two are, for q as it was learnt; what lies beside its rows may be farther. Where the layers are normal,
-    ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows anneals both ways, which needs no q.
+    An upper bound needs an exact draw of p(h | x), which is known only for rows that the model generated: adding the h
+    that generated x to the K draws reverses the bound (Grosse, Ghahramani & Adams 2015). ``simulated`` such rows show
+    how far apart the two bounds are with this q; on data unlike the model's own rows they may be further apart. For
+    normal layers, ``tr.log_evidence(model, rows.x, theta=..., z=rows.h)`` of generated rows bounds by annealing both
+    ways, without q.
 
     Args:
-        data: rows; those learnt from by default.
+        data: rows; by default the fitted ones.
         samples: K ≥ 1.
-        simulated: rows to make for the upper side; 0 for none.
+        simulated: rows to generate for the upper bound; 0 for none.
 
     Raises:
         SettingsError, DataError: as ``encode``.
@@ -149,7 +148,7 @@ def log_evidence(
 
 
 def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: int) -> Sandwich:
-    """E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) where (x, h*) ~ p and h_k ~ q(h | x), by Jensen's inequality."""
+    """Lower and upper bound: E log (w* + Σ_k w_k) / (K + 1) ≥ log p(x) for (x, h*) ~ p, h_k ~ q(h | x), by Jensen."""
     make_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
     make = functools.partial(_generated, ladder, params["theta"], make_key)
     x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
@@ -164,7 +163,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
 
 
 def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed: int = 0) -> Bound:
-    """K-sample bounds of held-out rows and of as many as 1000 that were learnt from, nats a row."""
+    """K-sample bounds of held-out rows, and of up to 1000 fitted rows, nats per row."""
     kept = as_data(data)
     learnt = posterior.data
     if learnt is None:
@@ -178,16 +177,13 @@ def held_out(posterior: Learnt, data: Data | PyTree, *, samples: int = 100, seed
 
 
 def gap_check(posterior: Learnt, data: Data | PyTree) -> Check:
-    """``held_out`` as a line of a report."""
+    """``held_out`` as a check of a report."""
     found = held_out(posterior, data)
     return held_out_check(found.gap, found.error, found.rows)
 
 
-# What is asked of.
-
-
 def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
-    """The ladder and its one θ, or a sentence."""
+    """The ladder and its one θ; a SettingsError if the posterior has another model, or many θ."""
     ladder = ladder_of(posterior.model)
     if ladder is None:
         raise SettingsError(f"{what}(...) is of ladders; this posterior is of a {type(posterior.model).__name__}.")
@@ -200,7 +196,7 @@ def theta_of(posterior: Learnt, what: str) -> tuple[Ladder, PyTree]:
 
 
 def network_of(posterior: Learnt, what: str) -> tuple[Ladder, dict[str, PyTree]]:
-    """The ladder and {θ, φ}, or a sentence."""
+    """The ladder and {θ, φ}; a SettingsError if there is no inference network."""
     ladder, theta = theta_of(posterior, what)
     if posterior.phi is None:
         raise SettingsError(
@@ -211,11 +207,12 @@ def network_of(posterior: Learnt, what: str) -> tuple[Ladder, dict[str, PyTree]]
 
 
 def visible(ladder: Ladder, params: PyTree) -> Any:
-    """Shape (1, n) and type of a row that the ladder draws."""
+    """Shape (1, n) and dtype of a row that the ladder generates."""
     return jax.eval_shape(lambda p: ladder.dreamt(jax.random.key(0), p["theta"], 1)[0], params)
 
 
 def check_width(ladder: Ladder, params: PyTree, x: np.ndarray, what: str) -> None:
+    """Raises a DataError unless x has the shape of the ladder's rows."""
     wanted, got = visible(ladder, params).shape[1:], np.shape(x)
     if got[1:] != wanted or len(got) != 1 + len(wanted):
         one = f"; one row is x[None], of shape {(1, *wanted)}" if got == wanted else ""
@@ -223,7 +220,7 @@ def check_width(ladder: Ladder, params: PyTree, x: np.ndarray, what: str) -> Non
 
 
 def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> Data:
-    """Rows x that the ladder can have made, or a sentence."""
+    """Rows x as Data; a DataError unless they have the ladder's width and support."""
     data = as_data(x)
     check_width(ladder, params, data.y, what)
     preflight.check(ladder, data)
@@ -231,7 +228,7 @@ def rows_of(ladder: Ladder, params: PyTree, x: Data | PyTree, what: str) -> Data
 
 
 def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
-    """log p(x) of every row by summing over h, where that can be done."""
+    """log p(x) of each row by summing over all h; None if that is not possible."""
     if ladder.causes is None:
         return None
     count = jax.tree.leaves(ladder.causes)[0].shape[0]
@@ -239,15 +236,16 @@ def _exact(ladder: Ladder, params: PyTree, data: Data) -> np.ndarray | None:
     return over_rows(summed, np.asarray(data.rows[0]), rows_together(ladder, count))
 
 
-# Of some rows at a time, all parts of one shape, so that one program serves them all.
+# Rows go by blocks of one shape, so that one program serves them all.
 
 
 def rows_together(ladder: Ladder, draws: int) -> int:
+    """Rows per block such that ``draws`` of their layers fit in memory."""
     return max(1, numbers() // (draws * sum(layer.seen for layer in ladder.layers)))
 
 
 def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
-    """``function(index (w,), rows (w, …))`` over all rows, ``width`` at a time."""
+    """``function(index (w,), rows (w, …))`` applied to all rows, ``width`` at a time."""
     count, parts = len(jax.tree.leaves(rows)[0]), []
     for chunk, index, real in chunks(rows, count, min(width, count)):
         part = function(jnp.asarray(index), jax.tree.map(jnp.asarray, chunk))
@@ -256,12 +254,12 @@ def over_rows(function: Callable, rows: PyTree, width: int) -> Any:
 
 
 def draws_first(drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """(row, draw, n) as (draw, row, n)."""
+    """(row, draw, n) to (draw, row, n)."""
     return tuple(np.swapaxes(a, 0, 1) for a in drawn)
 
 
 def each_row(function: Callable, key: jax.Array, index: jax.Array, *rows: Any) -> Any:
-    """``function(key, row)`` of every row, each with a key of its own."""
+    """``function(key, row)`` for each row with its own key, from ``key`` and the row's index."""
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
     return jax.vmap(function)(keys, *rows)
 
@@ -282,7 +280,7 @@ def _encoded(
 
 @functools.partial(jax.jit, static_argnames="ladder")
 def _own_weights(ladder: Ladder, params: PyTree, x: jax.Array, h: tuple) -> jax.Array:
-    """log w of one given h for every row, (row,)."""
+    """log w of each row's own h, (row,)."""
     h = jax.tree.map(lambda a: a[None], h)
     _, q = ladder.infer(params, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])
     return log_weights(ladder, params, x, h, q)[0][0]

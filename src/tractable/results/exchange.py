@@ -1,4 +1,4 @@
-"""What was learnt, as an ArviZ DataTree."""
+"""A posterior as an ArviZ DataTree."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ GROUPS = (
     "posterior", "sample_stats", "log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive",
     "observed_data", "constant_data",
 )  # fmt: skip
-OF_PRIOR = 500  # draws
-STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated": "reached_max_treedepth"}  # to ArviZ
+OF_PRIOR = 500  # draws of the prior by default
+STATS = {"divergent": "diverging", "acceptance": "acceptance_rate", "saturated": "reached_max_treedepth"}  # ArviZ's
 OF_ROWS = ("log_likelihood", "posterior_predictive", "prior_predictive", "observed_data", "constant_data")
 Names = Mapping[str, Sequence[str]]
 
@@ -40,33 +40,33 @@ def to_tree(
         try:
             made[name] = makers[name]()
         except (DataError, ModelError, RunError) as error:
-            if name == "posterior":  # without which there is nothing to hand over
+            if name == "posterior":  # the one indispensable group
                 raise
             left_out[name] = str(error)
-            if isinstance(error, DataError) and posterior.data is not None:  # it would not fit
+            if isinstance(error, DataError) and posterior.data is not None:  # too large
                 tell(f"to_arviz leaves {name} out. {error}")
     made = {name: variables for name, variables in made.items() if variables}
-    # A parameter and a column of the data may share a name, not their axes.
+    # Groups of rows are built apart: a parameter and a data column may share a name, but not axes.
     coords = {f"{name}_dim_0": list(told) for name, told in (posterior.model.labels or {}).items()} | dict(coords or {})
     labels = None if posterior.data is None else posterior.data.labels
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's members are
+        warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # e.g. an ensemble's members
         out = arviz_base.from_dict({k: v for k, v in made.items() if k not in OF_ROWS}, dims=dims, coords=coords)
         for name in OF_ROWS:
             if name not in made:
                 continue
-            by_group = labels is not None and name == "log_likelihood"  # a datum is a group
+            by_group = labels is not None and name == "log_likelihood"  # then each datum is a group
             axis = "group" if by_group else "row"
             named_axes = {variable: [axis, *(dims or {}).get(variable, [])] for variable in made[name]}
             own: Any = ({"group": labels} if by_group else {}) | coords
             out[name] = arviz_base.from_dict({name: made[name]}, dims=named_axes, coords=own)[name]
-    if left_out:  # as text, which netCDF takes
+    if left_out:  # as text, as netCDF requires
         out.attrs["left_out"] = "\n".join(f"{name}: {why}" for name, why in left_out.items())
     return out
 
 
 def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[[], dict[str, np.ndarray]]]:
-    """What makes each group's variables, by name."""
+    """For each group's name, a function that makes its variables."""
     data = posterior.data
     rows = None if data is None else data.members()
 
@@ -79,7 +79,7 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         traces = {} if posterior.is_point else posterior.info | weights
         traces = {STATS.get(name) or name: trace for name, trace in traces.items()}
         traces |= {name: traces[name] > 0 for name in ("diverging", "reached_max_treedepth") if name in traces}
-        shape = (posterior.chains, posterior.count)  # of a q there are traces of its climb
+        shape = (posterior.chains, posterior.count)  # a fitted q has traces of its optimisation, not of draws
         return {name: thinned(trace) if trace.shape[:2] == shape else trace for name, trace in traces.items()}
 
     def prior_of() -> PyTree:
@@ -119,7 +119,7 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
 
 
 def named(arrays: PyTree, alone: str) -> dict[str, np.ndarray]:
-    """Leaves by the names of their paths; ``alone`` is that of an array that is no part of anything."""
+    """Leaves by the names of their paths; ``alone`` names a single array."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(arrays)
     return {tree.path_name(path) if path else alone: np.asarray(leaf) for path, leaf in leaves}
 

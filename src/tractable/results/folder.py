@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from tractable.tools.store import DrawStore
 
 PyTree = Any
-RESULT = "posterior.json"  # written last, with the checksums of all beside it
-NETWORK = "network"  # the folder of an inference network's weights
-MEMORY_SHARE = 0.5  # of the memory available that draws may take
-MADE_AGAIN = ("positions", "network")  # not in a belief's own file: draws of q, and what has one of its own
+RESULT = "posterior.json"  # written last, with the checksums of the other files
+NETWORK = "network"  # subfolder of an inference network's weights
+MEMORY_SHARE = 0.5  # share of the available memory that draws may take
+MADE_AGAIN = ("positions", "network")  # not in a belief's file: draws of q, and the network, which has its own
 
 
 class Saver:
-    """Writes a run to a folder as it goes: draws to zarr, and where it stands to a checkpoint.
+    """Writes a run to a folder as it goes: its draws to zarr, its state to a checkpoint.
 
     Args:
         folder: made if missing.
-        run: what the run is (``identity``); another run's folder is an error.
-        resumable: False where only draws are written, and a run that is there is not gone on with.
+        run: the run's ``identity``; a folder of another run is an error.
+        resumable: False to write draws only; a folder with a checkpoint is then an error.
 
     Attributes:
-        resume: leaves of where the run stood, or None.
+        resume: the saved state's leaves by path, or None for a new run.
     """
 
     def __init__(self, folder: pathlib.Path, run: dict[str, Any], *, resumable: bool = True) -> None:
@@ -57,7 +57,7 @@ class Saver:
         if saved is None:
             discard_draws(folder)
             if resumable:
-                self.save({})  # whose folder this is, however soon the run ends
+                self.save({})  # claims the folder, however soon the run ends
             return
         if not resumable:
             raise CheckpointError(
@@ -73,10 +73,10 @@ class Saver:
             self.store.truncate(manifest["draws"])
 
     def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
-        """Where the run stands, and what was drawn since the last time, each (chain, draw, ...).
+        """Save the run's state, and the draws since the last save, each (chain, draw, ...).
 
         Raises:
-            CheckpointError: they cannot be written; its ``partial`` has the traces of all draws that there still are.
+            CheckpointError: they cannot be written; ``partial`` holds the traces of all draws still available.
         """
         before = 0
         try:
@@ -91,7 +91,7 @@ class Saver:
             raise
 
     def _still_there(self, count: int) -> dict[str, np.ndarray]:
-        """The first draws, where their folder can be read."""
+        """The first ``count`` draws; empty if they cannot be read."""
         try:
             return {n: a[:, :count] for n, a in self.drawn().items()} if count else {}
         except CheckpointError:
@@ -138,7 +138,7 @@ class Follower:
 
 
 def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """The newest checkpoint of a run's folder, made if missing; another run's is an error."""
+    """The newest checkpoint in a run's folder, which is made if missing; another run's folder is an error."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     saved = files.load(folder / "checkpoint")
@@ -149,16 +149,16 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
     different = files.differences(saved[2]["identity"], manifest)
     if different:
         raise CheckpointError(
-            f"{folder} holds another run, which cannot be gone on with: "
+            f"{folder} holds another run, which cannot be continued: "
             + "; ".join(different)
-            + ". Choose another folder, or ask for what it was."
+            + ". Choose another folder, or the arguments of that run."
         )
     return saved
 
 
 def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore":
-    """Room in a run's folder for traces such as these, each (chain, draw, ...)."""
-    from tractable.tools.store import DrawStore  # zarr is imported by those who write or read draws
+    """A new store in a run's folder for traces of these shapes, each (chain, draw, ...)."""
+    from tractable.tools.store import DrawStore  # imports zarr, so only on use
 
     fields = {name: (a.shape[2:], a.dtype.name) for name, a in traces.items()}
     chains, draws = next(iter(traces.values())).shape[:2]
@@ -166,7 +166,7 @@ def new_store(folder: pathlib.Path, traces: dict[str, np.ndarray]) -> "DrawStore
 
 
 def _check_drawn(store: "DrawStore", count: int, known: str) -> None:
-    """A CheckpointError of draws, whole as they may be, that are not those which ``known`` was made of."""
+    """A CheckpointError unless the draws have the identity ``known``, even if they are undamaged."""
     if known and store.identity(count) != known:
         raise CheckpointError(
             f"{store.path} holds other draws than those that its folder was written with. Restore the folder from a "
@@ -175,7 +175,7 @@ def _check_drawn(store: "DrawStore", count: int, known: str) -> None:
 
 
 def discard_draws(folder: pathlib.Path) -> None:
-    """Delete the draws of a run that no checkpoint vouches for; a CheckpointError of what no run wrote."""
+    """Delete draws that no checkpoint claims; a CheckpointError if no run of this library wrote them."""
     path = folder / "draws.zarr"
     if not os.path.lexists(path):
         return
@@ -200,7 +200,7 @@ def store_of(folder: pathlib.Path) -> "DrawStore":
 
 
 def read_draws(store: "DrawStore") -> dict[str, np.ndarray]:
-    """Traces of a store, as many as memory allows: evenly spaced where that is not all of them."""
+    """A store's traces; if they exceed memory, evenly spaced draws and a warning."""
     needed = store.chains * store.count * int(np.prod(store.fields[POSITION][0])) * 4
     stride = int(-(-needed // (MEMORY_SHARE * psutil.virtual_memory().available)))
     if stride <= 1:
@@ -227,9 +227,9 @@ def write(
     *,
     streamed: bool = False,
 ) -> None:
-    """What was learnt (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), all else (JSON).
+    """Write the belief (draws to zarr, else a sealed checkpoint), settings (TOML), summary (CSV), the rest (JSON).
 
-    The last is written last, with the checksums of the others; draws have their own.
+    The JSON is written last, with the checksums of the other files; draws have their own.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -262,15 +262,15 @@ def read(
     point: bool,
     drawn: str,
 ) -> Belief:
-    """What was learnt; a CheckpointError of what is damaged, or of a version whose folders are not read.
+    """Read the belief back; a CheckpointError if it is damaged, or of a version that cannot be read.
 
     Args:
-        weigh: weights of draws, of their traces.
-        thin: steps a kept draw.
-        seed: with which the draws of a q are made again.
-        count: draws a chain; a run ends with a whole block of steps, and so with some more.
-        point: of a method that learns one θ.
-        drawn: what its draws are, "" of an earlier version.
+        weigh: gives draws' weights from their traces.
+        thin: steps per kept draw.
+        seed: of the draws of a q, which are made again.
+        count: draws per chain to read; a run ends with a whole block of steps, so the store may hold more.
+        point: whether the method learns one θ.
+        drawn: the draws' identity, "" if an earlier version wrote them.
     """
     if not (folder / "belief").exists():
         if point or not (folder / "draws.zarr").exists():
@@ -307,17 +307,17 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
     return {k: "none" if v is None else _without_null(v) if isinstance(v, dict) else v for k, v in settings.items()}
 
 
-# The weights φ of an inference network, named by their place in it.
+# The weights φ of an inference network, named by their paths.
 
 
 def save_network(ladder: Model, phi: PyTree, folder: pathlib.Path) -> pathlib.Path:
-    """φ in a folder beside θ's; where."""
+    """Save φ in its own subfolder; returns the path written."""
     arrays = {tree.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(phi)[0]}
     return files.save(folder / NETWORK, arrays, network_fingerprint(ladder), step=0)
 
 
 def load_network(model: Model, folder: pathlib.Path) -> PyTree:
-    """φ in the ladder's own structure, None where none was saved; a CheckpointError of another network's."""
+    """φ in the ladder's structure, None if none was saved; a CheckpointError if it is another network's."""
     if not (folder / NETWORK).exists():
         return None
     saved = files.load(folder / NETWORK)

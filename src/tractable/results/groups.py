@@ -1,4 +1,4 @@
-"""What groups have of their own, and predictions of their rows, from draws of what all groups share."""
+"""Groups' own parameters z, and predictions of groups' rows, from draws of the shared parameters θ."""
 
 import functools
 import math
@@ -16,23 +16,23 @@ from tractable.results import predict as prediction
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import Count, expect, seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
-PROPOSED = 64  # places drawn for each draw of a group's own, of which one is taken
-WIDER = 1.2  # factor of the proposal's sds over those of the normal at the peak
-NUMBERS = 1 << 24  # a group's own, times draws, held at once
+PROPOSED = 64  # proposals for each draw of a group's z, of which one is picked
+WIDER = 1.2  # proposal's sds relative to those of the normal approximation at the peak
+NUMBERS = 1 << 24  # numbers of groups' proposals held in memory at once
 
 
 def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.ndarray, groups: Any = None) -> Any:
-    """Mean and sd of what each group has of its own, a pandas DataFrame with a row for a group's label.
+    """Mean and sd of each group's own parameters z: a pandas DataFrame with a row for each group's label.
 
         E[z | y] = E_θ E[z | y_g, θ],     Var[z | y] = E_θ Var[z | y_g, θ] + Var_θ E[z | y_g, θ]
 
-    over draws of θ; within a draw by the nodes that integrate z out.
+    The outer moments are over draws of θ, the inner ones by the quadrature nodes that integrate z out.
 
     Args:
-        params, weights: draws of θ (s, ...), and what they weigh.
+        params, weights: draws of θ (s, ...), and their weights.
         groups: labels; by default all.
     """
     import pandas as pd
@@ -50,11 +50,11 @@ def local_moments(model: Model, data: Data | None, params: PyTree, weights: np.n
 def predict(
     posterior: Any, x: PyTree, group: Labels | None, level: float, draws: int, seed: int
 ) -> prediction.Prediction:
-    """The predictive distribution of rows of groups: z is drawn given θ and its group's rows, or of a new one from
-    its prior.
+    """The predictive distribution of groups' rows: z is drawn given θ and the group's fitted rows, or for a new group
+    from its prior.
 
     Args:
-        group: a label a row; rows of one new label share its z. None where every row is of a new group.
+        group: each row's label; rows with the same new label share its z. None: every row has a new group.
     """
     expect("predict(draws)", draws, Count)
     known = grouped(posterior.model, posterior.data)
@@ -68,11 +68,11 @@ def predict(
 def replicated(
     model: Model, data: Data | None, params: PyTree, x: PyTree, group: Labels | None, seed: int, *, new: bool = False
 ) -> PyTree:
-    """y* of rows of groups, (s, n, ...): z of its group as ``predict`` has it, y* ~ p(y | x, z, θ_s).
+    """y* of groups' rows, (s, n, ...): z as for ``predict``, y* ~ p(y | x, z, θ_s).
 
     Args:
-        x, group: as of ``predict``; where neither is given the rows learnt from, in their order and their groups.
-        new: take every group for a new one: z ~ p(z | θ_s), which rows of one label share.
+        x, group: as for ``predict``; without both, the fitted rows in their order, with their groups.
+        new: treat every group as new: z ~ p(z | θ_s), shared by rows with one label.
     """
     known, key = grouped(model, data), jax.random.key(seeded("posterior_predictive(seed)", seed))
     if x is None and group is None:
@@ -89,13 +89,13 @@ def replicated(
 def transforms(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float, groups: int | None, seed: int
 ) -> np.ndarray:
-    """Pr(y* < y_i | all other groups) of each row i, (n,): y* as a row of a new group, its own left out whole.
+    """Pr(y* < y_i | all other groups) of each row i, (n,): y* is a row of a new group, i's whole group is left out.
 
-    NaN of rows of a group that weighs too much in the posterior to be left out by reweighing.
+    NaN for rows of a group that is too influential to be left out by reweighing.
 
     Args:
-        groups: evenly over the groups; None for all.
-        Others as of ``pointwise.left_out``.
+        groups: how many groups, evenly spaced; None for all.
+        Others: as for ``pointwise.left_out``.
     """
     known = grouped(model, data)
     if groups is not None and groups < known.size:
@@ -108,11 +108,11 @@ def transforms(
 
 
 class Rows(NamedTuple):
-    """Rows that are asked about, and their groups."""
+    """Requested rows, and their groups."""
 
     x: PyTree
-    place: np.ndarray  # (n,) of each row, which of the groups asked about is its own
-    held: np.ndarray  # (groups,) where each lies in the data; −1 of a new one
+    place: np.ndarray  # (n,) each row's index among the requested groups
+    held: np.ndarray  # (groups,) each requested group's index in the data; −1 for a new one
 
 
 def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
@@ -127,7 +127,7 @@ def _asked(known: Data, x: PyTree, group: Labels | None, what: str) -> Rows:
 
 
 def _own(model: Model, known: Data, params: PyTree, held: np.ndarray, key: jax.Array) -> PyTree:
-    """z of every group asked about, leaves (s, groups, ...): given its rows where it is known, else from the prior."""
+    """z of each requested group, leaves (s, groups, ...): given its fitted rows if it is known, else from the prior."""
     own = _from_prior(model, params, jax.random.fold_in(key, 0), len(held))
     if not np.any(held >= 0):
         return own
@@ -141,7 +141,7 @@ def _own(model: Model, known: Data, params: PyTree, held: np.ndarray, key: jax.A
 
 
 def grouped(model: Model, data: Data | None) -> Data:
-    """The data by group, or a sentence where there are no groups."""
+    """The data by group; an error if the model or data have no groups."""
     if model.local is None:
         raise ModelError("This model has nothing that is a group's own: expected Model(..., local=).")
     if data is None or data.labels is None:
@@ -149,9 +149,9 @@ def grouped(model: Model, data: Data | None) -> Data:
     return data
 
 
-@functools.lru_cache(maxsize=32)  # so that a second prediction finds its compilation
+@functools.lru_cache(maxsize=32)  # a second prediction then reuses the compiled program
 def _looked_up(model: Model) -> Model:
-    """Of one row, given (θ, z of all groups) and (x, the place of its group)."""
+    """The model of a row (x, its group's index) given (θ, z of all groups)."""
     likelihood: Any = model.likelihood
 
     def of_row(both: tuple[PyTree, PyTree], row: tuple[PyTree, jax.Array]) -> PyTree:
@@ -162,7 +162,7 @@ def _looked_up(model: Model) -> Model:
 
 
 def _places(data: Data, labels: np.ndarray, unknown: bool) -> np.ndarray:
-    """Where groups lie in the data; −1 of an unknown one, or a sentence."""
+    """Groups' indices in the data; an unknown group is −1, or an error unless ``unknown``."""
     of: dict = {label: i for i, label in enumerate(np.asarray(data.labels).tolist())}
     found = np.array([of.get(label, -1) for label in labels.tolist()], int)
     if not unknown and np.any(found < 0):
@@ -175,14 +175,14 @@ def _first(params: PyTree) -> PyTree:
 
 
 def _put(into: np.ndarray, what: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """(s, groups, ...) with other values of some groups."""
+    """A copy of ``into`` (s, groups, ...) with the values ``what`` for the groups ``where``."""
     into = into.copy()
     into[:, where] = what
     return into
 
 
 def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
-    """``function(rows, first)`` of so many groups at a time that memory does not grow with them, end to end."""
+    """``function(rows, first)`` for blocks of groups, concatenated; memory does not grow with the number of groups."""
     rows = data.y, data.given
     groups, members = rows[1].counts.shape
     width = min(groups, max(1, NUMBERS // (draws * PROPOSED * members)))
@@ -195,9 +195,9 @@ def _in_chunks(function: Callable, data: Data, draws: int) -> Any:
     return jax.tree.map(lambda *a: np.concatenate(a), *parts)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-    """(groups, k) mean and sd of each group's own."""
+    """(groups, k) mean and sd of each group's z."""
 
     def of_group(own: Model, places: jax.Array, logs: jax.Array) -> tuple[jax.Array, jax.Array]:
         shares, values = jax.nn.softmax(logs), jax.vmap(own.values)(places)
@@ -220,9 +220,9 @@ def _moments(model: Model, params: PyTree, weights: jax.Array, rows: PyTree) -> 
     return mean, jnp.sqrt((square + within) / total)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree:
-    """z ~ p(z | y_g, θ_s), leaves (groups, s, ...): one of 64 places around the peak, drawn by weight (Rubin 1987)."""
+    """z ~ p(z | y_g, θ_s), leaves (groups, s, ...): one of 64 proposals around the peak by weight (Rubin 1987)."""
 
     def one(theta: PyTree, key: jax.Array) -> PyTree:
         proposed, taken = jax.random.split(key)
@@ -243,8 +243,8 @@ def _drawn(model: Model, params: PyTree, rows: PyTree, key: jax.Array) -> PyTree
     return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), drawn)
 
 
-@compiled("model", "count", if_few=ROUGHLY)
+@compiled("model", "count", if_few=COMPILE_FASTEST)
 def _from_prior(model: Model, params: PyTree, key: jax.Array, count: int) -> PyTree:
-    """z ~ p(z | θ_s) of ``count`` groups, leaves (s, count, ...)."""
+    """z ~ p(z | θ_s) for ``count`` groups, leaves (s, count, ...)."""
     keys = jax.random.split(key, (len(jax.tree.leaves(params)[0]), count))
     return jax.vmap(lambda p, ks: jax.vmap(model.given(p).sample_prior)(ks))(params, keys)

@@ -1,4 +1,4 @@
-"""What a run is, as text that a file can hold: two runs with the same identity are the same run."""
+"""A run's identity as JSON entries: runs with the same identity give the same results."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ UNKNOWN = "cannot be traced"
 def identity(
     model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
 ) -> dict[str, Any]:
-    """What a run is: two runs with the same identity are the same run."""
+    """Versions, dtype, seed, and fingerprints of data, model and method: equal for runs with the same results."""
     return (
         {
             "tractable": __version__,
@@ -44,19 +44,19 @@ def identity(
 
 
 def model_fingerprint(model: Model, data: Data | None) -> str:
-    """SHA-256 of the log posterior as JAX sees it, constants included."""
+    """SHA-256 of the log posterior as JAX traces it, constants included."""
     return fingerprint(model.traced, *_example(model, data))
 
 
 def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
-    """By field, SHA-256 of what the functions in a method's settings compute, constants included, or why it is unknown.
+    """SHA-256, by field, of the functions in a method's settings, constants included; or why it is unknown.
 
-    A name tells two optimisers of other rates, or two schedules of one factory, not apart.
+    Names would not do: two optimisers with different rates, or two schedules from one factory, share theirs.
     """
     found = {}
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
-        if dataclasses.is_dataclass(value):  # a method of a method
+        if dataclasses.is_dataclass(value):  # a method inside a method
             found |= {f"{field.name}.{name}": told for name, told in functions(value, model, data).items()}
         elif callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
             found[field.name] = _computed(value, model, data)
@@ -64,41 +64,40 @@ def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]
 
 
 def check_resumable(model: Model, data: Data | None, method: Method) -> None:
-    """A ModelError or SettingsError of what a checkpoint could not know again."""
+    """Raises if the model or a setting's function cannot be fingerprinted, so a resumed run could differ unnoticed."""
     if calls_back(model.traced, *_example(model, data)):
         raise ModelError(
             "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
-            "and a run could go on with another function than it began with. Write it in jax.numpy, or leave "
-            "checkpoint= out."
+            "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
         )
     for name, told in functions(method, model, data).items():
         if told.startswith(UNKNOWN):
             raise SettingsError(
-                f"checkpoint= expects functions that JAX sees whole, as a run could go on with another than it began "
-                f"with; {type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
+                f"checkpoint= expects functions that JAX sees whole, as a resumed run could have another; "
+                f"{type(method).__name__}({name}=...) {told}. Write it in jax.numpy, or leave checkpoint= out."
             )
 
 
 def _computed(value: PyTree, model: Model, data: Data | None) -> str:
-    """Of the calls that a setting's functions are made for, the first that goes through says what they compute."""
+    """The fingerprint of a setting's functions, by the first of the possible ``_calls`` that succeeds."""
     why = ""
     for call, *example in _calls(value, model, data):
         try:
             if calls_back(call, *example):
                 return f"{UNKNOWN}: it calls Python (pure_callback or io_callback)"
             return fingerprint(call, *example)
-        except Exception as error:  # whatever a function of the user's makes of numbers it is not for
+        except Exception as error:  # a user's function may raise anything for arguments it is not meant for
             why = why or f"{type(error).__name__}: {str(error).split(chr(10))[0]}"
     return f"{UNKNOWN} ({why})"
 
 
 def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
-    """(a function of arrays, arrays): what optimisers, proposals, schedules, kernels and bounds are asked."""
+    """(a function of arrays, arrays): the ways optimisers, proposals, schedules, kernels and bounds are called."""
     key, position = jax.random.key(0), jnp.zeros(model.space.size)
     if isinstance(value, optax.GradientTransformation):
         step = optax.with_extra_args_support(value)
 
-        def update(gradient: PyTree) -> tuple:  # begun within, for rates that are part of the state
+        def update(gradient: PyTree) -> tuple:  # init inside, as rates may be part of the state
             more: dict[str, Any] = {"value": jnp.zeros(()), "grad": gradient}
             more["value_fn"] = lambda params: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
             return step.update(gradient, step.init(gradient), gradient, **more)
@@ -118,7 +117,7 @@ def _calls(value: PyTree, model: Model, data: Data | None) -> Iterator[tuple]:
 
         yield proposed, key, position
         return
-    yield value, jnp.array(0)  # a schedule
+    yield value, jnp.array(0)  # as a schedule
     yield lambda key, z: _moved(value(lambda z: -jnp.sum(jnp.square(z))), key, z), key, jnp.zeros(2)
     if data is not None:
         params = jax.eval_shape(model.example, key)
@@ -132,7 +131,7 @@ def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
 
 
 def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
-    """A place and two rows, to trace a model at."""
+    """A position and a batch of two rows, to trace a model with."""
     batch = None
     if data is not None:
         batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
@@ -140,7 +139,7 @@ def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
 
 
 def network_fingerprint(model: Model) -> dict[str, str]:
-    """SHA-256 of a ladder's log q(h | x) as JAX sees it, constants included; nothing of other models."""
+    """SHA-256 of a ladder's log q(h | x) as JAX traces it, constants included; {} for other models."""
     ladder = ladder_of(model)
     if ladder is None:
         return {}
@@ -152,4 +151,5 @@ def network_fingerprint(model: Model) -> dict[str, str]:
 
 
 def shapes_of(ladder: Ladder) -> dict[str, PyTree]:
+    """Shapes and dtypes of a ladder's θ and φ."""
     return jax.eval_shape(lambda key: ladder.initial(key), jax.eval_shape(lambda: jax.random.key(0)))

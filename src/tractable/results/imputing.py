@@ -1,4 +1,4 @@
-"""What is missing of rows, given what is seen of them: p(x_m, h | x_o) of a ladder that was learnt."""
+"""Imputation by a fitted ladder: p(x_m, h | x_o), missing numbers given observed ones."""
 
 import functools
 import math
@@ -19,38 +19,38 @@ from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, at_least, expect, seeded
 
 PyTree = Any
-DEFENCE = 0.2  # of the proposals, drawn from p(h): bounds the weights where the network knows too little
+DEFENCE = 0.2  # share of proposals drawn from p(h): bounds the weights where q is poor
 
 
 class Imputed(NamedTuple):
-    """Rows whose missing numbers were filled in."""
+    """Rows with missing numbers filled in."""
 
-    mean: np.ndarray  # (row, n) x where seen, E[x_m | x_o] where missing; of categorical x the likeliest level
-    draws: np.ndarray  # (draw, row, n) x where seen, draws of p(x_m | x_o) where missing
-    h: tuple[np.ndarray, ...]  # (draw, row, n) those that they came from
-    effective: np.ndarray  # (row,) effective number of the weighted draws: few of them where it is small
+    mean: np.ndarray  # (row, n) x if observed, else E[x_m | x_o]; for categorical x the likeliest level
+    draws: np.ndarray  # (draw, row, n) x if observed, else draws of p(x_m | x_o)
+    h: tuple[np.ndarray, ...]  # (draw, row, n) the h of each draw
+    effective: np.ndarray  # (row,) effective sample size of the importance weights
 
 
 def impute(
     posterior: Learnt, x: Data | PyTree, *, draws: int = 100, samples: int = 1000, steps: int = 5, seed: int = 0
 ) -> Imputed:
-    """What is missing of x (row, n), NaN, given what is seen of it: mean and draws of p(x_m, h | x_o).
+    """Mean and draws of p(x_m, h | x_o) for rows x (row, n) whose missing numbers are NaN.
 
         x̃_k completes x,   h_k ~ r_k(h) = 0.8 q(h | x̃_k) + 0.2 p(h),   w_k = p(x_o | h_k) p(h_k) / r_k(h_k)
 
-    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the h of the step
-    before, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion every w_k is unbiased
-    for p(x_o), and none exceeds p(x_o | h_k) / 0.2 whatever q is: self-normalised averages of the last step have a bias
-    of order 1/K from those of p(x_m, h | x_o). How good q is shows in ``effective``.
+    for k = 1 … K, ``steps`` times: completions are first drawn from the model, then from p(x | h) at the previous
+    step's h, resampled by weight (population Monte Carlo; Cappé et al. 2004). Given its completion, w_k is unbiased for
+    p(x_o) and at most p(x_o | h_k) / 0.2, whatever q is: self-normalised averages of the last step have a bias of order
+    1/K. ``effective`` shows how good q is.
 
     Args:
-        draws: that are told, resampled by weight.
-        samples: K ≥ 2 weighted draws a row.
+        draws: draws to return, resampled by weight.
+        samples: K ≥ 2, weighted draws per row.
         steps: ≥ 1.
 
     Raises:
         SettingsError, DataError: as ``encode``.
-        ModelError: a p(x | h) that does not factorise over x's numbers.
+        ModelError: p(x | h) does not factorise over x's numbers.
     """
     ladder, params = coding.network_of(posterior, "impute")
     expect("impute(draws=...)", draws, Count)
@@ -58,7 +58,7 @@ def impute(
     expect("impute(steps=...)", steps, Count)
     rows = np.asarray(x.rows[0] if isinstance(x, Data) else arrays_of(x, "x"))
     filled = _filled(ladder, params, rows)
-    coding.rows_of(ladder, params, filled, "impute")  # what is seen lies in the support
+    coding.rows_of(ladder, params, filled, "impute")  # checks that observed numbers lie in the support
     seen = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, bool)
     complete = functools.partial(
         _imputed, ladder, (draws, samples, steps), params, jax.random.key(seeded("impute(seed)", seed))
@@ -68,7 +68,7 @@ def impute(
 
 
 def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
-    """Rows with some possible number in the place of every missing one."""
+    """Rows with an arbitrary valid number in place of each missing one."""
     coding.check_width(ladder, params, rows, "impute")
     if not jax.eval_shape(functools.partial(_factorised, ladder), params["theta"]):
         raise ModelError("impute(x) leaves single numbers of x out of p(x | h), which needs it to factorise over them.")
@@ -77,11 +77,11 @@ def _filled(ladder: Ladder, params: PyTree, rows: np.ndarray) -> np.ndarray:
         return rows
     filled = np.where(np.isnan(rows), possible, rows)
     whole = possible.dtype.kind in "iu" and not ladder.redraw and np.all(filled == np.round(filled))
-    return filled.astype(possible.dtype) if whole else filled  # only NaN made numbers of levels
+    return filled.astype(possible.dtype) if whole else filled  # integers were floats only because of NaN
 
 
 def _factorised(ladder: Ladder, theta: PyTree) -> list[jax.Array]:
-    """Something where p(x | h) is a product over the numbers of x, nothing elsewhere."""
+    """A non-empty list if p(x | h) is a product over the numbers of x; else []. A list, for ``eval_shape``."""
     h = ladder.dreamt(jax.random.key(0), theta, 1)[1]
     p = ladder.generative(theta, h)[0]
     return [jnp.zeros(0)] if isinstance(p, dist.Independent) and p.reinterpreted_batch_ndims == 1 else []
@@ -103,7 +103,7 @@ def _imputed(
 def completed(
     ladder: Ladder, counts: tuple[int, int, int], params: PyTree, key: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple:
-    """Of one row (n,) and what is seen of it: mean (n,), draws (draw, n), their h, the effective number of weights."""
+    """For one row (n,) and its observed mask: mean (n,), draws (draw, n), their h, and the weights' effective size."""
     draws, samples, steps = counts
     theta = params["theta"]
     look_key, first_key, step_key, last_key, told_key = jax.random.split(key, 5)
@@ -138,7 +138,7 @@ def completed(
 
 
 def picked(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:
-    """Independent indices, each i with probability ∝ w_i, (count,)."""
+    """(count,) independent indices, i with probability ∝ w_i."""
     heights = jnp.cumsum(jnp.exp(log_w - jnp.max(log_w)))
     u = jax.random.uniform(key, (count,), heights.dtype) * heights[-1]
     return jnp.minimum(jnp.searchsorted(heights, u, side="right"), len(log_w) - 1)
@@ -147,7 +147,7 @@ def picked(key: jax.Array, log_w: jax.Array, count: int) -> jax.Array:
 def weighed(
     ladder: Ladder, params: PyTree, key: jax.Array, filled: jax.Array, x: jax.Array, seen: jax.Array
 ) -> tuple[tuple, jax.Array]:
-    """h_k of each completion (K, n), leading axes (1, K), and log w_k, (K,)."""
+    """A proposal h_k for each completion (K, n), leading axes (1, K), and log w_k, (K,)."""
     network_key, model_key, choice_key = jax.random.split(key, 3)
     theta, count = params["theta"], len(filled)
     coded = ladder.drawn(network_key, params, filled, 1)[0]

@@ -1,4 +1,4 @@
-"""Posteriors read back from the folders they were saved to."""
+"""Loads posteriors from folders."""
 
 import pathlib
 import tomllib
@@ -29,15 +29,15 @@ T = TypeVar("T")
 def load(
     path: str | pathlib.Path, model: Model | None = None, data: Data | PyTree = None, *, method: Method | None = None
 ) -> Posterior:
-    """A posterior that was saved, with the model it was of.
+    """A saved posterior, with its model.
 
-    Functions are not written to disk, so a model of one's own is given again; another log density is an error.
+    Functions are not written to disk, so your own model must be given again; a different log density is an error.
 
     Args:
-        path: a folder from ``posterior.save``, or of ``infer(..., checkpoint=)`` or ``draws=``.
-        model: the model the posterior is of. One of ``tractable.models``, from numbers and words, need not be given.
-        data: its data, for the checks that look at them.
-        method: the method, where one of its fields is a function (a schedule, an optimiser).
+        path: a folder from ``posterior.save``, or from ``infer(..., checkpoint=)`` or ``draws=``.
+        model: the posterior's model; not needed for one of ``tractable.models`` made from numbers and strings.
+        data: its data, for checks that need them.
+        method: the method, if one of its fields is a function (a schedule, an optimiser).
     """
     folder = pathlib.Path(path)
     if not (folder / RESULT).exists():
@@ -50,7 +50,7 @@ def load(
         if told.made is None:
             raise CheckpointError(f"{folder} is of a model of one's own: give it, load(path, model).")
         model = cast(Model, made_again(told.made))
-    comparable = told.model.startswith(f"{programs.VERSION}:")  # else of an earlier version: not to be compared
+    comparable = told.model.startswith(f"{programs.VERSION}:")  # fingerprints of an earlier version cannot be compared
     if data is not None and comparable and model_fingerprint(model, data) != told.model:
         raise CheckpointError(f"{folder} is of another model: its log density differs from that of the model given.")
     if model.names != told.names:
@@ -71,7 +71,7 @@ def load(
 
 
 class Told(NamedTuple):
-    """What a folder says of its posterior."""
+    """The entries of a posterior's folder, checked."""
 
     report: Report
     names: list[str]
@@ -80,7 +80,7 @@ class Told(NamedTuple):
     settings: dict[str, Any]
     seed: int | None
     thin: int
-    count: int | None  # draws a chain; None of an earlier version
+    count: int | None  # draws per chain; None if an earlier version wrote it
     drawn: str
     found: dict[str, Any]
     seconds: dict[str, float]
@@ -89,7 +89,7 @@ class Told(NamedTuple):
 
 
 def _told(folder: pathlib.Path) -> Told:
-    """Every entry is looked at: one that no run wrote, though its seal may hold, is a sentence and no traceback."""
+    """Reads and checks every entry: one of the wrong kind is a CheckpointError, even if the seal holds."""
     about, beside = read_sealed(folder / RESULT)
     if beside is None:
         tell(

@@ -1,4 +1,4 @@
-"""What each row says of each draw: log likelihoods, rows left out, data replicated. In blocks: memory holds the answer.
+"""Rows × draws: log likelihoods, leave-one-out, replicated data. In blocks, so memory need only hold the answer.
 
 Leave-one-out is Pareto-smoothed importance sampling by ArviZ (Vehtari, Gelman and Gabry 2017; Vehtari et al. 2024).
 """
@@ -22,45 +22,45 @@ from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import counted
 
 PyTree = Any
-ALIKE = 500  # rows to which fewer are filled up: one program for all of them
-BLOCK = 128  # draws of a call: one program serves any number of them
-LIMIT = 1 << 31  # bytes of an answer
-ABREAST = 16  # of them side by side
-WORK = 2e9  # rows × draws × parameters of a look beside a run
-FEWEST = 100  # draws that tell how a row's weights are spread
+ALIKE = 500  # fewer rows are padded to this many, so that one program serves them
+BLOCK = 128  # draws per call: one program serves any number of them
+LIMIT = 1 << 31  # bytes of an answer, at most
+ABREAST = 16  # draws of a block computed in parallel
+WORK = 2e9  # rows × draws × parameters to spend without being asked
+FEWEST = 100  # draws needed for leave-one-out
 
 
 class Left(NamedTuple):
-    """Each of r rows left out of a posterior of s draws."""
+    """Leave-one-out results for r rows and s draws."""
 
-    log_likelihoods: np.ndarray  # (s, r) log p(y_n | θ_s) of the row counted once
-    log_weights: np.ndarray  # (s, r) smoothed, of p(θ_s | all rows but n); exp of them sums to 1
+    log_likelihoods: np.ndarray  # (s, r) log p(y_n | θ_s), the row counted once
+    log_weights: np.ndarray  # (s, r) smoothed, for p(θ | all rows but n); their exp sums to 1 over s
     khat: np.ndarray  # (r,)
 
 
 @dataclass(frozen=True, eq=False)
 class Loo:
-    """Expected log predictive density of a new row, each row predicted from all others.
+    """Leave-one-out expected log predictive density: each row is predicted from all others.
 
         elpd = Σ_n w_n log p(y_n | y without n)          p = Σ_n w_n log p(y_n | y) − elpd
 
-    A row that counts w_n times is left out once and its density counts w_n times, as if it were there so often.
+    A row that counts w_n times is left out once and its density counts w_n times, like w_n separate rows.
 
     Attributes:
-        elpd: nats, all rows together; NaN where a k-hat is above the limit: the sum is then not known.
-        se: its standard error: over rows, and from looking at some of them where that was so.
+        elpd: nats, summed over all rows; NaN (unknown) if a k-hat is above the limit.
+        se: its standard error: over rows, and from subsampling them if only some were evaluated.
         p: effective number of parameters; NaN likewise.
-        khat: the largest; -inf where no row moves the posterior.
-        limit: min(1 − 1/log₁₀ S, 0.7), up to which S draws can be relied on.
-        index: (m,) the rows that were looked at.
-        pointwise: (m,) log p(y_n | y without n) of each of them, also where it cannot be relied on.
-        khats: (m,) of each of them.
-        size: N, all rows that count.
-        labels: (N,) of groups, where a datum is a group and is left out with all of its rows.
+        khat: the largest k-hat; -inf if no row changes the posterior.
+        limit: min(1 − 1/log₁₀ S, 0.7), the largest reliable k-hat with S draws.
+        index: (m,) the rows evaluated.
+        pointwise: (m,) log p(y_n | y without n) of each of them, reliable or not.
+        khats: (m,) k-hat of each of them.
+        size: N, the number of rows that count.
+        labels: (N,) group labels, where a datum is a group, left out with all of its rows.
     """
 
     elpd: float
@@ -103,11 +103,11 @@ class Loo:
 
 
 def log_likelihoods(model: Model, params: PyTree, data: Data) -> np.ndarray:
-    """w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s, n) in nats; 0 where a row does not count.
+    """w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s, n) in nats; 0 for rows of weight 0.
 
     Raises:
-        ModelError: no likelihood, or one whose z is not summed out.
-        DataError: it would take more than ``LIMIT`` bytes.
+        ModelError: there is no likelihood, or its z is not summed out.
+        DataError: the answer would take more than ``LIMIT`` bytes.
     """
     needed_likelihood(model)
     fits("log_likelihood", length(params), data.size, 1, jnp.result_type(float).itemsize)
@@ -116,7 +116,7 @@ def log_likelihoods(model: Model, params: PyTree, data: Data) -> np.ndarray:
 
 
 def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:
-    """Σ_n w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s,) float64, of rows that need not fit in memory."""
+    """Σ_n w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s,) float64; rows × draws need not fit in memory."""
     needed_likelihood(model)
     total = np.zeros(length(params))
     for where, part in _likelihoods(model, params, data):
@@ -126,7 +126,7 @@ def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:
 
 
 def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: int) -> PyTree:
-    """y*_n ~ p(y | x_n, θ_s), a datum a row and draw: (s, n, ...) for each part of it, from seed, s and n alone."""
+    """y*_n ~ p(y | x_n, θ_s), one datum per row and draw, (s, n, ...) each part; depends on seed, s and n alone."""
     needed_likelihood(model)
     theta, x = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), (params, given)
@@ -153,7 +153,7 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
     """``count`` draws of the parameters from their priors, (count, ...).
 
     Raises:
-        ModelError: a prior that is only a log density, or is none.
+        ModelError: the prior is only a log density, or improper.
     """
     if not model.drawable:
         raise ModelError(
@@ -164,10 +164,10 @@ def prior_draws(model: Model, count: int, seed: int) -> PyTree:
 
 
 def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, np.ndarray]:
-    """What the model derives from draws (s, ...) of its parameters, (s, ...) each; arrays of at most ``most`` numbers.
+    """The model's derived quantities for draws (s, ...), (s, ...) each; those of at most ``most`` numbers per draw.
 
     Raises:
-        DataError: it would take more than ``LIMIT`` bytes.
+        DataError: the answer would take more than ``LIMIT`` bytes.
     """
     if model.derived is None:
         return {}
@@ -179,23 +179,23 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
 
 
 def corrected(model: Model, data: Data, fitted: Fitted) -> np.ndarray:
-    """log p(y, z) − log q(z) of a q's own draws, (s,): they weigh so in p(θ | y) (Magnusson et al. 2019)."""
+    """log p(y, z) − log q(z) of q's own draws, (s,): their log importance weights (Magnusson et al. 2019)."""
     positions = np.concatenate([] if fitted.positions is None else fitted.positions)
     return np.asarray(_corrections(model, fitted.q, fitted.phi, positions, data.arrays()), np.float64)
 
 
 def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float) -> Iterator[Left]:
-    """Every row left out in turn, rows by chunks.
+    """Leaves each row out in turn, by chunks of rows.
 
-    A row of weight w > 1 is left out once, one of w < 1 as much as it counts.
+    A row of weight w > 1 is left out once, a row of weight w < 1 with its whole weight.
 
     Args:
-        log_weights: (s,) of the draws, up to a constant; equal for draws of p(θ | y).
-        efficiency: effective draws a draw, at most 1.
+        log_weights: (s,) the draws', up to a constant; equal for draws of p(θ | y).
+        efficiency: effective sample size per draw, at most 1.
     """
     if length(params) < FEWEST:
         raise RunError(f"Rows are left out by reweighing draws, {FEWEST} at least; got {length(params)}.")
-    from arviz_stats.base.array import array_stats  # a second of imports
+    from arviz_stats.base.array import array_stats  # imported here: takes a second
 
     smooth: Any = array_stats.psislw  # its types say less than it takes
     for where, part in _likelihoods(model, params, data):
@@ -204,7 +204,7 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         ratios = log_weights - once * np.where(np.isfinite(terms), terms, 0.0)
         ratios -= ratios.max(1, keepdims=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it speaks of few draws, as the infinite k-hat does
+            warnings.simplefilter("ignore")  # it warns of few draws, which the infinite k-hat says too
             smoothed, khat = smooth(-ratios, r_eff=efficiency, axis=-1)  # it takes minus the log weights
         level = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))
         khat = np.where(np.isfinite(terms).all(1), np.where(level, -np.inf, khat), np.inf)
@@ -212,17 +212,17 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
 
 
 def joined(parts: Sequence[Left]) -> Left:
-    """Chunks of rows, as one."""
+    """Concatenates chunks of rows."""
     return Left(*(np.concatenate(each, -1) for each in zip(*parts, strict=True)))
 
 
 def loo(
     model: Model, params: PyTree, log_weights: np.ndarray, data: Data, efficiency: float = 1.0, rows: int | None = None
 ) -> Loo:
-    """Leave-one-out of s draws, from at most ``rows`` of the rows that count; arguments as of ``left_out``.
+    """Leave-one-out from s draws, by at most ``rows`` of the rows that count; other arguments as for ``left_out``.
 
-    Of N rows m are drawn alike, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l), l = log p(y_n | y):
-    the difference estimator of Magnusson et al. 2020, which is exact where m = N.
+    Of N rows, m are drawn with equal probability, and elpd = Σ_N w l + N/m Σ_m w (log p(y_n | y without n) − l) with
+    l = log p(y_n | y): the difference estimator of Magnusson et al. 2020, exact if m = N.
 
     Raises:
         RunError: fewer than ``FEWEST`` draws.
@@ -242,7 +242,7 @@ def loo(
     weights, size = count[index], len(counting)
     losses, scale = weights * (together - pointwise), size / len(index)
     every, spread = together, pointwise
-    if len(index) < size:  # rows vary as they do where none is left out
+    if len(index) < size:  # the se over rows is estimated from l, which is known for all rows
         weights = count[counting]
         every = spread = log_predictive(model, params, np.exp(shares), data.take(counting)).astype(np.float64)
     everything, p = weights @ every, scale * losses.sum()
@@ -255,9 +255,9 @@ def loo(
 
 
 def transforms(left: Left, drawn: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Pr(y* < y_n | y without n) of single numbers, (n,); ties are broken at random, so that counts are uniform too.
+    """Pr(y* < y_n | y without n) of single numbers, (n,); ties are broken at random, so counts are uniform too.
 
-    So is the place of a row between its bounds, y (n, 2), where these are all that is known of it.
+    For censored rows, y (n, 2), the place between the bounds is random likewise.
 
     Args:
         drawn: (s, n) data replicated from the draws.
@@ -270,7 +270,7 @@ def transforms(left: Left, drawn: np.ndarray, y: np.ndarray, seed: int = 0) -> n
 
 
 def single(y: PyTree) -> np.ndarray:
-    """The numbers of rows that are one number each, (n,), or (n, 2) bounds of it; else a sentence."""
+    """y of rows of one number each, (n,), or its bounds (n, 2); a DataError for other rows."""
     parts = jax.tree.leaves(y)
     if len(parts) > 1:
         raise DataError("pit() is of rows of one number each; these hold several.")
@@ -278,17 +278,17 @@ def single(y: PyTree) -> np.ndarray:
 
 
 def placed(left: Left, drawn: PyTree, y: np.ndarray, seed: int) -> np.ndarray:
-    """The same, NaN of rows that cannot be left out by reweighing."""
+    """``transforms``, with NaN for rows that cannot be left out by reweighing."""
     if np.ndim(drawn) != 2:
         raise DataError("pit() is of rows of one number each; these hold several.")
     return np.where(left.khat <= khat_limit(len(drawn)), transforms(left, drawn, y, seed), np.nan)
 
 
-# What fits: draws by blocks, rows by chunks.
+# Memory: draws by blocks, rows by chunks.
 
 
 def affordable(model: Model, data: Data | None) -> int:
-    """Draws, at most 1000, at which all rows can be looked at unasked: on a page, in a comparison."""
+    """Draws, at most 1000, for which all rows can be evaluated without being asked, on a page or in a comparison."""
     if data is None or not data.resident or model.likelihood is None:
         return 0
     looks = data.size if data.labels is None else NODES * data.given.counts.size
@@ -296,12 +296,12 @@ def affordable(model: Model, data: Data | None) -> int:
 
 
 def length(params: PyTree) -> int:
-    """s of draws (s, ...)."""
+    """The number s of draws (s, ...)."""
     return len(jax.tree.leaves(params)[0])
 
 
 def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
-    """A sentence where an answer of so many numbers a row and draw would not fit."""
+    """A DataError if an answer of ``numbers`` per row and draw would exceed ``LIMIT``."""
     size = draws * rows * numbers * itemsize
     if size > LIMIT:
         fewer = LIMIT // (rows * numbers * itemsize)
@@ -324,7 +324,7 @@ def _likelihoods(model: Model, params: PyTree, data: Data) -> Iterator[tuple[sli
 
 
 def _by_chunks(of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int) -> Iterator[tuple[slice, PyTree]]:
-    """(which rows, ``of(thetas, numbers, chunk, index)`` at them, (s, r, ...)); ``one`` is that of one draw."""
+    """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
     width = fitting(one, params, rows, max(count, ALIKE), abreast=ABREAST, kept=draws)
     if width < ALIKE:
@@ -332,7 +332,7 @@ def _by_chunks(of: Callable, one: Callable, params: PyTree, rows: PyTree, count:
     for chunk, index, real in chunks(rows, count, width):
         parts = []
         for first in range(0, draws, BLOCK):
-            numbers = np.minimum(np.arange(first, first + BLOCK), draws - 1)  # the last block is filled
+            numbers = np.minimum(np.arange(first, first + BLOCK), draws - 1)  # the last block is padded
             thetas = jax.tree.map(lambda a, at=numbers: np.asarray(a)[at], params)
             told = of(thetas, numbers.astype(np.int32), chunk, index)
             parts.append(jax.tree.map(np.asarray, told))
@@ -348,7 +348,7 @@ def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, 
     return jax.vmap(row)(chunk, index)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     def draw(at: tuple[PyTree, jax.Array]) -> PyTree:
         return _row_samples(model, jax.random.fold_in(key, at[1]), at[0], chunk, index)
@@ -356,7 +356,7 @@ def _replicates(model, key, thetas, numbers, chunk, index) -> PyTree:
     return jax.lax.map(draw, (thetas, numbers), batch_size=ABREAST)
 
 
-@compiled("model", "names", if_few=ROUGHLY)
+@compiled("model", "names", if_few=COMPILE_FASTEST)
 def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, jax.Array]:
     def one(theta: PyTree) -> dict[str, jax.Array]:
         found = {} if model.derived is None else model.derived(theta)
@@ -365,12 +365,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _row_likelihoods(model: Model, thetas: PyTree, chunk: PyTree) -> jax.Array:
     return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
 
 
-@compiled("model", "q", if_few=ROUGHLY)
+@compiled("model", "q", if_few=COMPILE_FASTEST)
 def _corrections(model, q, phi, positions, rows) -> jax.Array:
     target = log_density(model, rows, flat=True)
     return jax.lax.map(lambda z: target(z) - q.log_prob(phi, z), positions, batch_size=ABREAST)
@@ -378,5 +378,5 @@ def _corrections(model, q, phi, positions, rows) -> jax.Array:
 
 def _log_sum(logs: np.ndarray) -> np.ndarray:
     """log Σ exp over the last axis."""
-    with np.errstate(invalid="ignore"):  # of weights that are none, as an infinite k-hat says
+    with np.errstate(invalid="ignore"):  # invalid weights, whose k-hat is infinite
         return np.asarray(np.logaddexp.reduce(logs, axis=-1))

@@ -1,4 +1,4 @@
-"""What comes back from inference: one face for draws and for a point."""
+"""The result of inference: one interface for draws, fitted distributions and points."""
 
 import functools
 import pathlib
@@ -50,8 +50,8 @@ from tractable.tools.words import spelt
 from tractable.tools.writing import disk_errors
 
 PyTree = Any
-TOLD = 30  # numbers of something derived, at most, that a summary lists
-AGAIN = 0x5EED  # folded into the key of a second run, by which the first is judged
+TOLD = 30  # a summary lists derived arrays of up to this many numbers
+AGAIN = 0x5EED  # folded into the key of the second run that checks the first
 
 
 @dataclass(eq=False)
@@ -59,14 +59,14 @@ class Posterior(Learnt):
     """The result of ``infer``. Values are in the user's space, as pytrees shaped like the prior.
 
     Attributes:
-        model, data, method, seed: what was asked.
-        belief: what was learnt: draws, their moments, a point, a q.
-        found: what warm-up chose (step size, bound, …), and other numbers of the run.
+        model, data, method, seed: the arguments of ``infer``.
+        belief: the approximate posterior: draws, their moments, a point, or a q.
+        found: numbers of the run, such as the step size that warm-up chose, or the bound.
         seconds: wall time by phase.
         interrupted: the run was stopped before its end.
-        standing: where a run stands that may be extended.
-        looked: what was looked at once it was learnt (``verify``).
-        judged: the report, once it was made.
+        standing: the run's state, for ``extend``.
+        looked: results of ``verify``.
+        judged: the report, once made.
     """
 
     method: Method
@@ -80,11 +80,11 @@ class Posterior(Learnt):
     _repr_html_ = as_html
 
     def summary(self, level: float = 0.9, *, derived: bool = True) -> Any:
-        """A pandas DataFrame, a row a number: mean, sd, an equal-tailed interval, and how well they are known.
+        """A pandas DataFrame, one row per number: mean, sd, an equal-tailed interval, and their accuracy.
 
         Args:
-            level: of the interval, in (0, 1).
-            derived: have what the model derives follow the parameters, arrays of at most 30 numbers.
+            level: the interval's level, in (0, 1).
+            derived: also list the model's derived quantities, arrays of at most 30 numbers.
         """
         import pandas as pd
 
@@ -109,7 +109,7 @@ class Posterior(Learnt):
     def _table(
         self, names: list[str], values: np.ndarray | None, mean: np.ndarray, sd: np.ndarray, level: float
     ) -> Any:
-        """The rows of a summary: of values (chain, draw, k), where draws were kept."""
+        """Rows of a summary; ``values`` (chain, draw, k), or None if no draws were kept."""
         import pandas as pd
 
         table, index = {"mean": mean, "sd": sd}, pd.Index(names, name="parameter")
@@ -126,10 +126,10 @@ class Posterior(Learnt):
         return pd.DataFrame(table, index=index)
 
     def derived(self, *, draws: int | None = None) -> dict[str, np.ndarray]:
-        """What the model derives from its parameters, of every draw: arrays (chain, draw, ...) by name.
+        """The model's derived quantities for each draw: arrays (chain, draw, ...) by name.
 
         Args:
-            draws: of a chain, at most, evenly over time; by default all.
+            draws: draws per chain, at most, evenly spaced; by default all.
         """
         values, params = self._each(draws)
         found = pointwise.derived(self.model, params)
@@ -137,7 +137,7 @@ class Posterior(Learnt):
 
     @functools.cached_property
     def _told(self) -> tuple[list[str], np.ndarray]:
-        """Names of what is derived and is not too much to be told number by number, and its values (chain, draw, m)."""
+        """Names of the numbers in derived arrays of at most ``TOLD`` numbers, and their values (chain, draw, m)."""
         values, params = self._each(None)
         found = pointwise.derived(self.model, params, most=TOLD)
         flat = [np.asarray(a, np.float64).reshape(*values.shape[:2], -1) for a in found.values()]
@@ -145,16 +145,16 @@ class Posterior(Learnt):
         return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
-        """n draws, leading axis (n,): fresh ones of a q, else with replacement and by weight; a point is repeated."""
+        """n draws, leading axis (n,): new ones of a q; else kept ones, by weight with replacement; a point repeats."""
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):
             key = jax.random.key(seeded("sample(key)", key))
         return self.shaped(self.belief.sample(self.model, self.values, key, n))
 
     def pruned(self, share: float) -> "Posterior":
-        """The mean field with its least certain parameters at zero, exactly: the ``share`` of lowest |μ|/σ.
+        """The mean field with its least certain parameters, the ``share`` with the lowest |μ|/σ, set to exactly zero.
 
-        Blundell et al. 2015, section 5.1. Only parameters on the reals are counted and pruned.
+        Blundell et al. 2015, section 5.1. Only unbounded parameters are counted and pruned.
 
         Args:
             share: in [0, 1).
@@ -177,10 +177,10 @@ class Posterior(Learnt):
         return replace(self, belief=fitted, standing=None, looked=(), judged=None)
 
     def relabelled(self) -> "Posterior":
-        """The same draws, with exchangeable components matched from draw to draw (``relabelling.matched``).
+        """The same draws with exchangeable components matched between draws (``relabelling.matched``).
 
-        Where labels switch, the mean of a component's parameter is one of all components': summaries, R-hat and plots
-        of single components mean something afterwards. For mixtures, of data in memory.
+        If labels switch, a component's mean averages over all components; after matching, summaries, R-hat and plots of
+        single components are meaningful. For mixtures with data in memory.
         """
         model = latent_model(self.model)
         if model is None or model.symmetry.permute is None or self.data is None or self.unconstrained is None:
@@ -191,13 +191,13 @@ class Posterior(Learnt):
         return replace(self, belief=belief, standing=None, looked=(), judged=None)
 
     def allocations(self, data: Data | PyTree = None, *, draws: int = 100) -> np.ndarray:
-        """p(z | x_n) of every row, (n, m) over the m values of z, averaged over the posterior; (n, T, m) of sequences.
+        """p(z | x_n) of each row, (n, m) over the m values of z, averaged over the posterior; (n, T, m) for sequences.
 
-        Where labels switch, ask ``posterior.relabelled()`` for it.
+        If labels switch, call it on ``posterior.relabelled()``.
 
         Args:
-            data: rows; by default those learnt from.
-            draws: that it is averaged over, at most, evenly over chains and time.
+            data: rows; by default the fitted ones.
+            draws: draws to average over, at most, evenly over chains and time.
         """
         expect("allocations(draws)", draws, Count)
         model = latent_model(self.model)
@@ -208,7 +208,7 @@ class Posterior(Learnt):
         return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
-        """At most ``most`` draws evenly over chains and time, and their weights, which sum to 1."""
+        """At most ``most`` draws, evenly over chains and time, and their weights, which sum to 1."""
         flat = self.values.swapaxes(0, 1).reshape(-1, len(self.names))
         weights = np.ones(len(flat)) if self.weights is None else self.weights.T.ravel()
         kept = np.flatnonzero(weights > 0)
@@ -217,7 +217,7 @@ class Posterior(Learnt):
 
     @functools.cached_property
     def predictive(self) -> Model:
-        """The model that predictions go through: the one given, but for Laplace on a network its linearisation."""
+        """The model used for predictions: the one given, or for Laplace on a network its linearisation."""
         return self.method.predictive(self.model, self.belief)
 
     @spelt
@@ -225,19 +225,19 @@ class Posterior(Learnt):
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0,
         calibrate: Data | PyTree = None, group: Labels | None = None,
     ) -> prediction.Prediction:  # fmt: skip
-        """The predictive distribution of new data at inputs ``x``, (n, ...); one datum where there are none.
+        """The predictive distribution of new data at inputs ``x``, (n, ...); of one datum if the model has no inputs.
 
         Args:
-            x: rows of inputs: an array, also memory-mapped, or a pytree of them; of a formula's model also a table; of
-                a likelihood with a ``predict`` of its own whatever that takes: of sequences how many steps ahead.
-            level: of the intervals, in (0, 1).
-            draws: of the parameters, at most, evenly over chains and time.
+            x: rows of inputs: an array, which may be memory-mapped, or a pytree of them; for a formula's model also a
+                table; for a likelihood with its own ``predict`` what that takes, for sequences the steps ahead.
+            level: the intervals' level, in (0, 1).
+            draws: draws of the parameters, at most, evenly over chains and time.
             seed: of the data drawn for the intervals.
-            calibrate: Data that took no part in the fit. The interval becomes mean ± q sd with q from their errors,
-                and holds a new y with probability at least ``level`` over rows exchangeable with these, in finite
-                samples and whatever the model; on average over rows, not at each input. For numbers only.
-            group: of a model with ``local`` (n,) labels of the groups that rows belong to, known ones or new; by
-                default every row is of a new one.
+            calibrate: Data that took no part in the fit. The interval becomes mean ± q sd with q from their errors. For
+                rows exchangeable with these it holds a new y with probability at least ``level``, in finite samples
+                and whatever the model; on average over rows, not at each input. For numbers only.
+            group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
+                a new group.
         """
         check_unforked()
         if self.model.of_table is not None and columns_of(x) is not None:
@@ -268,11 +268,11 @@ class Posterior(Learnt):
         return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
 
     def local(self, group: Any = None, *, draws: int = 100) -> Any:
-        """Mean and sd of what groups have of their own, by label (``groups.local_moments``): a pandas DataFrame.
+        """Mean and sd of groups' own parameters, by label (``groups.local_moments``): a pandas DataFrame.
 
         Args:
             group: labels; by default all.
-            draws: of the parameters, at most, evenly over chains and time.
+            draws: draws of the parameters, at most, evenly over chains and time.
         """
         expect("local(draws)", draws, Count)
         return groups.local_moments(self.model, self.data, *self.spread(draws), group)
@@ -280,7 +280,7 @@ class Posterior(Learnt):
     def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
         """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
 
-        Of a ladder with an inference network a lower bound of log p(x*_n | θ) by so many draws (``log_evidence``).
+        For a ladder with an inference network, a lower bound of log p(x*_n | θ) by ``draws`` draws (``log_evidence``).
         """
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
@@ -290,45 +290,45 @@ class Posterior(Learnt):
         return prediction.log_predictive(self.predictive, *self.spread(draws), data)
 
     def log_likelihood(self, data: Data | PyTree = None, *, draws: int | None = None) -> np.ndarray:
-        """w_n log p(y_n | x_n, θ_s) of every draw and row, (chain, draw, n), in nats.
+        """w_n log p(y_n | x_n, θ_s) for each draw and row, (chain, draw, n), in nats.
 
         Args:
-            data: by default the rows learnt from.
-            draws: of a chain, at most, evenly over time; by default all.
+            data: by default the fitted rows.
+            draws: draws per chain, at most, evenly spaced; by default all.
 
         Raises:
             RunError: no draws were kept. ModelError: the likelihood cannot be evaluated row by row.
-            DataError: there are no rows; or it would take more than 2 GiB.
+            DataError: there are no rows, or the answer would take more than 2 GiB.
         """
         values, params = self._each(draws)
         found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data))
         return found.reshape(*values.shape[:2], -1)
 
     def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:
-        """Each row predicted from all others, by Pareto-smoothed importance sampling: ``pointwise.Loo``.
+        """Leave-one-out cross-validation by Pareto-smoothed importance sampling: a ``pointwise.Loo``.
 
-        Draws of a q whose density was held against the posterior's are corrected by it. ``elpd`` is NaN where a k-hat
-        says that it cannot be relied on. Of a model with ``local`` a datum is a group: each is left out with all of its
-        rows, and predicted as a new one.
+        Draws of a q are corrected by importance weights if ``verify`` computed them. ``elpd`` is NaN if a k-hat says it
+        is unreliable. In a model with ``local`` a datum is a group: it is left out with all of its rows, and predicted
+        as a new group.
 
         Args:
-            draws: at most, evenly over chains and time; at least 100.
-            rows: drawn alike and looked at, where all would take long: 10,000 rows and 1000 draws take some seconds.
+            draws: draws to use, at most, evenly over chains and time; at least 100.
+            rows: evaluate only this many, chosen at random: 10,000 rows and 1000 draws take some seconds.
         """
         return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
 
     def pit(self, *, draws: int = 1000, rows: int | None = None, seed: int = 0) -> np.ndarray:
-        """Pr(y* < y_n | y without n), leave-one-out probability integral transforms of rows of one number, (n,).
+        """Leave-one-out probability integral transforms Pr(y* < y_n | y without n) of rows of one number, (n,).
 
-        Uniform on (0, 1) where predictions are right (Gelfand et al. 1992); ties of discrete data are broken at random,
-        as is the place of a censored row between its bounds.
-        NaN of a row that weighs too much in the posterior to be left out by reweighing draws, as ``loo()`` says.
-        Of a model with ``local`` a row is left out with all of its group, and predicted as a row of a new one.
+        Uniform on (0, 1) if predictions are right (Gelfand et al. 1992). Ties of discrete data are broken at random,
+        and a censored row's place between its bounds is random. NaN for a row that is too influential to be left out
+        by reweighing draws (see ``loo()``). In a model with ``local`` a row is left out with its whole group, and
+        predicted as a row of a new group.
 
         Args:
-            draws: at most, each with one datum a row; at least 100.
-            rows: evenly over the rows, of groups over the groups; by default all.
-            seed: of the data drawn.
+            draws: draws to use, at most, each with one replicated datum per row; at least 100.
+            rows: number of rows (or groups), evenly spaced; by default all.
+            seed: of the replicated data.
         """
         seed = seeded("pit(seed)", seed)
         leaving = self._leaving(draws)
@@ -345,14 +345,14 @@ class Posterior(Learnt):
     def posterior_predictive(
         self, x: PyTree = None, *, group: Labels | None = None, draws: int | None = None, seed: int = 0
     ) -> PyTree:
-        """Data replicated from every draw, (chain, draw, n, ...), each part of a datum: y*_n ~ p(y | x_n, θ_s).
+        """Replicated data for each draw, y*_n ~ p(y | x_n, θ_s): (chain, draw, n, ...) for each part of a datum.
 
         Args:
-            x: rows of inputs; by default those learnt from. Of a model without inputs, as many rows as it learnt from.
-            group: as of ``predict``, of a model with ``local``. Without x and group they are the rows learnt from, in
-                their groups: z_g ~ p(z | y_g, θ_s), y*_n ~ p(y | x_n, z_g, θ_s); as of new groups where ``group`` holds
-                labels that are not the data's.
-            draws: of a chain, at most, evenly over time; by default all.
+            x: rows of inputs; by default the fitted ones. A model without inputs replicates as many rows as it was
+                fitted to.
+            group: as for ``predict``, for a model with ``local``. Without x and group, the fitted rows in their groups:
+                z_g ~ p(z | y_g, θ_s), y*_n ~ p(y | x_n, z_g, θ_s). Labels not in the data mean new groups.
+            draws: draws per chain, at most, evenly spaced; by default all.
         """
         values, params = self._each(draws)
         drawn = self._replicated(params, x, group, seed)
@@ -361,15 +361,15 @@ class Posterior(Learnt):
     def prior_predictive(
         self, x: PyTree = None, *, group: Labels | None = None, draws: int = 500, seed: int = 0
     ) -> PyTree:
-        """Data as they were expected before any was seen, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s).
+        """Data from the prior predictive, (draw, n, ...): θ_s ~ p(θ), y*_n ~ p(y | x_n, θ_s).
 
-        Of a model with ``local`` z_g ~ p(z | θ_s) too, one for all rows of a ``group``.
+        In a model with ``local``, also z_g ~ p(z | θ_s), shared by all rows of a ``group``.
         """
         params = pointwise.prior_draws(self.model, draws, seed)
         return self._replicated(params, x, group, seed, new=True)
 
     def _replicated(self, params: PyTree, x: PyTree, group: Labels | None, seed: int, new: bool = False) -> PyTree:
-        """y*_n of parameters (s, ...): (s, n, ...); ``new``: drawn from the prior."""
+        """y*_n for parameters (s, ...): (s, n, ...); ``new``: parameters are from the prior, all groups new."""
         if self.model.local is not None:
             return groups.replicated(self.model, self.data, params, x, group, seed, new=new)
         if group is not None:
@@ -377,15 +377,15 @@ class Posterior(Learnt):
         return pointwise.replicated(self.model if new else self.predictive, params, *self._inputs_or(x), seed)
 
     def sensitivity(self, *, draws: int = 4000) -> Any:
-        """How much the posterior moves where its prior, or its likelihood, is raised to a power near 1.
+        """How much the posterior moves if its prior, or its likelihood, is raised to a power near 1.
 
-        See ``scaling.power_scaled``, which says what the columns are. A pandas DataFrame, a row a number.
+        A pandas DataFrame, one row per number; ``scaling.power_scaled`` explains the columns.
         """
         params, weights = self._drawn().spread(draws)
         return power_scaled(self.model, params, weights, self.names, self.data)
 
     def _each(self, draws: int | None) -> tuple[np.ndarray, PyTree]:
-        """At most so many draws a chain, evenly: their values (chain, draw, k), and parameters (chain · draw, ...)."""
+        """At most ``draws`` per chain, evenly spaced: values (chain, draw, k), and parameters (chain · draw, ...)."""
         if draws is not None:
             expect("draws", draws, Count)
         values = self._drawn().values
@@ -394,7 +394,7 @@ class Posterior(Learnt):
         return values, self.shaped(values.reshape(-1, values.shape[-1]))
 
     def _drawn(self) -> "Posterior":
-        """Itself, or a sentence where the run was stopped before its first draw."""
+        """Itself; a RunError if the run was stopped before its first draw."""
         if not self.is_point and not self.count and self.unconstrained is not None:
             raise RunError("The run was stopped before its first draw, so there are no parameters to speak of.")
         return self
@@ -414,7 +414,7 @@ class Posterior(Learnt):
         return data.given, data.size
 
     def _leaving(self, draws: int) -> tuple[PyTree, np.ndarray, Data, float]:
-        """Draws to leave rows out of, log of what they weigh, the rows, and effective draws a draw."""
+        """For leave-one-out: draws, their log weights, the rows, and the effective sample size per draw."""
         data = self._rows_or()
         if self.is_point:
             raise RunError("A point is one value of the parameters: rows are left out by reweighing draws of them.")
@@ -430,14 +430,14 @@ class Posterior(Learnt):
 
     @property
     def log_evidence(self) -> EvidenceOf:
-        """log p(y) as this posterior estimates it: ``posterior.log_evidence()`` gives an ``Evidence``, and
+        """This posterior's estimate of log p(y): ``posterior.log_evidence()`` gives an ``Evidence``, and
         ``estimate, error = posterior.log_evidence`` its first two numbers.
 
-        Of a ladder with an inference network a bound of log p(x) row by row, ``posterior.log_evidence(data,
-        samples=1000)``, see ``encoding.log_evidence``; Rejection estimates log p(y) on its way.
+        For a ladder with an inference network, ``posterior.log_evidence(data, samples=1000)`` bounds log p(x) by
+        row (``encoding.log_evidence``); Rejection estimates log p(y) as it runs.
 
         Raises:
-            RunError: a method that does not estimate it.
+            RunError: the method does not estimate it.
         """
         if self.phi is not None:
             return EvidenceOf(functools.partial(coding.log_evidence, self))
@@ -445,16 +445,16 @@ class Posterior(Learnt):
             raise RunError(f"{type(self.method).__name__} does not estimate the evidence; Rejection does.")
         return EvidenceOf(functools.partial(evidence, self.info, self.found["log_bound"]))
 
-    # Of ladders: what these functions say of their ``posterior``.
+    # For ladders: functions whose first argument, ``posterior``, is self.
     encode, generate, reconstruct, elbo = coding.encode, coding.generate, coding.reconstruct, coding.elbo
     impute = imputing.impute
 
     def report(self, *, held_out: Data | PyTree = None) -> Report:
-        """How far this can be trusted: a verdict, and the checks that made it. What was loaded keeps its own.
+        """How far this can be trusted: a verdict, and the checks behind it. A loaded posterior keeps its saved report.
 
         Args:
-            held_out: rows that took no part; whether they are as likely as is predicted for them, and lie as often
-                within what is predicted. Of a ladder their bound is held against that of rows learnt from.
+            held_out: rows that took no part in the fit: adds checks of whether their densities and their coverage are
+                as predicted; for a ladder, whether their bound equals that of fitted rows.
         """
         if self.judged is None:
             self.judged = judge(self)
@@ -471,16 +471,16 @@ class Posterior(Learnt):
         return held_out_checks(side_of(self), as_data(rows), self.seed or 0)
 
     def verify(self, how: str | None = "auto", *, held_out: Data | PyTree = None) -> "Posterior":
-        """The same, looked at again: are there modes it did not visit, are its means and sds right, is its mass finite?
+        """The same posterior, checked again: did it miss modes, are its means and sds right, is its mass finite?
 
-        Of a network, whose weights are not identified: does it predict what other chains, or a second run, predict, and
-        do predictions stay where the target moves the draws? Ladders and mixtures have checks of their own.
+        For a network, whose weights are not identified: does it predict what other chains, or a second run, predict,
+        and do predictions stay when the draws are moved under the target? Ladders and mixtures have their own checks.
 
         Args:
-            how: "auto" takes at most a quarter of the run's own work, or about two seconds; "thorough" looks at four
-                times as much, whatever it takes, and holds it against chains by NUTS (of NUTS, by HMC); None does not
-                look, and no verdict is then better than "caution".
-            held_out: rows that took no part, by which predictions are judged too.
+            how: "auto" spends at most a quarter of the run's own work, or about two seconds; "thorough" checks four
+                times as much, however long it takes, and compares with chains by NUTS (for NUTS, by HMC); None makes no
+                checks, and no verdict is then better than "caution".
+            held_out: rows that took no part in the fit, to check predictions with.
         """
         expect("verify(how)", how, Verify)
         began = time.perf_counter()
@@ -494,7 +494,7 @@ class Posterior(Learnt):
         return replace(self, belief=belief, looked=looked, seconds=seconds, judged=None)
 
     def _again(self, label: str | None = None) -> "Posterior":
-        """The same run from another seed, or by another method."""
+        """The same run with another seed, or by another method."""
         method = self.method if label is None else named(label)()
         with sitting(self.model, self.data, self.seed, False) as session:
             outcome = method.learn(session._replace(key=jax.random.fold_in(session.key, AGAIN)))
@@ -505,9 +505,9 @@ class Posterior(Learnt):
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto",
         held_out: Data | PyTree = None,
     ) -> "Posterior":  # fmt: skip
-        """Go on for ``draws`` more kept draws a chain; the same as if they had been asked for at once.
+        """Continue for ``draws`` more kept draws per chain, with the same result as one longer run.
 
-        ``verify`` and ``held_out`` are those of ``verify()``, by which the whole is looked at again.
+        ``verify`` and ``held_out`` are passed to ``verify()``, which checks the whole again.
         """
         needs("extend()", self.method)
         if self.standing is None or self.belief.positions is None:
@@ -531,18 +531,18 @@ class Posterior(Learnt):
         """An ArviZ DataTree: posterior, sample_stats, log_likelihood, log_prior, posterior_predictive, prior,
         prior_predictive, observed_data, constant_data.
 
-        Groups that the model or what was learnt cannot give are left out; ``attrs["left_out"]`` says why. Rows have the
-        dimension "row". Row weights multiply ``log_likelihood`` and stand in ``constant_data``: ``arviz_stats.loo``
-        leaves a row out with all that it counts for, ``posterior.loo()`` one count of it. Of a model with ``local``
+        Groups that the model or posterior cannot provide are left out; ``attrs["left_out"]`` says why. Rows have the
+        dimension "row". Row weights multiply ``log_likelihood`` and are in ``constant_data``: ``arviz_stats.loo``
+        leaves a row out with its whole weight, ``posterior.loo()`` with one count. In a model with ``local``,
         ``log_likelihood`` has the dimension "group", so that ArviZ leaves groups out too, and ``constant_data`` holds
-        the ``group_of_row``.
+        ``group_of_row``.
 
         Args:
-            groups: those wanted.
-            draws: of a chain, at most, evenly over time, in every group; by default all. Of the prior 500.
-            dims, coords: names of the axes of parameters and data by their names, ``{"w": ["feature"]}``, and the
-                labels along them, ``{"feature": ["age", "height"]}``.
-            seed: of data and parameters that are drawn.
+            groups: the groups to make.
+            draws: draws per chain, at most, evenly spaced, in every group; by default all, and 500 of the prior.
+            dims, coords: axis names for each parameter or data variable, ``{"w": ["feature"]}``, and the labels along
+                an axis, ``{"feature": ["age", "height"]}``.
+            seed: of the data and parameters drawn.
         """
         return to_tree(self, groups, draws, dims, coords, seeded("to_arviz(seed)", seed))
 
@@ -550,7 +550,7 @@ class Posterior(Learnt):
         """Write a folder that ``tractable.load`` reads: settings (TOML), draws (zarr), summary; no pickles.
 
         Args:
-            overwrite: put it in place of a posterior that is there, once it is written.
+            overwrite: replace a posterior already there, once the new one is written.
         """
         with held(path):
             self._save(pathlib.Path(path), overwrite)
@@ -565,13 +565,13 @@ class Posterior(Learnt):
             self.write(pathlib.Path(fresh))
             for old in there:
                 discard_draws(folder) if old.name == "draws.zarr" else shutil.rmtree(old)
-            for new in sorted(pathlib.Path(fresh).iterdir(), key=lambda new: new.name == RESULT):  # the seal last
+            for new in sorted(pathlib.Path(fresh).iterdir(), key=lambda new: new.name == RESULT):  # posterior.json last
                 new.replace(folder / new.name)
 
     def write(self, folder: pathlib.Path, *, streamed: bool = False) -> None:
-        """Write what was learnt into a run's folder; ``streamed`` where its draws are there already."""
+        """Write the posterior into a run's folder; ``streamed``: its draws are there already."""
         if isinstance(self.belief, Draws) and not self.count:
-            return  # a run that was stopped before its first draw
+            return  # stopped before its first draw
         report, bias = self.report(), self.predicted_bias
         about = {
             "names": self.names,

@@ -1,4 +1,4 @@
-"""From draws of the parameters to predictions, their parts and intervals, in memory that does not grow with rows."""
+"""Predictions, their variance's parts and intervals from draws of the parameters; memory does not grow with rows."""
 
 import functools
 import itertools
@@ -20,40 +20,40 @@ from tractable.data.arrays import arrays_of, check_width, wide
 from tractable.models.censoring import itself
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
 from tractable.tools.words import tell
 
 PyTree = Any
-BYTES = 1 << 25  # of a chunk of rows: the activations of one draw, or what is kept of all draws
+BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
 DRAWS = 1 << 28  # bytes of parameters on the device at once
-SAMPLES = 1000  # data drawn for an interval, at least
+SAMPLES = 1000  # at least this many data are drawn for an interval
 
 
 class Prediction(NamedTuple):
     """The predictive distribution at n inputs, averaged over the posterior.
 
-    For classes ``mean`` to ``upper`` are of the class indicators: ``mean`` is then the probabilities, (n, classes) or,
-    for two classes coded 0 and 1, (n,). A likelihood without a variance, in any draw, has aleatoric = sd = inf; where
-    there is no mean either, it is NaN, every sd inf, and a ``TractableWarning`` says so. The interval holds in both
-    cases.
+    For classes ``mean`` to ``upper`` describe the class indicators: ``mean`` is then the probabilities, (n, classes),
+    or (n,) for two classes coded 0 and 1. If the likelihood has no variance in some draw, aleatoric = sd = inf; if it
+    has no mean either, the mean is NaN, all sds are inf, and a ``TractableWarning`` says so. The interval is valid in
+    both cases.
     """
 
     mean: np.ndarray  # (n, ...) E[y*]
     sd: np.ndarray  # total: √(aleatoric² + epistemic²)
     aleatoric: np.ndarray  # √E[Var(y*|θ)]: noise that more data do not remove
-    epistemic: np.ndarray  # √Var(E[y*|θ]): ignorance of θ that they do
+    epistemic: np.ndarray  # √Var(E[y*|θ]): uncertainty about θ, which more data reduce
     lower: np.ndarray  # equal-tailed interval of y* (of the probability, for classes)
     upper: np.ndarray
     probabilities: np.ndarray | None = None  # (n, classes)
-    entropy: np.ndarray | None = None  # of classes, (n,): of the averaged probabilities, in nats
-    mutual_information: np.ndarray | None = None  # of classes, (n,): its epistemic part, in nats; at most the entropy
+    entropy: np.ndarray | None = None  # for classes, (n,): entropy of the averaged probabilities, nats
+    mutual_information: np.ndarray | None = None  # for classes, (n,): its epistemic part, nats; ≤ entropy
     _repr_html_ = as_html
 
 
 class _Sums(NamedTuple):
-    """What is known of a chunk of r rows after some of the draws; on the device, or zeros on the host."""
+    """Running sums over draws for a chunk of r rows; on the device, or zeros on the host."""
 
     weight: Any  # ()
     mean: Any  # (r, ...)
@@ -75,18 +75,18 @@ def predict(
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
         Var(y*) = E[Var(y*|θ)] + Var(E[y*|θ])         total = aleatoric + epistemic
-        H(E[p]) = E[H(p)] + I(y*; θ)                  of classes, in nats
+        H(E[p]) = E[H(p)] + I(y*; θ)                  for classes, in nats
 
-    The interval of a number is of at least 1000 data drawn from the likelihood, evenly over the draws of the
-    parameters, or with ``calibrate`` mean ± q sd, q the ⌈(m + 1) level⌉-th smallest of their m scores |y − mean|/sd
-    (split conformal). What is drawn for row n depends on the seed and n alone. Arguments as of ``Posterior.predict``;
-    arrays on the host.
+    A number's interval is taken from at least 1000 data drawn from the likelihood, evenly over the draws of the
+    parameters; or with ``calibrate`` it is mean ± q sd, q the ⌈(m + 1) level⌉-th smallest of the m scores |y − mean|/sd
+    (split conformal). Row n's draws depend on the seed and n alone. Arguments as for ``Posterior.predict``; arrays on
+    the host.
 
     Raises:
-        SettingsError: a level out of range; ``calibrate`` for classes.
-        DataError: a likelihood of several distributions; no rows, or rows of unequal number; too few rows to
-            calibrate with.
-        ModelError: a likelihood without a mean or a variance in closed form.
+        SettingsError: the level is out of range, or ``calibrate`` is given for classes.
+        DataError: the likelihood has several distributions; there are no rows, or arrays differ in length; there are
+            too few rows to calibrate with.
+        ModelError: the likelihood has no mean or variance in closed form.
     """
     needed_likelihood(model)
     expect("predict(level=...)", level, Share)
@@ -104,7 +104,7 @@ def predict(
         told = _told(model, kind, 0, params, weights, rows, count, level, seed)
         half = reach * _divisor(told.sd)
         return told._replace(lower=told.mean - half, upper=told.mean + half)
-    # An interval is of drawn data: a point, or a few draws, give several each.
+    # With few draws of the parameters, or a point, each gives several data.
     each = -(-SAMPLES // len(weights)) if kind == "number" else 1
     return _told(model, kind, each, params, weights, rows, count, level, seed)
 
@@ -112,10 +112,10 @@ def predict(
 def ahead(
     own: Callable, params: PyTree, weights: np.ndarray, x: PyTree, rows: PyTree, *, level: float = 0.9, seed: int = 0
 ) -> Prediction:
-    """The same by a likelihood's own ``predict(params, x, rows)``, of all x together.
+    """``predict`` by a likelihood's own ``predict(params, x, rows)``, of all x together.
 
     Args:
-        own: gives the distribution of y* at x given θ and the rows learnt from; its mean is (n, ...).
+        own: gives the distribution of y* at x given θ and the fitted rows; its mean is (n, ...).
         rows: (y, given), (N, ...) each.
     """
     expect("predict(level=...)", level, Share)
@@ -140,7 +140,7 @@ def ahead(
 
 
 def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
-    """What is told of rows; with intervals of ``each`` data a draw, NaN for 0."""
+    """Predictions of rows; intervals from ``each`` data per draw, NaN if 0."""
     activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
     width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each))
     shares, blocks, key = np.repeat(weights, each), _blocks(params, weights), jax.random.key(seed)
@@ -167,14 +167,14 @@ def _told(model, kind, each, params, weights, rows, count, level, seed) -> Predi
         return told
     probabilities = mean if kind == "classes" else np.stack([1 - mean, mean], -1)
     total = entropy(probabilities).astype(mean.dtype)
-    # H(E[p]) ≥ E[H(p)] ≥ 0, but for rounding.
+    # H(E[p]) ≥ E[H(p)] ≥ 0, apart from rounding.
     return told._replace(
         probabilities=probabilities, entropy=total, mutual_information=np.clip(total - within, 0, total)
     )
 
 
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
-    """What a datum is ("number", "classes", "binary"), or a sentence where it cannot be predicted."""
+    """A datum's kind, "number", "classes" or "binary"; an error if it cannot be predicted."""
     shapes = _shapes(params), _shapes(rows)
     example = _described(model, *shapes)
     if not isinstance(example, Distribution):
@@ -192,14 +192,14 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
 
 
 def classes_of(datum: Distribution) -> str | None:
-    """Whether a datum is one of several "classes" in 0..C−1, "binary", 0 or 1, or None: a number."""
-    if isinstance(datum, dist.CategoricalProbs | dist.CategoricalLogits):  # an OrderedLogistic is one
+    """ "classes" for a datum in 0..C−1, "binary" for 0 or 1, None for a number."""
+    if isinstance(datum, dist.CategoricalProbs | dist.CategoricalLogits):  # includes OrderedLogistic
         return "classes"
     return "binary" if isinstance(datum, dist.BernoulliProbs | dist.BernoulliLogits) else None
 
 
 def _described(model: Model, params: PyTree, x: PyTree) -> PyTree:
-    """The distribution of a datum, by shapes alone; a sentence where the likelihood does not take such a row."""
+    """The distribution of a datum, from shapes alone; a DataError if the likelihood does not take such a row."""
     try:
         with naming("The likelihood", params, x):
             return jax.eval_shape(model.datum, params, x)
@@ -221,7 +221,7 @@ def _said(x: PyTree) -> str:
 
 
 def alike(learnt: PyTree, x: PyTree, what: str) -> None:
-    """Raise a sentence where rows x (n, ...) are not like those a model learnt from; None is no inputs."""
+    """Raises a DataError unless rows x (n, ...) have the shapes of the fitted ones; None means no inputs."""
     if x is None and learnt is not None:
         raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(_shapes(learnt))}.")
     if learnt is None or x is None:
@@ -240,7 +240,7 @@ def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Arr
 
 
 def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Array) -> tuple:
-    """Mean and variance of every row's datum, or probabilities twice."""
+    """Mean and variance of each row's datum, or its probabilities twice."""
 
     def one(x: PyTree, _: jax.Array) -> tuple[jax.Array, jax.Array]:
         if kind == "number":
@@ -251,9 +251,9 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(one)(rows, index)
 
 
-@compiled("model", "kind", "each", if_few=ROUGHLY)
+@compiled("model", "kind", "each", if_few=COMPILE_FASTEST)
 def _predict(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
-    """Add draws to the sums of a chunk of rows; and what intervals are made of, (r, ..., draws × each)."""
+    """Adds draws to a chunk's sums; also returns samples for intervals, (r, ..., draws × each)."""
 
     def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
         theta, w, number = draw
@@ -268,7 +268,7 @@ def _predict(model, kind, each, sums, params, weights, first, rows, index, key) 
             return p, p * (1 - p), -jnp.sum(xlogy(both, both), -1), p[None]
 
         means, variances, entropies, samples = jax.vmap(one)(rows, index)
-        # West's update: a mean far from zero costs no digits, and no draw's mean is kept.
+        # West's update: accurate for means far from zero, and stores no draw's mean.
         weight = sums.weight + w
         mean = sums.mean + w / weight * (means - sums.mean)
         squares = sums.squares + w * (means - sums.mean) * (means - mean)
@@ -288,11 +288,11 @@ def _finished(sums: _Sums, kept: list, real: int, shares: np.ndarray, level: flo
 
 
 def _bounds(samples: np.ndarray, shares: np.ndarray, level: float) -> list[np.ndarray]:
-    """Two quantiles of samples (..., S), sorted in place: the least that at least the share q does not exceed."""
+    """Two quantiles of samples (..., S), sorted in place: the smallest sample with at least the share q at or below."""
     if not len(shares):
         return [np.full(samples.shape[:-1], np.nan)] * 2
     levels = (1 - level) / 2, (1 + level) / 2
-    if np.all(shares == shares[0]):  # several times faster
+    if np.all(shares == shares[0]):  # equal weights: several times faster
         samples.sort(-1)
         size = samples.shape[-1]
         return [samples[..., min(max(math.ceil(q * size - 1e-6), 1), size) - 1].copy() for q in levels]
@@ -303,7 +303,7 @@ def _bounds(samples: np.ndarray, shares: np.ndarray, level: float) -> list[np.nd
 
 
 def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """NaN for a mean and inf for a variance that do not exist. Their data were drawn: no parameter is at fault."""
+    """NaN for a mean and inf for a variance that do not exist, if finite data were drawn: else θ is at fault."""
     none = drawn & ~np.isfinite(mean)
     squares, variance = (np.where(none | (drawn & np.isnan(a)), np.inf, a) for a in (squares, variance))
     if none.any():
@@ -337,7 +337,7 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
 
 
 def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data) -> np.ndarray:
-    """log Σ_s w_s p(y_n|θ_s) of every row, (n,), in nats; by chunks of rows, one draw at a time."""
+    """log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
     params, weights = _counted(params, weights)
     rows, count = rows_of(data.rows)
@@ -352,7 +352,7 @@ def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data
     return np.concatenate(done)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, rows: PyTree) -> jax.Array:
     def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
         theta, log_weight = draw
@@ -361,11 +361,11 @@ def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, 
     return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
 
 
-# What fits: rows by chunks, draws by blocks.
+# Memory: rows by chunks, draws by blocks.
 
 
 def rows_of(x: PyTree) -> tuple[PyTree, int]:
-    """Arrays of one number of rows, where they lie (in a file, too), and that number; None is one row."""
+    """x as arrays of one length (possibly memory-mapped), and that length; None counts as one row."""
     if x is None:
         return None, 1
     x = arrays_of(x, "x")
@@ -388,7 +388,7 @@ def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
 
 
 def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.ndarray]]:
-    """(first, draws, weights) of at most ``DRAWS`` bytes; on the device for good where one block holds all."""
+    """(first, draws, weights), blocks of at most ``DRAWS`` bytes; if one block holds all, it stays on the device."""
     total = len(weights)
     count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
     if count <= 1:
@@ -400,7 +400,7 @@ def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.n
 
 
 def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
-    """(rows, their numbers, how many are real), in chunks of one shape: the last is filled with its last row."""
+    """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row."""
     for start in range(0, count, width):
         index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
         real = min(width, count - start)
@@ -412,21 +412,21 @@ def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.nd
 
 
 def _width(count: int, bytes_a_row: int) -> int:
-    """Rows of a chunk that fits ``BYTES``, all chunks of about one size."""
+    """Rows per chunk within ``BYTES``, with chunks of about equal size."""
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 
 
 def fitting(function: Callable, params: PyTree, rows: PyTree, count: int, *, abreast: int = 1, kept: int = 1) -> int:
-    """Rows of a chunk: ``function(theta, rows, index)`` of draws abreast fits, and so do its answers of those kept."""
+    """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``kept`` answers fit."""
     activations, out = _per_row(function, params, rows)
     answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
     return _width(count, max(abreast * activations, kept * answer))
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:
-    """Bytes that ``function(theta, rows, index)`` makes on its way for a row, and shapes of what it returns of one.
+    """Bytes of intermediates of ``function(theta, rows, index)`` per row, and the shapes it returns for one row.
 
-    Read off its traces: what is made of parameters alone is the same for one row and for two, and drops out.
+    From its traces for two rows and for one: intermediates of the parameters alone cancel in the difference.
     """
     theta = _shapes(params)
 
@@ -446,7 +446,7 @@ def _bytes(jaxpr: Any) -> int:
 
 
 def _shapes(arrays: PyTree, *size: int) -> PyTree:
-    """Shapes and types of rows without their leading axis, or with another."""
+    """Shapes and dtypes of rows, their leading axis removed or replaced by ``size``."""
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct((*size, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype)), arrays
     )

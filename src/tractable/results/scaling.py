@@ -1,4 +1,4 @@
-"""How much a posterior moves with its prior, and with its likelihood: power scaling (Kallioinen et al. 2024)."""
+"""Sensitivity of a posterior to its prior and likelihood, by power scaling (Kallioinen et al. 2024)."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,28 +10,28 @@ import numpy as np
 from tractable.core import Data, Model
 from tractable.results.pointwise import length, totals
 from tractable.tools.errors import RunError
-from tractable.tools.shared import ROUGHLY, compiled
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 POWERS = (0.99, 1.01)
-SENSITIVE = 0.05  # of the distance, from which a number is called sensitive
-FEWEST = 100  # draws
+SENSITIVE = 0.05  # distance from which a number counts as sensitive
+FEWEST = 100  # draws needed
 
 
 def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Sequence[str], data: Data | None) -> Any:
-    """The posterior's shift with α in p(θ)^α p(y | θ) and p(θ) p(y | θ)^α at α = 1, for each number.
+    """Sensitivity of each number's posterior to α at α = 1, in p(θ)^α p(y | θ) and in p(θ) p(y | θ)^α.
 
     Draws are reweighed by p(θ)^(α − 1) or p(y | θ)^(α − 1), Pareto-smoothed by ArviZ, at α = 0.99 and 1.01. p(θ) is the
-    density of the user's parameters. Draws that do not count alike are drawn again by weight first.
+    density of the user's parameters. Weighted draws are first resampled by weight.
 
     Returns:
-        A pandas DataFrame, a row a number, with the columns
+        A pandas DataFrame, one row per number, with the columns
             prior, likelihood            distance: slope in |log₂ α| of the square root of the cumulative Jensen-Shannon
-                                         divergence between the marginals, 0 where nothing moves;
+                                         divergence between the marginals, 0 if nothing moves;
             mean by prior, by likelihood slope of the posterior mean in log₂ α, in posterior sds;
             sd by prior, by likelihood   slope of the posterior sd in log₂ α, in posterior sds;
-            diagnosis                    "prior and data disagree" where both distances are at least 0.05, "prior
-                                         stronger than data" where the prior's alone is, else "".
+            diagnosis                    "prior and data disagree" if both distances are at least 0.05, "prior
+                                         stronger than data" if only the prior's is, else "".
         Without data the likelihood's are NaN.
 
     Raises:
@@ -60,7 +60,7 @@ def prior_moves(model: Model, params: PyTree, weights: np.ndarray) -> np.ndarray
 
 
 def _alike(params: PyTree, weights: np.ndarray) -> tuple[PyTree, np.ndarray]:
-    """Draws that count alike, and the k numbers of them, (k, s)."""
+    """Equally weighted draws, and their k numbers, (k, s)."""
     if np.ptp(weights) > 0:
         index = np.random.default_rng(0).choice(len(weights), len(weights), p=weights)
         params = jax.tree.map(lambda a: np.asarray(a)[index], params)
@@ -68,7 +68,7 @@ def _alike(params: PyTree, weights: np.ndarray) -> tuple[PyTree, np.ndarray]:
 
 
 def log_priors(model: Model, params: PyTree) -> np.ndarray:
-    """log p(θ_s) of draws (..., s, ...) with the leading axes of the draws, of the user's parameters."""
+    """log p(θ_s) of draws of the user's parameters, shaped like the draws' leading axes."""
     shapes = jax.eval_shape(model.example, jax.random.key(0))
     leading = {
         np.shape(a)[: np.ndim(a) - len(s.shape)] for a, s in zip(*map(jax.tree.leaves, (params, shapes)), strict=True)
@@ -79,14 +79,14 @@ def log_priors(model: Model, params: PyTree) -> np.ndarray:
 
 
 def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
-    """Distance, and slopes of mean and sd in sds, of numbers (k, s) whose draws are reweighed by a component (s,)."""
-    if np.ptp(component) <= 1e-9 * max(1.0, float(np.abs(component).max())):  # flat: no power of it moves anything
+    """(k, 3) distance, and slopes of mean and sd in sds, for numbers (k, s) as the component (s,) is power-scaled."""
+    if np.ptp(component) <= 1e-9 * max(1.0, float(np.abs(component).max())):  # constant: scaling it moves nothing
         return np.zeros((len(values), 3))
     from arviz_stats.base.array import array_stats  # a second of imports
 
     stats: Any = array_stats  # its types say less than it takes
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few draws in the tail
+        warnings.simplefilter("ignore")  # warnings of few draws in the tail
         logs = [stats.power_scale_lw(component, alpha=alpha) for alpha in POWERS]
     lower, upper = (np.exp(each - each.max()) / np.exp(each - each.max()).sum() for each in logs)
     middle, sd = values.mean(1), values.std(1)
@@ -104,6 +104,6 @@ def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
     return np.stack([np.array(far), *slopes], 1)
 
 
-@compiled("model", if_few=ROUGHLY)
+@compiled("model", if_few=COMPILE_FASTEST)
 def _log_priors(model: Model, params: PyTree) -> jax.Array:
     return jax.lax.map(model.log_prior, params, batch_size=64)

@@ -148,12 +148,12 @@ def _check(
 
 
 def _check_quantity(model: Model, data: Data, name: str, function: Callable) -> None:
-    shape = getattr(jax.eval_shape(function, *_looked_at(model, data)), "shape", None)
+    shape = getattr(jax.eval_shape(function, *_arguments(model, data)), "shape", None)
     if shape is None or np.prod(shape) != 1:
         raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
 
 
-def _looked_at(model: Model, data: Data) -> tuple:
+def _arguments(model: Model, data: Data) -> tuple:
     """Example arguments for a quantity."""
     y, x = jax.tree.map(jnp.asarray, data.rows)
     params = model.example(jax.random.key(0))
@@ -162,7 +162,7 @@ def _looked_at(model: Model, data: Data) -> tuple:
 
 def _identity(problem: Problem) -> dict[str, Any]:
     """What distinguishes this calibration from others; the number of runs does not count."""
-    example = _looked_at(problem.model, problem.data)
+    example = _arguments(problem.model, problem.data)
     programs = {name: fingerprint(function, *example) for name, function in problem.quantities}
     about = {"draws": problem.draws, "quantities": programs}
     return identity(problem.model, problem.data, problem.method, problem.seed) | {"calibration": about}

@@ -38,6 +38,7 @@ def panel(canvas: "FigureBase", ranks: np.ndarray, draws: int, colour: str = "#0
 
 
 def bars(axes, counts: np.ndarray, runs: int, colour: str, grey: str) -> None:
+    """A histogram of ranks, with the band of a uniform one."""
     bins = len(counts)
     low, high = scipy.stats.binom.interval(LEVEL, runs, 1 / bins)
     axes.axhspan(low, high, color=grey, alpha=0.18, linewidth=0)

@@ -70,7 +70,7 @@ def run(problem: Problem, index: int) -> Record | None:
         posterior = infer(model, data, problem.method, seed=int(rng.integers(1 << 31)), progress=False, verify=None)
         if posterior.interrupted:
             return None
-        known, values = looked_at(problem, posterior, truth, data)
+        known, values = quantities_at(problem, posterior, truth, data)
     except (RunError, ModelError, DataError) as error:
         return Record(None, np.nan, np.nan, str(error))
     weights = np.ones(values.shape[:2]) if posterior.weights is None else np.asarray(posterior.weights, np.float64)
@@ -81,7 +81,7 @@ def run(problem: Problem, index: int) -> Record | None:
     return Record(rescaled(ranks, count, problem.draws, rng), effective, rhat, "")
 
 
-def looked_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data) -> tuple[np.ndarray, np.ndarray]:
+def quantities_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data) -> tuple[np.ndarray, np.ndarray]:
     """The q quantities at θ*, (q,), and at every draw, (chain, draw, q)."""
     positions = posterior.unconstrained
     if positions is None or posterior.is_point or not posterior.count:
@@ -89,7 +89,7 @@ def looked_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data)
     rows, flat = data.arrays(), positions.reshape(-1, positions.shape[-1])
     functions = tuple(function for _, function in problem.quantities)
     together = int(min(TOGETHER, len(flat), max(1, HELD // max(data.nbytes // 4, 1))))
-    truth, every = _looked_at(problem.model, functions, together, truth, flat, rows)
+    truth, every = _quantities(problem.model, functions, together, truth, flat, rows)
     known, values = np.asarray(truth, np.float64), np.asarray(every, np.float64)
     if np.isnan(known).any() or np.isnan(values).any():
         bad = problem.names[int(np.argmax(np.isnan(known) | np.isnan(values).any(0)))]
@@ -98,6 +98,7 @@ def looked_at(problem: Problem, posterior: Posterior, truth: PyTree, data: Data)
 
 
 def no_draws(method: Method) -> str:
+    """The error message for a method that gives a single θ."""
     return (
         f"calibrate ranks the truth among draws of a posterior, and {type(method).__name__} gives one θ; use a method "
         "that draws or fits a q, such as NUTS() or Laplace()."
@@ -105,7 +106,7 @@ def no_draws(method: Method) -> str:
 
 
 @compiled("model", "functions", "together")
-def _looked_at(
+def _quantities(
     model: Model, functions: tuple[Callable, ...], together: int, truth: PyTree, positions: jax.Array, rows: PyTree
 ) -> tuple[jax.Array, jax.Array]:
     y, x = rows

@@ -1,4 +1,4 @@
-"""Compiled programs kept from one process to the next, by JAX's persistent compilation cache."""
+"""Keeps compiled programs from one process to the next, by JAX's persistent compilation cache."""
 
 import contextlib
 import hashlib
@@ -10,26 +10,26 @@ import platformdirs
 
 from tractable.tools.errors import SettingsError
 
-VARIABLE = "TRACTABLE_CACHE"  # of the environment: a folder, or "off"
+VARIABLE = "TRACTABLE_CACHE"  # an environment variable: a folder, or "off"
 MOST = 512 << 20  # bytes that the cache's folder may hold when a process begins
 INFORMATION = Path("/proc/cpuinfo")
 
 
 def cache(folder: str | Path | None = None) -> Path:
-    """Keep what is compiled from now on, and find what was compiled before: a second process starts in half the time.
+    """Saves programs compiled from now on and reuses saved ones: a second process starts in half the time.
 
-    A program is found again if nothing that it was compiled from has changed: its shapes and numbers, JAX's version and
-    options. Every kind of processor has a folder of its own, since programs use what theirs can do. What was written
-    longest ago is deleted when there is more than 512 MiB.
+    A program is reused if nothing it was compiled from has changed: its shapes and constants, JAX's version and
+    options. Each kind of processor has its own folder, since programs use its instructions. Above 512 MiB the oldest
+    programs are deleted.
 
     Args:
-        folder: where; by default one in the user's folder of caches, or the environment's ``TRACTABLE_CACHE``.
+        folder: by default the environment's ``TRACTABLE_CACHE``, or one in the user's cache folder.
 
     Returns:
-        The folder, of this kind of processor.
+        The folder for this kind of processor.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the folder cannot be written.
     """
     import jax
 
@@ -47,14 +47,14 @@ def cache(folder: str | Path | None = None) -> Path:
 
 
 def cache_for_commands() -> None:
-    """The cache of the command line, unless the environment says "off" or names JAX's own; none where none can be."""
+    """The command line's ``cache``, unless the environment says "off" or names JAX's own, or it cannot be written."""
     if os.environ.get(VARIABLE, "").lower() != "off" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         with contextlib.suppress(SettingsError):
             cache()
 
 
 def _processor() -> str:
-    """A name of this kind of processor, from what it says that it can do."""
+    """A name for this kind of processor, from its model and instruction sets."""
     told = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         lines = INFORMATION.read_text().splitlines()
@@ -63,7 +63,7 @@ def _processor() -> str:
 
 
 def _prune(folder: Path) -> None:
-    """Delete what was written first, to three quarters of what may be there."""
+    """If the folder holds more than ``MOST``, delete the oldest files until it is three quarters full."""
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another process prunes too

@@ -26,8 +26,8 @@ _SLACK = 2**20  # bytes for the manifest, the headers and the folder's own entry
 def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *, step: int, keep: int = 2) -> Path:
     """Write ``folder/step-<step>/``: ``arrays.npz`` (no pickles) and ``manifest.json``, whole or not at all.
 
-    All but the newest ``keep`` are deleted, and those of later steps: they belong to a branch that was given up, and
-    the next ``load`` would take them for the newest. Saving a step again replaces it. One run owns a folder at a time.
+    Deletes all but the newest ``keep``, and checkpoints of later steps: they belong to an abandoned branch, and
+    ``load`` would take them for the newest. Saving a step again replaces it. One run owns a folder at a time.
 
     Args:
         folder: made if missing.
@@ -37,7 +37,7 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
         keep: how many checkpoints stay, >= 1.
 
     Raises:
-        CheckpointError: something that cannot be stored, or a full disk. Checkpoints written before stay as they are.
+        CheckpointError: something cannot be stored, or the disk is full. Earlier checkpoints stay as they are.
     """
     folder, step = Path(folder), int(step)
     if step < 0 or keep < 1:
@@ -65,13 +65,13 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
 
 
 def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
-    """Step, arrays and manifest of the newest checkpoint whose checksums all hold; None where there is none.
+    """Step, arrays and manifest of the newest checkpoint whose checksums all hold; None if the folder has none.
 
     Warns:
-        TractableWarning: newer ones were damaged and passed over; names file and array.
+        TractableWarning: newer checkpoints were damaged and skipped; names file and array.
 
     Raises:
-        CheckpointError: there are checkpoints and all are damaged.
+        CheckpointError: all checkpoints are damaged.
     """
     damage = []
     for path in reversed(_checkpoints(Path(folder))):
@@ -95,7 +95,7 @@ def load(folder: str | Path) -> tuple[int, dict[str, np.ndarray], dict] | None:
 
 
 def differences(saved: Mapping, now: Mapping) -> list[str]:
-    """What has changed between two manifests, a line each, nested names joined by dots.
+    """The differences between two manifests, a line each, nested names joined by dots.
 
     >>> differences({"method": {"step_size": 0.1}}, {"method": {"step_size": 0.2}})
     ['method.step_size: saved 0.1, now 0.2']
@@ -104,7 +104,7 @@ def differences(saved: Mapping, now: Mapping) -> list[str]:
 
 
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, in whatever order; some rows at a time, for memory maps."""
+    """SHA-256 over names (sorted), dtypes, shapes and bytes; reads some rows at a time, for memory maps."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -119,7 +119,7 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def sealed(entries: Mapping) -> dict:
-    """``entries`` as JSON would give them back, with their SHA-256 as one more entry."""
+    """``entries`` as JSON reads them back, with their SHA-256 as one more entry."""
     entries = plain(entries)
     return {**entries, "sha256": _sum_of(entries)}
 
@@ -135,7 +135,7 @@ def unsealed(entries: dict) -> dict:
 
 
 def write_sealed(path: Path, entries: Mapping, beside: Iterable[str] = ()) -> None:
-    """JSON with its own checksum and those of files ``beside`` it, atomically: written last, it vouches for all."""
+    """Write JSON atomically, with its checksum and those of the files ``beside`` it; write it after them."""
     with disk_errors(path):
         sums = {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in beside}
     about = sealed({**entries, "sealed": _FORMAT, "files": sums})
@@ -143,17 +143,17 @@ def write_sealed(path: Path, entries: Mapping, beside: Iterable[str] = ()) -> No
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
-    """What ``write_sealed`` was given, and what the files beside it hold; None in their place in a file without seal.
+    """The entries given to ``write_sealed``, and the contents of the files beside it; None for a file without seal.
 
     Raises:
-        CheckpointError: one of them is damaged, changed by hand or missing, or of a later version.
+        CheckpointError: a file is damaged, changed by hand, missing, or from a later version.
     """
     where = path
     try:
         entries = json.loads(path.read_bytes())
         if not isinstance(entries, dict):
             raise ValueError("expected entries by name")
-        if not {"sha256", "sealed", "files"} & set(entries):  # of an earlier version
+        if not {"sha256", "sealed", "files"} & set(entries):  # written by an earlier version
             return entries, None
         entries = unsealed(entries)
         version, sums, beside = entries.pop("sealed"), entries.pop("files"), {}
@@ -164,7 +164,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
             )
         for name, expected in sums.items():
             where = path.parent / name
-            if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link that leads out
+            if not where.resolve().is_relative_to(path.parent.resolve()):  # forged, or a link out of the folder
                 raise ValueError(f"{path.name} names a file outside its folder")
             beside[name] = where.read_bytes()
             if hashlib.sha256(beside[name]).hexdigest() != expected:
@@ -176,12 +176,9 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
     return entries, beside
 
 
-# -- writing ---------------------------------------------------------------------------------------
-
-
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, order="C")
-    # Objects would need pickle; bfloat16 and its like come back from .npz as raw bytes.
+    # Objects would need pickle; bfloat16 and similar dtypes come back from .npz as raw bytes.
     if array.dtype.kind not in "biufc" or array.dtype.isbuiltin != 1:
         raise CheckpointError(
             f"A checkpoint holds numbers and booleans in numpy's own dtypes; '{name}' has dtype "
@@ -223,7 +220,7 @@ def _write(tmp: Path, arrays: dict[str, np.ndarray], entries: dict) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Delete a checkpoint; renamed first, so that a half-deleted one never has a checkpoint's name."""
+    """Delete a checkpoint, renamed first: a half-deleted one must not have a checkpoint's name."""
     if path.exists():
         grave = path.with_name(f".tmp-old-{path.name}")
         os.rename(path, grave)
@@ -238,9 +235,6 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-# -- reading ---------------------------------------------------------------------------------------
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{12,18}", path.name)]
     return sorted(found, key=_step)
@@ -253,7 +247,7 @@ def _step(path: Path) -> int:
 def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
     npz, where = path / "arrays.npz", str(path / "manifest.json")
     arrays: dict[str, np.ndarray] = {}
-    # The files may be anybody's: whatever their parsing raises means that they are not what was written.
+    # The files may be anybody's: any error in parsing them means that they are not as written.
     try:
         entries = unsealed(json.loads((path / "manifest.json").read_bytes()))
         if entries["format"] != _FORMAT or entries["step"] != _step(path):
@@ -277,7 +271,7 @@ def _read(path: Path) -> tuple[int, dict[str, np.ndarray], dict]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -> np.ndarray:
-    """One array, its memory claimed only once the file is known to be that long; its .npy header is not parsed."""
+    """One array. Memory is claimed only after the file's length is checked; the .npy header is not parsed."""
     dtype, shape, size = np.dtype(about["dtype"]), tuple(about["shape"]), about["bytes"]
     member = archive.getinfo(f"{name}.npy")
     if dtype.kind not in "biufc" or min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
@@ -296,11 +290,8 @@ def _read_array(archive: zipfile.ZipFile, name: str, about: dict, length: int) -
     return array
 
 
-# -- small ones ------------------------------------------------------------------------------------
-
-
 def plain(entries: Mapping) -> dict:
-    """As JSON gives it back: tuples become lists, keys strings."""
+    """``entries`` as JSON reads them back: tuples become lists, keys strings."""
     try:
         return json.loads(json.dumps(entries))
     except (TypeError, ValueError) as error:

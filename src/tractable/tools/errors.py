@@ -1,4 +1,4 @@
-"""One family of errors: each message says what was expected, what was got, and what to do."""
+"""The library's errors: each message says what was expected, what came, and what to do."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ class SettingsError(TractableError, ValueError):
 
 
 class ArgumentError(SettingsError, TypeError):
-    """An argument that a function or a method does not have."""
+    """A function or method has no argument of that name."""
 
 
 class RunError(TractableError, RuntimeError):
-    """A run could not go on; what it had reached travels in ``partial`` where there is something."""
+    """A run could not go on; ``partial`` holds its result so far, if there is one."""
 
     def __init__(self, message: str, partial=None):
         super().__init__(message)
@@ -34,11 +34,11 @@ class RunError(TractableError, RuntimeError):
 class CheckpointError(TractableError, RuntimeError):
     """A saved run is damaged, belongs to another model, data set or configuration, or cannot be written.
 
-    What a run had learnt when its folder could no longer be written is in ``partial``, where there is something.
+    If a run's folder could no longer be written, ``partial`` holds its result so far, if there is one.
     """
 
     partial: Any = None
 
 
 class TractableWarning(UserWarning):
-    """The run went on, and its result should be read with what the message says in mind."""
+    """The run went on, but its result should be read with the message in mind."""

@@ -1,4 +1,4 @@
-"""A process forked after JAX began has none of JAX's threads: its first program would wait for them for ever."""
+"""Refuses to run in a process forked after JAX started: it lacks JAX's threads and would wait for them for ever."""
 
 import os
 
@@ -6,8 +6,8 @@ from tractable.tools.errors import RunError
 
 
 class _Process:
-    began = False  # something was run in this process
-    forked = False  # in the one that it was forked from
+    began = False  # JAX has run something in this process
+    forked = False  # JAX had run something in the parent before the fork
 
 
 def _in_child() -> None:
@@ -19,10 +19,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def check_unforked() -> None:
-    """Before anything is run.
+    """To be called before anything runs.
 
     Raises:
-        RunError: in a process that was forked from one in which something had been run.
+        RunError: the parent of this forked process had already run something.
     """
     if _Process.forked:
         raise RunError(

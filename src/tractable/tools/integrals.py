@@ -1,4 +1,4 @@
-"""Integrals of exp f(u) over few numbers u, by nodes laid around f's peak."""
+"""Integrals of exp f(u) over a few numbers u, by quadrature nodes around f's peak."""
 
 import functools
 import math
@@ -8,29 +8,29 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # whose parts are imported when they are first used
+import scipy  # imports its parts on first use
 from jax.typing import ArrayLike
 
 from tractable.tools.small import inverse_root
 
-MOST = 16  # numbers that are integrated over, at most
-LITTLE = 1e-3  # damping to begin with, of the largest curvature
-STEPS = 30  # of Newton's way to a peak, at most
-GAUSS = {1: 9, 2: 7}  # Gauss-Hermite nodes a number; of more numbers there are points of a Sobol sequence
-POINTS = 64  # of it, each with its mirror image
-FINER = 2  # factor by which a finer rule has more nodes a number, or ...
-MORE = 8  # ... more points
+MOST = 16  # dimensions of u, at most
+LITTLE = 1e-3  # first damping, relative to the largest curvature
+STEPS = 30  # Newton steps to a peak, at most
+GAUSS = {1: 9, 2: 7}  # Gauss-Hermite nodes per dimension; in higher dimensions a Sobol sequence
+POINTS = 64  # points of the Sobol sequence, each with its mirror image
+FINER = 2  # a finer rule has so many times the nodes per dimension, or ...
+MORE = 8  # ... so many times the points
 
 
 class _At(NamedTuple):
-    """Where a climb to a peak stands."""
+    """The state of Newton's climb to a peak."""
 
     place: jax.Array  # (k,)
     value: jax.Array  # ()
     slope: jax.Array  # (k,)
     curvature: jax.Array  # (k, k) −∇²f
-    tried: jax.Array  # (k,) the place that is looked at next
-    left: jax.Array  # () nats to the peak when it was chosen, by the quadratic there; inf of a damped step
+    tried: jax.Array  # (k,) the place to evaluate next
+    left: jax.Array  # () nats to the peak by the quadratic where ``tried`` was chosen; inf after a damped step
     damping: jax.Array  # ()
     done: jax.Array
     steps: jax.Array
@@ -40,8 +40,8 @@ class _At(NamedTuple):
 def rule(size: int, finer: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Nodes x (J, k) and log weights (J,) with Σ_j c_j g(x_j) ≈ E[g(x)], x ~ N(0, I).
 
-    Of one or two numbers a product of Gauss-Hermite rules of J nodes, exact for polynomials of degree 2 J − 1 in each;
-    of more, 64 points of a Sobol sequence and their mirror images, of mean 0 and covariance I exactly.
+    For k = 1 or 2 a product of Gauss-Hermite rules with m nodes, exact for polynomials of degree 2 m − 1 in each
+    dimension; else 64 points of a Sobol sequence and their mirror images, with mean 0 and covariance I exactly.
     """
     if size in GAUSS:
         x, c = np.polynomial.hermite_e.hermegauss(GAUSS[size] * (FINER if finer else 1))
@@ -60,11 +60,11 @@ def around(
     """Places u_j (J, k) and log weights with  log ∫ exp f(u) du ≈ log Σ_j exp(log w_j + f(u_j)).
 
     Adaptive quadrature (Naylor & Smith 1982, Liu & Pierce 1994): u_j = û + L x_j with û the peak of f, found by damped
-    Newton steps from ``start`` (k,), L Lᵀ = (−∇²f(û))⁻¹ and x_j of ``rule``. Exact of a normal integrand, whatever its
-    width; of one node it would be Laplace's approximation.
+    Newton steps from ``start`` (k,), L Lᵀ = (−∇²f(û))⁻¹ and x_j from ``rule``. Exact for a normal integrand of any
+    width; with one node it would be Laplace's approximation.
 
     Args:
-        nodes, log_weights: of a ``rule``, x_j (J, k) and log c_j (J,).
+        nodes, log_weights: a ``rule``'s x_j (J, k) and log c_j (J,).
     """
     size = start.shape[0]
     nodes, log_weights = (jnp.asarray(a, start.dtype) for a in (nodes, log_weights))
@@ -76,7 +76,7 @@ def around(
 
 
 def _peak(f: Callable[[jax.Array], jax.Array], start: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The peak of f, (k,), and −∇²f there: Newton's steps, damped where they do not climb (Levenberg, Marquardt)."""
+    """The peak of f, (k,), and −∇²f there, by Newton steps, damped if they do not climb (Levenberg, Marquardt)."""
     size, dtype = len(start), start.dtype
     tolerance = math.sqrt(jnp.finfo(dtype).eps)
 
@@ -101,12 +101,12 @@ def _peak(f: Callable[[jax.Array], jax.Array], start: jax.Array) -> tuple[jax.Ar
 
 
 def _inverse_root(a: jax.Array) -> jax.Array:
-    """C⁻¹ of A = C Cᵀ; NaN where A is not positive."""
+    """C⁻¹ for A = C Cᵀ; NaN if A is not positive definite."""
     return 1 / jnp.sqrt(a) if len(a) == 1 else inverse_root(a)
 
 
 def _safe_inverse_root(curvature: jax.Array) -> jax.Array:
-    """C⁻¹ of A = C Cᵀ, by A's diagonal alone where A is not positive."""
+    """C⁻¹ for A = C Cᵀ; from A's diagonal alone if A is not positive definite."""
     root = _inverse_root(curvature)
     diagonal = jnp.maximum(jnp.abs(jnp.diagonal(curvature)), jnp.finfo(curvature.dtype).eps)
     return jnp.where(jnp.all(jnp.isfinite(root)), root, jnp.diag(1 / jnp.sqrt(diagonal)))

@@ -1,4 +1,4 @@
-"""A pytree as arrays named by path, ``states/position/w``, and back; what is no array says its kind."""
+"""A pytree as arrays named by path, ``states/position/w``, and back; leaves that are no arrays add their kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,15 +15,16 @@ KINDS = {bool: "bool", int: "int", float: "float"}
 
 
 def flattened(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a pytree as arrays by path; a path ends in ``:kind`` for a leaf that is no array."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return dict(_written("/".join(map(_step, path)), leaf) for path, leaf in leaves)
 
 
 def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The pytree of ``like``'s structure whose leaves are those arrays; a CheckpointError where one is not there.
+    """The pytree with ``like``'s structure and these arrays as leaves; a CheckpointError if one is missing.
 
-    Where ``like`` holds a JAX array or a shape, one comes back, else a NumPy array or what was written. An empty
-    dictionary in it takes whatever lies beneath its path, and None takes a leaf where there is one.
+    Where ``like`` holds a JAX array or a shape, the leaf is a JAX array; else a NumPy array, or the number or text
+    written. An empty dictionary in ``like`` takes everything beneath its path; None takes a leaf if there is one.
     """
     known = {_parted(name)[0]: name for name in arrays}
     leaves, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_open)
@@ -33,11 +34,12 @@ def restored(like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
 
 
 def beneath(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """Those whose path begins with ``path``, by the rest of theirs."""
+    """The arrays beneath ``path``, named by the rest of their paths."""
     return {name.removeprefix(f"{path}/"): a for name, a in arrays.items() if name.startswith(f"{path}/")}
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The arrays as nested dictionaries, a level for each step of their paths."""
     out: dict[str, Any] = {}
     for name, array in arrays.items():
         *steps, last = map(unquote, _parted(name)[0].split("/"))
@@ -49,18 +51,18 @@ def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _open(leaf: PyTree) -> bool:
-    """What stands in an example for anything, or for nothing."""
+    """Whether an example's node is a placeholder: an empty dictionary, or None."""
     return leaf is None or (isinstance(leaf, dict) and not leaf)
 
 
 def _parted(name: str) -> tuple[str, str]:
-    """A leaf's path and its kind, which is nothing of an array."""
+    """A leaf's path and its kind, "" for an array."""
     path, _, kind = name.rpartition(":")
     return (path, kind) if kind in (*KINDS.values(), "text", "key") else (name, "")
 
 
 def _step(entry: object) -> str:
-    """One step of a path: a field's name, a dictionary's key or a place in a sequence; without its own / and :."""
+    """One step of a path: a field's name, a dictionary's key or an index; its own / and : are quoted."""
     named = next((getattr(entry, name) for name in ("name", "key", "idx") if hasattr(entry, name)), entry)
     return quote(str(named), safe=" ,.[]()=+")
 

@@ -17,22 +17,22 @@ from tractable.tools.words import tell
 from tractable.tools.writing import disk_errors
 
 LOCK = ".lock"  # in the run's folder, while the run lasts
-_mine = threading.local()  # .folders: those that this thread holds
-_open: set[int] = set()  # descriptors of this process
+_mine = threading.local()  # .folders: the folders this thread holds
+_open: set[int] = set()  # this process's descriptors of lock files
 
 
 @contextlib.contextmanager
 def held(folder: str | Path | None) -> Iterator[None]:
-    """Within, this thread alone writes ``folder``, which is made if missing; None needs no lock.
+    """Inside, only this thread writes ``folder``, which is made if missing; None needs no lock.
 
-    The system's own lock on a file: it ends with the process, however that ends. What is held in an outer ``held`` of
-    the same thread is held. The file says who holds it, since when.
+    Uses the system's lock on a file, which ends with the process, however that ends. A thread may nest ``held`` on the
+    same folder. The file says who holds the lock, and since when.
 
     Raises:
-        CheckpointError: another thread, process or host writes the folder, or it cannot be written.
+        CheckpointError: another thread, process or host holds the folder, or it cannot be written.
 
     Warns:
-        TractableWarning: the process that held it has gone without a word; its lock is taken over.
+        TractableWarning: the process that held it is gone without unlocking; its lock is taken over.
     """
     if folder is None:
         yield
@@ -57,7 +57,7 @@ def held(folder: str | Path | None) -> Iterator[None]:
 
 
 def _taken(path: Path) -> int:
-    """A descriptor of the lock's file, locked, with this process written in."""
+    """A descriptor of the lock file, locked, with this process as its owner."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -67,7 +67,7 @@ def _taken(path: Path) -> int:
                     f"{path.parent} is written by another run: {_words(_owner(descriptor))}. Wait for it, or choose "
                     "another folder."
                 )
-            if not _same(path, descriptor):  # it was let go, and its file deleted, between our two calls
+            if not _same(path, descriptor):  # released and deleted between our two calls
                 os.close(descriptor)
                 continue
             if before := _owner(descriptor):
@@ -93,7 +93,7 @@ def _check_stale(path: Path, before: dict[str, object]) -> None:
 
 
 def _let_go(path: Path, descriptor: int) -> None:
-    if descriptor not in _open:  # of the process that this one was forked from
+    if descriptor not in _open:  # it belongs to the parent of this forked process
         return
     with contextlib.suppress(OSError):  # the folder may be gone
         if _same(path, descriptor):
@@ -125,7 +125,7 @@ def _words(owner: dict[str, object]) -> str:
 
 
 def _lives(owner: dict[str, object]) -> bool:
-    """Whether a process of this host goes on; only asked where the file system has no locks."""
+    """Whether the owner is a live process of this host; only asked if the file system has no locks."""
     pid = owner.get("process")
     return owner.get("host") == _host() and isinstance(pid, int) and psutil.pid_exists(pid)
 
@@ -138,7 +138,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(descriptor: int) -> bool:
-        os.lseek(descriptor, 2**20, os.SEEK_SET)  # behind what is written, which others read
+        os.lseek(descriptor, 2**20, os.SEEK_SET)  # behind the text, which others must be able to read
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -148,7 +148,7 @@ else:
     import fcntl
 
     def _lock(descriptor: int) -> bool | None:
-        """Whether the lock was taken; None where the file system has none, as some of clusters."""
+        """Whether the lock was taken; None if the file system has no locks, as on some clusters."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -159,7 +159,7 @@ else:
 
 
 def _in_child() -> None:
-    """A forked process holds nothing: the lock is its parent's, and ends with that."""
+    """A forked process holds no lock: locks belong to its parent and end with it."""
     for descriptor in _open:
         with contextlib.suppress(OSError):
             os.close(descriptor)

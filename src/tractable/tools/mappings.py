@@ -1,28 +1,28 @@
-"""Compiled programs hold memory mappings, of which Linux gives a process 65,530: past them it ends without a word."""
+"""Compiled programs hold memory mappings; Linux gives a process 65,530 and kills it silently beyond that."""
 
 import gc
 from pathlib import Path
 
 import jax
 
-MAPS = Path("/proc/self/maps")  # Linux's; elsewhere nothing is counted
-MOST = 10_000  # by which they may grow before programs are forgotten: some eighty fits of fresh models
+MAPS = Path("/proc/self/maps")  # Linux; elsewhere nothing is counted
+MOST = 10_000  # mappings gained before compiled programs are dropped: some eighty fits of fresh models
 
 
 class _Left:
-    count = 0  # mappings that were there when programs were last forgotten
+    count = 0  # mappings left after programs were last dropped
 
 
 def mappings() -> int:
-    """How many this process has; 0 where the system does not say."""
+    """How many mappings this process has; 0 if the system does not say."""
     return MAPS.read_bytes().count(b"\n") if MAPS.exists() else 0
 
 
 def make_room() -> None:
-    """Before a run: forget compiled programs once there are many, as JAX keeps those of models that are gone.
+    """Before a run: drop compiled programs once there are many, as JAX keeps even those of deleted models.
 
-    A model of one's own is compiled for as it is made, a hundred mappings and twenty megabytes each: a thousand fits
-    of fresh models would end the process. What is asked for again is compiled again, to the same bits.
+    Each fresh model is compiled anew and takes a hundred mappings and twenty megabytes, so a thousand fits of fresh
+    models would end the process. Dropped programs are compiled again on use, to the same bits.
     """
     if mappings() > MOST + _Left.count:
         jax.clear_caches()

@@ -1,4 +1,4 @@
-"""What a prior may be, and the sentences of one that is none."""
+"""Checks of a prior, a pytree of numpyro distributions."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ PyTree = Any
 
 
 def is_distribution(x: object) -> bool:
-    """Where a pytree of distributions ends: numpyro's are pytrees themselves."""
+    """Whether a node is a leaf of a pytree of distributions: numpyro's distributions are pytrees themselves."""
     return isinstance(x, Distribution)
 
 
 def is_improper(distribution: Distribution) -> bool:
-    """Whether it integrates to no finite number, beneath what wraps it."""
+    """Whether the distribution, or the one that it wraps, is improper."""
     while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
         distribution = distribution.base_dist  # type: ignore[attr-defined]
     return isinstance(distribution, ImproperUniform)
@@ -46,7 +46,7 @@ def check_prior(prior: PyTree) -> None:
 
 
 def _check_parameters(name: str, distribution: Distribution) -> None:
-    """numpyro's own checks can be turned off, and do not say which prior is meant."""
+    """A ModelError for invalid parameters; numpyro's own checks can be off, and do not say which prior failed."""
     for argument, constraint in distribution.arg_constraints.items():
         value = distribution.__dict__.get(argument)
         if value is None or isinstance(value, Tracer) or getattr(constraint, "is_discrete", False):

@@ -1,4 +1,4 @@
-"""What a function computes, as one number: equal programs have it equal, wherever their constants are."""
+"""A fingerprint of what a function computes: equal programs have equal ones, wherever their constants are held."""
 
 import hashlib
 import json
@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
-VERSION = "2"  # of how programs are hashed; fingerprints of another cannot be compared
+VERSION = "2"  # of the hashing; fingerprints of different versions cannot be compared
 CALLBACKS = ("pure_callback", "io_callback")
 
 
 def fingerprint(function: Callable, *example: object) -> str:
-    """SHA-256 of ``function`` as JAX sees it, and of its gradient by the first argument where it has rules of its own.
+    """SHA-256 of ``function`` as JAX traces it, and of its gradient in the first argument if it has custom rules.
 
-    Equations in their order, shapes, dtypes and every constant are in it, those of nested programs too (``jit``,
-    ``scan``, ``cond``). A rule of differentiation (``custom_vjp``) is no part of a program until it is used: hence the
-    gradient. What a callback to Python computes cannot be seen (``calls_back``).
+    It covers equations in order, shapes, dtypes and every constant, also of nested programs (``jit``, ``scan``,
+    ``cond``). A custom gradient (``custom_vjp``) is no part of a program until it is used: hence the gradient. What a
+    callback to Python computes cannot be seen (``calls_back``).
     """
     program = jax.make_jaxpr(function)(*example)
     parts = [_digest(program, {})]
@@ -34,12 +34,12 @@ def fingerprint(function: Callable, *example: object) -> str:
 
 
 def calls_back(function: Callable, *example: object) -> bool:
-    """Whether a program calls Python functions, of which JAX sees the name alone."""
+    """Whether a program calls Python functions, whose contents JAX does not see."""
     return any(name in CALLBACKS for name in _primitives(jax.make_jaxpr(function)(*example)))
 
 
 def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
-    """One program's; ``seen`` has those met before, as nested ones are shared."""
+    """One program's digest; ``seen`` holds earlier ones, as nested programs are shared."""
     if id(program) not in seen:
         closed = isinstance(program, ClosedJaxpr)
         jaxpr, constants = (program.jaxpr, program.consts) if closed else (program, [])
@@ -60,7 +60,7 @@ def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
 
 
 def _told(value: object, seen: dict[int, str]) -> Any:
-    """A parameter or a constant as JSON can hold it; of functions and objects no addresses."""
+    """A parameter or a constant as JSON can hold it, without memory addresses of functions and objects."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return _digest(value, seen)
     if isinstance(value, Mapping):
@@ -78,7 +78,7 @@ def _told(value: object, seen: dict[int, str]) -> Any:
 
 
 def _primitives(program: object) -> Iterator[str]:
-    """Names of all that a program does, nested ones included."""
+    """Names of a program's operations, including nested programs'."""
     if isinstance(program, ClosedJaxpr):
         yield from _primitives(program.jaxpr)
     elif isinstance(program, Jaxpr):

@@ -9,7 +9,7 @@ Say = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def progress_of(choice: bool | Say | None) -> Iterator[Say]:
-    """What hears of progress: a bar where ``choice`` is True, or None on a terminal or notebook; a function; nobody."""
+    """``choice`` if it is a function; else one that shows a bar (True; None on a terminal or notebook), or nothing."""
     if callable(choice):
         yield choice
         return

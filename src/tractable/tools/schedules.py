@@ -12,6 +12,7 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def constant(step_size: float | jax.Array) -> Schedule:
+    """ε_t = ``step_size``, positive and finite."""
     if isinstance(step_size, int | float) and not (step_size > 0 and math.isfinite(step_size)):
         raise SettingsError(f"A step size is a positive finite number; got {step_size}.")
     return lambda t: jnp.asarray(step_size, jnp.result_type(float))
@@ -22,8 +23,8 @@ def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
 
     Args:
         a: scale, > 0.
-        b: offset in steps, > 0. The schedule bends only once t is of b's order: with b = 10⁸ and
-            10⁶ steps the step size is constant and its bias never goes away.
+        b: offset in steps, > 0. The step size falls only once t is of b's order: with b = 10⁸ and
+            10⁶ steps it is constant and its bias never goes away.
         gamma: decay γ in (½, 1], where Σ ε_t = ∞ and Σ ε_t² < ∞.
 
     Raises:
@@ -40,12 +41,12 @@ def polynomial(a: float, b: float, gamma: float = 0.55) -> Schedule:
             f"sum of their squares does not; got gamma = {gamma}. For a constant step use constant(step)."
         )
     first = a * b**-gamma
-    # b + t is formed as b (1 + t/b): in float32 10⁸ + 1 is 10⁸.
+    # Written as b (1 + t/b): in float32 10⁸ + 1 is 10⁸.
     return lambda t: first * jnp.exp(-gamma * jnp.log1p(jnp.asarray(t, jnp.result_type(float)) / b))
 
 
 def polynomial_between(first: float, last: float, steps: int, gamma: float = 0.55) -> Schedule:
-    """The polynomial schedule that goes from ``first`` at t = 0 to ``last`` at t = ``steps``."""
+    """The polynomial schedule from ``first`` at t = 0 to ``last`` at t = ``steps``."""
     if not first > last > 0:
         raise SettingsError(f"polynomial_between needs first > last > 0; got first = {first}, last = {last}.")
     if steps < 1:
@@ -57,7 +58,7 @@ def polynomial_between(first: float, last: float, steps: int, gamma: float = 0.5
 def cyclical(peak: float | jax.Array, length: int | jax.Array) -> Schedule:
     """ε_t = (peak/2) [cos(π (t mod length)/length) + 1] (Zhang et al. 2020, eq. 1).
 
-    Each cycle of ``length`` steps starts large, to find a mode, and ends small, to sample it.
+    Each cycle of ``length`` steps starts with large steps, to find a mode, and ends with small ones, to sample it.
     """
     if isinstance(peak, int | float) and not peak > 0:
         raise SettingsError(f"cyclical(peak, length) needs peak > 0; got {peak}.")

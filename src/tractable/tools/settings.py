@@ -1,4 +1,4 @@
-"""A setting states its range on its own line, in the words of the error that a value outside it raises."""
+"""Settings with ranges: a field's type states its range, in the words of the error for a value outside it."""
 
 import dataclasses
 import math
@@ -14,24 +14,25 @@ from tractable.tools.words import Spelt
 
 
 class Range(NamedTuple):
-    """What a value may be: put in ``Annotated[type, Range(...)]``."""
+    """The values allowed, for ``Annotated[type, Range(...)]``."""
 
-    expected: str  # what an error says after "expects"
+    expected: str  # the words after "expects" in an error
     holds: Callable[[Any], Any]
 
 
 def is_whole(value: object, least: int = 1) -> bool:
-    """Whether ``value`` is an integer, Python's or NumPy's and no bool, of at least ``least``."""
+    """Whether ``value`` is an integer (Python's or NumPy's, no bool) ≥ ``least``."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def is_number(value: Any, above: float | int = -math.inf) -> bool:
-    """Whether ``value`` is a finite number, Python's or NumPy's and no bool, greater than ``above``."""
+    """Whether ``value`` is a finite number (Python's or NumPy's, no bool) > ``above``."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return number and bool(above < value < math.inf)
 
 
 def at_least(least: int) -> Range:
+    """Whole numbers ≥ ``least``."""
     return Range(f"a whole number ≥ {least}", lambda value: is_whole(value, least))
 
 
@@ -45,28 +46,28 @@ Count = Annotated[int, at_least(1)]
 Positive = Annotated[float | int, Range("a positive finite number", lambda value: is_number(value, 0))]
 NotNegative = Annotated[float | int, Range("a finite number ≥ 0", lambda value: is_number(value) and value >= 0)]
 Share = Annotated[float | int, between(0, 1)]
-# Of JAX's keys, which single precision cuts to 32 bits: larger seeds would be equal to smaller ones.
+# In single precision JAX cuts seeds to 32 bits: larger ones would equal smaller ones.
 SEEDS = Range(f"a whole number from 0 to {2**32 - 1}", lambda value: is_whole(value, 0) and value < 2**32)
 Seed = Annotated[int, SEEDS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Spelt):
-    """Base of dataclasses that check their fields against the ranges on the fields' lines.
+    """Base of dataclasses that check their fields against the ranges in the fields' types.
 
         class Sampler(Settings):
             draws: Count = 1000
             thin: Count | Literal["auto"] = "auto"
 
-    NumPy's scalars become Python's numbers and strings, which print and are saved as what they are. A rule between
-    fields is a ``__post_init__`` that calls this one first, and then ``check``.
+    NumPy scalars become Python numbers and strings, which print and are saved plainly. For a rule between fields,
+    write a ``__post_init__`` that calls this class's first, and then ``check``.
 
     Raises:
         SettingsError: "Sampler(thin=...) expects a whole number ≥ 1 or 'auto'; got 0."
     """
 
-    subject: ClassVar[str] = ""  # what errors name in place of the class
-    __no_type_check__ = True  # a type checker at run time would refuse arguments before these sentences could
+    subject: ClassVar[str] = ""  # the name in errors, in place of the class's
+    __no_type_check__ = True  # else a run-time type checker would raise its own error before ours
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -77,41 +78,42 @@ class Settings(Spelt):
                 self.check(allowed.holds(getattr(self, field.name)), field.name, allowed.expected)
 
     def check(self, good: object, field: str, expected: str) -> None:
-        """Raise the sentence of a field that is out of range, by itself or beside other fields."""
+        """Raises a SettingsError about ``field`` unless ``good``."""
         if not good:
             what = f"{self.subject or type(self).__name__}({field}=...)"
             raise SettingsError(f"{what} expects {expected}; got {getattr(self, field)!r}.")
 
 
 def fields_of(kind: type) -> dict[str, str]:
-    """What each field of a dataclass expects, such as {"draws": "a whole number ≥ 1"}, where it states a range."""
+    """What each field with a range expects, such as {"draws": "a whole number ≥ 1"}."""
     found = {field.name: range_of(field.type) for field in dataclasses.fields(kind)}
     return {name: allowed.expected for name, allowed in found.items() if allowed}
 
 
 def expect(what: str, value: object, hint: object, error: type[TractableError] = SettingsError) -> None:
-    """Raise "{what} expects {range}; got {value}." unless ``value`` is in the range that the type ``hint`` states."""
+    """Raises "{what} expects {range}; got {value}." unless ``value`` is in the range of the type ``hint``."""
     allowed = range_of(hint)
     if allowed and not allowed.holds(value):
         raise error(f"{what} expects {allowed.expected}; got {value!r}.")
 
 
 def seeded(what: str, seed: object) -> int:
-    """A seed as Python's number, or "{what} expects a whole number from 0 to 4294967295; got {seed}."."""
+    """The seed as a Python int; raises "{what} expects a whole number from 0 to 4294967295; got {seed}."."""
     expect(what, seed, Seed)
     return int(seed)  # pyright: ignore[reportArgumentType]
 
 
 def expect_whole(what: str, value: object, error: type[TractableError] = SettingsError, of: str = "") -> None:
+    """Raises "{what} is a whole number{of}, 1 or more; got {value}." unless it is."""
     if not is_whole(value):
         raise error(f"{what} is a whole number{of}, 1 or more; got {value!r}.")
 
 
 def range_of(hint: object) -> Range | None:
-    """The range that a type states; None where it states none.
+    """The range that a type states, or None.
 
-    By ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions; ``Annotated[type, "words"]``
-    gives words of its own to one of these, or to all instances of another.
+    ``Annotated[type, Range(...)]``, ``Literal[...]``, ``bool``, ``None`` and unions state one; ``Annotated[type,
+    "words"]`` gives a range its own words, or allows all instances of any other type under these words.
     """
     ranges = _alternatives(hint)
     if not ranges:
@@ -124,7 +126,7 @@ def range_of(hint: object) -> Range | None:
 
 
 def _alternatives(hint: object) -> list[Range]:
-    """The ranges of a union's members; none where a member states none."""
+    """The ranges of a union's members; [] if a member states none."""
     kind, members = get_origin(hint), get_args(hint)
     if kind is Annotated:
         of, note = members[:2]

@@ -1,4 +1,4 @@
-"""The same arguments give the same object, so that what was compiled for it is found again."""
+"""Makes equal arguments give the same object, so that programs compiled for it are reused."""
 
 import contextlib
 import functools
@@ -18,12 +18,12 @@ from jax.core import Tracer
 from tractable.tools.errors import CheckpointError, TractableError
 
 PyTree = Any
-HOME = "tractable.models."  # whose functions folders may name
-FEW = 1 << 14  # numbers that a program without a long loop goes through in less time than it takes to compile
-# Options of XLA on processors; both may round otherwise. PLAINLY compiles in half the time, and loops are up to a
-# quarter slower; ROUGHLY compiles in a fifth of the time, and runs at a third of the speed.
-PLAINLY = {"xla_cpu_use_fusion_emitters": False}
-ROUGHLY = PLAINLY | {
+HOME = "tractable.models."  # saved folders may name functions of these modules
+FEW = 1 << 14  # a program without a long loop runs over this many numbers faster than it compiles
+# XLA options on CPUs; both may round differently. COMPILE_FAST compiles in half the time, and loops run up to a
+# quarter slower; COMPILE_FASTEST compiles in a fifth of the time and runs at a third of the speed.
+COMPILE_FAST = {"xla_cpu_use_fusion_emitters": False}
+COMPILE_FASTEST = COMPILE_FAST | {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_parallel_codegen_split_count": 1,
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 def shared(factory: Callable[P, T]) -> Callable[P, T]:
-    """``factory``, which gives the same arguments, however they are passed, the same object.
+    """``factory``, made to return the same object for the same arguments, however they are passed.
 
-    Lists and arrays come to it as tuples; all else is hashable.
+    ``factory`` receives lists and arrays as tuples; all other arguments must be hashable.
     """
     signature = inspect.signature(factory)
 
@@ -47,9 +47,9 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        # What holds arrays belongs to the precision in force when it was made.
+        # An object that holds arrays has the precision it was made in.
         found = made(jnp.result_type(float), *map(_hashable, bound.args))
-        with contextlib.suppress(TypeError):  # a function or a tuple is not remembered
+        with contextlib.suppress(TypeError):  # a function or a tuple takes no weak reference
             _makers.setdefault(found, (factory, {name: _hashable(value) for name, value in bound.arguments.items()}))
         return found
 
@@ -57,7 +57,7 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
 
 
 def maker(factory: Callable[P, T]) -> Callable[P, T]:
-    """``factory``, one of those that a folder may ask for by name: no other function is called for a file."""
+    """Marks ``factory`` as one that a saved folder may name: loading a file calls no other function."""
     _asked_for.add(factory)
     return factory
 
@@ -67,19 +67,19 @@ _makers: weakref.WeakKeyDictionary[object, tuple[Callable, Any]] = weakref.WeakK
 
 
 def remember(made: T, factory: Callable[..., T], arguments: Callable[[], dict[str, object]]) -> T:
-    """``made``, with a ``recipe`` by which ``factory`` makes it anew: its arguments are written down when asked for."""
+    """``made``, with a ``recipe`` to make it again by ``factory``; the recipe calls ``arguments``."""
     _makers[made] = (factory, arguments)
     return made
 
 
 class Compiled(Generic[T]):
-    """``jax.jit`` of a function, to which what its static arguments hold apart is handed as arguments.
+    """``jax.jit`` of a function whose static arguments may hold arrays, which are passed as traced arguments.
 
-    A static argument with an ``apart()``, or a part of a tuple, says what of it a program is compiled for, and the
-    numbers that are not: these come as arrays, and ``whole(numbers)`` puts both together where the function is traced.
+    A static argument, or an element of a static tuple, may have ``apart()``: it returns the form that the program is
+    compiled for, and the arrays that are traced. The form's ``whole(arrays)`` joins both again inside the function.
 
-    A program that runs once takes longer to compile than to run where its arrays are small: XLA then takes the options
-    ``if_few``, of which this file has two.
+    With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
+    options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Compiled(Generic[T]):
         return self._program.eval_shape(numbers, **arguments)
 
     def _taken_apart(self, args: tuple, kwargs: dict[str, object]) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        """The numbers of static arguments, by name, and all arguments without them."""
+        """The arrays of static arguments by name, and all arguments with the static ones' forms."""
         arguments = self._signature.bind(*args, **kwargs).arguments
         parts = {name: apart(arguments[name]) for name in self._static if name in arguments}
         forms = {name: form for name, (form, _) in parts.items()}
@@ -121,12 +121,12 @@ class Compiled(Generic[T]):
 def compiled(
     *static: str, donate: tuple[str, ...] = (), if_few: dict[str, Any] | None = None
 ) -> Callable[[Callable[..., T]], Compiled[T]]:
-    """A decorator: compiled once for the named arguments, but for what they hold apart; see ``Compiled``."""
+    """A decorator that makes a ``Compiled`` of a function with the named static arguments."""
     return lambda function: Compiled(function, static, donate, if_few or {})
 
 
 def _are_few(arrays: PyTree) -> bool:
-    """Whether these are few numbers on a processor, and nothing is traced: options are for whole programs."""
+    """Whether these are few numbers on a CPU outside of any trace: XLA's options apply to whole programs only."""
     leaves = jax.tree.leaves(arrays)
     if jax.default_backend() != "cpu" or any(isinstance(leaf, Tracer) for leaf in (jnp.asarray(0.0), *leaves)):
         return False
@@ -134,7 +134,7 @@ def _are_few(arrays: PyTree) -> bool:
 
 
 def apart(value: Any) -> tuple[Any, PyTree]:
-    """What of a static argument a program is compiled for, and the numbers that are its arguments."""
+    """A static argument's form, which a program is compiled for, and its arrays."""
     if isinstance(value, tuple):
         parts = [apart(part) for part in value]
         forms = (form for form, _ in parts)
@@ -143,7 +143,7 @@ def apart(value: Any) -> tuple[Any, PyTree]:
 
 
 def whole_of(form: Any, numbers: PyTree) -> Any:
-    """What ``apart`` took apart."""
+    """The inverse of ``apart``."""
     if isinstance(form, tuple):
         parts = itertools.starmap(whole_of, zip(form, numbers, strict=True))
         return type(form)(*parts) if hasattr(form, "_fields") else tuple(parts)
@@ -151,7 +151,7 @@ def whole_of(form: Any, numbers: PyTree) -> Any:
 
 
 def recipe(made: object) -> dict[str, object] | None:
-    """By which of this library's functions and from what something was made, as JSON can hold it; None if unknown."""
+    """The library's function and arguments that made an object, as JSON can hold them; None if unknown."""
     factory, arguments = _makers.get(made, (None, {}))
     if factory is None or not factory.__module__.startswith(HOME) or "<" in factory.__qualname__:
         return None
@@ -164,10 +164,10 @@ def recipe(made: object) -> dict[str, object] | None:
 
 
 def made_again(recipe: Mapping[str, Any]) -> object:
-    """What a ``recipe`` of this library's models makes.
+    """The model that a ``recipe`` makes.
 
     Raises:
-        CheckpointError: it names another function than those that make models, or is damaged.
+        CheckpointError: the recipe names a function that is no ``maker``, or is damaged.
     """
     try:
         module, name = recipe["module"], recipe["name"]
@@ -177,7 +177,7 @@ def made_again(recipe: Mapping[str, Any]) -> object:
         return factory(**recipe["arguments"])
     except TractableError:
         raise
-    except Exception as error:  # whatever a recipe that no run wrote leads to
+    except Exception as error:  # a forged recipe may raise anything
         raise CheckpointError(f"The model cannot be made again ({error}): give it, load(path, model).") from error
 
 

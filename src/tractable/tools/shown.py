@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: made by the room of pages, which lies above results and is loaded when asked."""
+"""A result's HTML in a notebook: ``pages``, a higher room loaded on demand, puts its maker here."""
 
 from collections.abc import Callable
 
@@ -6,5 +6,5 @@ makers: list[Callable[[object], str]] = []  # at most one
 
 
 def as_html(self: object) -> str | None:
-    """For ``_repr_html_``: HTML, or None, which leaves a notebook with the text."""
+    """For ``_repr_html_``: HTML, or None, for which a notebook shows the text."""
     return makers[0](self) if makers else None

@@ -1,14 +1,14 @@
-"""Many small matrices at once, by loops over columns: no batched LAPACK calls, which may wait for ever."""
+"""Factors of many small matrices at once, by loops over columns: batched LAPACK calls may hang."""
 
 import jax
 import jax.numpy as jnp
 
 
-@jax.jit  # a loop called outside of jit is compiled anew at every call
+@jax.jit  # outside of jit, the loop would be compiled at every call
 def cholesky(matrices: jax.Array) -> jax.Array:
     """L with L Lᵀ = A, lower triangular, (..., d, d); NaN where A is not positive definite.
 
-    A is made symmetric first, so that derivatives are too.
+    A is made symmetric first, so that its derivatives are symmetric too.
 
     >>> cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
@@ -18,7 +18,7 @@ def cholesky(matrices: jax.Array) -> jax.Array:
     matrices = (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
 
     def column(lower: jax.Array, j: jax.Array) -> tuple[jax.Array, None]:
-        row = jax.lax.dynamic_index_in_dim(lower, j, -2, keepdims=False)  # of what is known: (..., d)
+        row = jax.lax.dynamic_index_in_dim(lower, j, -2, keepdims=False)  # of the columns known so far: (..., d)
         left = jax.lax.dynamic_index_in_dim(matrices, j, -1, keepdims=False) - jnp.sum(lower * row[..., None, :], -1)
         pivot = jnp.sqrt(jax.lax.dynamic_index_in_dim(left, j, -1))
         new = jnp.where(_along(index >= j, left.ndim), left / pivot, 0)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, while work goes on."""
+"""Stops work in good order on Ctrl-C and SIGTERM."""
 
 import atexit
 import contextlib
@@ -15,19 +15,19 @@ import jax
 
 from tractable.tools.forks import check_unforked
 
-PATIENCE = 1.0  # seconds that a device gets to finish once a stop was asked for
+PATIENCE = 1.0  # seconds that a device gets to finish after a stop was asked for
 
 
 class _Process:
-    signal: int | None = None  # the last that was heard
-    savers = 0  # who still have to save what there is
-    left: jax.Array | None = None  # what was waited for last: nobody does any more, where a stop was asked for
-    code: int | None = None  # with which the process is to end without waiting for it
+    signal: int | None = None  # the last one received
+    savers = 0  # nested ``ending`` blocks that still have to save their work
+    left: jax.Array | None = None  # the last result waited for; abandoned after a stop
+    code: int | None = None  # exit code, for ending the process without waiting for ``left``
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within, Ctrl-C and SIGTERM ask a run to stop at a block's edge; a second one stops at once."""
+    """Inside, Ctrl-C and SIGTERM ask a run to stop at the end of a block; a second one stops it at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -53,10 +53,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def ending(*, leave: bool = True) -> Iterator[None]:
-    """Around work that runs programs, and saves what there is when it is stopped: where SIGTERM stopped it, the
-    outermost of these then ends the process with exit code 143, unless not to ``leave``."""
+    """Surrounds work that saves its state when stopped. After SIGTERM, the outermost block ends the process with exit
+    code 143, unless ``leave`` is False."""
     check_unforked()
-    if threading.current_thread() is not threading.main_thread():  # which hears no signals
+    if threading.current_thread() is not threading.main_thread():  # other threads receive no signals
         yield
         return
     outermost = not _Process.savers
@@ -73,14 +73,14 @@ def ending(*, leave: bool = True) -> Iterator[None]:
 
 
 def exit_code() -> int:
-    """Of a process that a signal stopped, as shells have it."""
+    """The exit code of a process stopped by a signal, 128 + its number, as in shells."""
     return 128 + (_Process.signal or signal.SIGINT)
 
 
 def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
-    """Wait for what is computed; False where ``stop()`` was asked for a second ago, and it is still not there.
+    """Waits for a result; False if it is not ready a second after ``stop()`` became true.
 
-    Python hears no signal while it waits in JAX, and nothing ends what a device has begun: it is left alone.
+    Python handles no signal while it waits inside JAX, and a device's work cannot be ended: it is abandoned.
     """
     _Process.left = result
     began, asked = time.monotonic(), None
@@ -90,13 +90,13 @@ def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
             asked = now
         if asked is not None and now - asked > PATIENCE:
             return False
-        time.sleep(min(0.005, 0.02 * (now - began)))  # so that waiting costs a fiftieth at most
+        time.sleep(min(0.005, 0.02 * (now - began)))  # the wait overshoots by a fiftieth at most
     return True
 
 
 @atexit.register
 def _leave() -> None:
-    """JAX would wait for what is still computed."""
+    """Exits without JAX's own wait for an abandoned computation."""
     left: Any = _Process.left
     if _Process.code is not None and left is not None and not left.is_ready():
         sys.stdout.flush()

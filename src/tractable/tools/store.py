@@ -1,4 +1,4 @@
-"""Draws on disk: one zarr v3 array a name, (chain, draw, ...), each chunk with its own CRC32C."""
+"""Draws on disk: a zarr v3 array for each name, (chain, draw, ...), each chunk with its own CRC32C."""
 
 import hashlib
 import json
@@ -25,10 +25,10 @@ Field = tuple[tuple[int, ...], str]  # shape and dtype of one draw of one chain
 class DrawStore:
     """A folder of draws, made by ``create`` or ``open``; one run writes at a time.
 
-    A chunk is one uncompressed file with ``chunk`` draws of all chains; only a last one that is not full is written
-    again. Draws count from the moment their number is in the group's attributes, which are replaced atomically after
-    the chunks have reached the disk: the next append writes over what a killed one left behind. The CRC32C of all full
-    chunks stand there too, so that no other chunk, whole as it may be, can take a chunk's place.
+    A chunk is one uncompressed file with ``chunk`` draws of all chains; only an incomplete last chunk is written again.
+    Draws count once the group's attributes hold their number; these are replaced atomically after the chunks have
+    reached the disk, so an append that was killed leaves nothing that counts, and the next one overwrites it. The
+    attributes also hold the CRC32C of all full chunks, so that no other valid chunk can take a chunk's place.
 
     Attributes:
         path: the zarr group's folder; any zarr v3 reader opens it too.
@@ -53,7 +53,7 @@ class DrawStore:
         if path.exists():
             raise CheckpointError(f"{path} exists already. Open it, or choose another folder.")
         fields = {name: (tuple(shape), np.dtype(dtype).str) for name, (shape, dtype) in fields.items()}
-        tmp = path.with_name(f".tmp-{path.name}")  # so that there is never half a store under its name
+        tmp = path.with_name(f".tmp-{path.name}")  # a half-made store never has the final name
         store = DrawStore(tmp, chains, chunk, fields)
         if problem := _problem(store):
             raise CheckpointError(f"{path} cannot be created: {problem}.")
@@ -80,14 +80,14 @@ class DrawStore:
         """The store in a folder, its description checked against its checksum and its arrays.
 
         Raises:
-            CheckpointError: there is none, or the description is damaged. Draws are checked on read.
+            CheckpointError: no store, or a damaged description. Draws are checked on read.
         """
         about = _description(Path(path))
         try:
             fields = {name: (tuple(shape), dtype) for name, (shape, dtype) in about["fields"].items()}
             store = DrawStore(Path(path), about["chains"], about["chunk"], fields)
             problem = _problem(store) or (not is_whole(about["count"], 0) and f"{about['count']!r} draws")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:  # sealed, but not by create
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # sealed, but not by ``create``
             problem = repr(error)
         if problem:
             raise CheckpointError(f"Expected {path} to describe draws, got: {problem}. Check the path.")
@@ -97,21 +97,21 @@ class DrawStore:
 
     @property
     def count(self) -> int:
-        """Draws a chain that are safely on disk."""
+        """Number of draws per chain safely on disk."""
         return _description(self.path)["count"]
 
     def append(self, draws: Mapping[str, np.ndarray]) -> None:
         """Add n draws: for every field an array (chain, n, ...) of the field's dtype.
 
         Raises:
-            CheckpointError: an array that does not fit, a damaged last chunk, a full disk; ``count`` is then as it was.
+            CheckpointError: an array does not fit, the last chunk is damaged, or the disk is full; ``count`` stays.
         """
         start = self.count
         stop = start + self._length(draws)
         with disk_errors(self.path):
             for name, block in draws.items():
                 array = self._array(name)
-                self.read(name, start - start % self.chunk, start)  # is about to be merged with new draws
+                self.read(name, start - start % self.chunk, start)  # checks the chunk that new draws join
                 self._resize(array, name, start)  # drops what a killed append left
                 self._resize(array, name, stop)
                 array[:, start:] = block
@@ -121,7 +121,7 @@ class DrawStore:
             self._commit(stop, self._sums(stop))
 
     def truncate(self, count: int) -> None:
-        """Drop all draws after the first ``count``, for a run that resumes from there."""
+        """Delete all draws after the first ``count``, for a run that resumes from there."""
         if not 0 <= count <= self.count:
             raise CheckpointError(
                 f"{self.path} holds {self.count} draws a chain and cannot be cut to {count}. Checkpoint and "
@@ -139,7 +139,7 @@ class DrawStore:
         """Draws start ≤ i < stop of one field, shape (chain, stop − start, ...).
 
         Raises:
-            CheckpointError: a chunk that is missing, of the wrong length, or fails its CRC; names the file.
+            CheckpointError: a chunk is missing, has the wrong length, or fails its CRC; names the file.
         """
         count = self.count
         stop = count if stop is None else stop
@@ -150,12 +150,12 @@ class DrawStore:
             )
         array, (shape, dtype) = self._array(name), self.fields[name]
         expected = self.chains * self.chunk * math.prod(shape) * np.dtype(dtype).itemsize + 4
-        # Before memory is claimed; and zarr would read a missing file as zeros.
+        # Checked before memory is claimed; and zarr would read a missing file as zeros.
         for file in self._files(array, name, start, stop):
             found = file.stat().st_size if file.is_file() else "no file"
             if found != expected:
                 raise self._damaged(file, name, f"expected {expected} bytes, found {found}")
-        known = _description(self.path).get("sums", {}).get(name, [])  # none of an earlier version
+        known = _description(self.path).get("sums", {}).get(name, [])  # [] if an earlier version wrote it
         draws = np.empty((self.chains, stop - start, *shape), dtype)
         for k, file in enumerate(self._files(array, name, start, stop), start // self.chunk):
             low, high = max(start, k * self.chunk), min(stop, (k + 1) * self.chunk)
@@ -169,12 +169,12 @@ class DrawStore:
 
     def _array(self, name: str) -> zarr.Array:
         shape, dtype = self.fields[name]
-        # Without write_empty_chunks a chunk of zeros would have no file, as a lost one has none.
+        # Without write_empty_chunks a chunk of zeros would have no file, like a lost one.
         try:
             with zarr.config.set({"array.write_empty_chunks": True}):
                 array = zarr.open_array(self.path / name, mode="r+")
             codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
-        except Exception as error:  # whatever zarr makes of a damaged file
+        except Exception as error:  # zarr may raise anything for a damaged file
             raise self._damaged(self.path / name / "zarr.json", name, str(error)) from error
         found = (array.shape[0], *array.shape[2:], *array.chunks, array.dtype.str, codecs)
         wanted = (self.chains, *shape, self.chains, self.chunk, *shape, dtype, [BytesCodec, Crc32cCodec])
@@ -183,7 +183,7 @@ class DrawStore:
         return array
 
     def _files(self, array: zarr.Array, name: str, start: int, stop: int) -> Iterator[Path]:
-        """The files of the chunks with draws start ≤ i < stop; lazily, as a forged count may be huge."""
+        """The chunk files with draws start ≤ i < stop; lazily, as a forged count may be huge."""
         chunks = range(start // self.chunk, -(-stop // self.chunk)) if start < stop else ()
         rest = (0,) * (array.ndim - 2)
         return (self.path / name / array.metadata.encode_chunk_key((0, k, *rest)) for k in chunks)
@@ -201,7 +201,7 @@ class DrawStore:
         return lengths.pop()
 
     def identity(self, count: int) -> str:
-        """SHA-256 of what the first ``count`` draws are, by the sums of their full chunks; "" of an earlier version.
+        """SHA-256 of the first ``count`` draws' description and full chunks' sums; "" if an earlier version wrote them.
 
         Raises:
             CheckpointError: the description is damaged.
@@ -214,7 +214,7 @@ class DrawStore:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _sums(self, count: int) -> dict[str, list[int]]:
-        """CRC32C of the full chunks of the first ``count`` draws; those known before are not looked at again."""
+        """CRC32C of the full chunks of the first ``count`` draws; known ones are not read again."""
         known, full, found = _description(self.path).get("sums", {}), count // self.chunk, {}
         for name in self.fields:
             sums = known.get(name, [])[:full]
@@ -223,7 +223,7 @@ class DrawStore:
         return found
 
     def _commit(self, count: int, sums: dict[str, list[int]]) -> None:
-        """Make ``count`` draws the truth, in the group's metadata file as the zarr v3 format has it."""
+        """Record ``count`` draws in the group's metadata file, zarr.json."""
         about = {"chains": self.chains, "chunk": self.chunk, "fields": dict(self.fields), "count": count, "sums": sums}
         group = {"zarr_format": 3, "node_type": "group", "attributes": sealed(about)}
         write_atomically(self.path / "zarr.json", json.dumps(group, indent=1).encode())
@@ -257,7 +257,7 @@ def _description(path: Path) -> dict:
 
 
 def _problem(store: DrawStore) -> str | None:
-    """What is wrong with a description; names become folders, so they may not point elsewhere."""
+    """What is wrong with a description, or None; names become folders, so they may not point elsewhere."""
     if not (is_whole(store.chains) and is_whole(store.chunk) and store.fields):
         return f"needs chains >= 1, chunk >= 1 and a field; got {store}"
     for name, (shape, dtype) in store.fields.items():

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from tractable.tools.noise import normal
 
 PyTree = Any
-Numbers: TypeAlias = ArrayLike | float | int  # what NumPy makes an array of
+Numbers: TypeAlias = ArrayLike | float | int  # anything NumPy can make an array of
 
 
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
@@ -31,8 +31,8 @@ def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
 def raveller(shapes: PyTree) -> tuple[Callable[[PyTree], jax.Array], Callable[[jax.Array], PyTree]]:
     """``ravel`` and ``unravel`` between pytrees of these shapes and flat vectors.
 
-    As ``jax.flatten_util.ravel_pytree``, whose transpose costs twenty times a network's gradient; here it is one
-    concatenation.
+    Like ``jax.flatten_util.ravel_pytree``, but the transpose of ``unravel`` is one concatenation; there it costs
+    twenty times a network's gradient.
     """
     leaves, treedef = jax.tree.flatten(shapes)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves]).tolist()
@@ -55,13 +55,14 @@ def size(tree: PyTree) -> int:
 
 
 def total(tree: PyTree) -> jax.Array:
+    """The sum of a pytree's leaves."""
     return functools.reduce(jnp.add, jax.tree.leaves(tree))
 
 
 def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tuple[PyTree, PyTree]:
-    """Σ of what ``part`` gives first of each x of ``over``, one after another, and what it gives second, stacked.
+    """The sum of ``part(x)``'s first result over each x of ``over``, in turn, and its second results stacked.
 
-    The sum is compensated (Kahan 1965), so that in float32 thousands of parts lose no more digits than one.
+    The sum is compensated (Kahan 1965): in float32 thousands of terms lose no more digits than one.
     """
 
     def add(carry: tuple[PyTree, PyTree], x: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
@@ -78,6 +79,7 @@ def summed(part: Callable[[PyTree], tuple[PyTree, PyTree]], over: PyTree) -> tup
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
+    """The inner product of two pytrees."""
     return total(jax.tree.map(jnp.vdot, a, b))
 
 
@@ -88,12 +90,12 @@ def all_finite(tree: PyTree) -> jax.Array:
 
 
 def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
-    """``a`` where the scalar condition holds, else ``b``, leaf by leaf; typed keys included."""
+    """``a`` if the scalar condition holds, else ``b``, leaf by leaf; works for typed keys too."""
     return jax.tree.map(lambda x, y: jax.lax.select(condition, x, y), a, b)
 
 
 def names(tree: PyTree, labels: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """One name a number: ``w[0, 1]``, in the order in which ``ravel_pytree`` lays them out; or those of ``labels``."""
+    """A name for each number, ``w[0, 1]``, in ``ravel_pytree``'s order; ``labels`` may give a leaf's names."""
     out, labels = [], labels or {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         stem, shape = path_name(path), jnp.shape(leaf)

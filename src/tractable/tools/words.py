@@ -1,4 +1,4 @@
-"""Words that sentences are made of."""
+"""Helpers for the wording of messages, and warnings."""
 
 import difflib
 import functools
@@ -23,13 +23,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def listing(names: Iterable[object]) -> str:
-    """Names in quotes, the first twelve."""
+    """Names in quotes, up to twelve."""
     quoted = [repr(str(name)) for name in names]
     return ", ".join(quoted if len(quoted) <= 12 else [*quoted[:11], f"and {len(quoted) - 11} more"])
 
 
 def nearest(name: object, names: Iterable[object]) -> str:
-    """What ends the sentence of a name that is none of ``names``: the one that may have been meant, if one is near.
+    """The end of an error about an unknown name: the most similar of ``names``, or "".
 
     >>> nearest("drws", ["draws", "thin"]), nearest("x", ["draws", "thin"])
     (" Did you mean 'draws'?", '')
@@ -47,7 +47,7 @@ def _check_spelling(name: str, given: Iterable[str], signature: inspect.Signatur
 
 
 def spelt(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, with an ``ArgumentError`` for a misspelt argument that says what may have been meant."""
+    """``function``, which raises an ``ArgumentError`` with a suggestion for a misspelt argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -65,9 +65,9 @@ class _OfInit:
 
 
 class Spelt:
-    """Base of classes that say which argument may have been meant, as ``spelt`` does for functions."""
+    """Base of classes whose errors suggest an argument's right spelling, as ``spelt`` does for functions."""
 
-    __signature__ = _OfInit()  # or inspect would show that of __new__
+    __signature__ = _OfInit()  # else inspect would show __new__'s
 
     def __new__(cls: type[T], *args: object, **named: object) -> T:
         if named:
@@ -76,4 +76,5 @@ class Spelt:
 
 
 def tell(sentence: str) -> None:
+    """Issue a TractableWarning."""
     warnings.warn(sentence, TractableWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The one place where files are written: whole or not at all, and a sentence where they cannot be."""
+"""The one place where files are written: whole or not at all, with a CheckpointError if they cannot be."""
 
 import errno
 import os
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-RUNS = r"[=+\-@\t\r]"  # what a cell begins with that a spreadsheet may run
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # nothing to run, whatever its sign
+RUNS = r"[=+\-@\t\r]"  # the start of a cell that a spreadsheet may run
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"  # never run, even with a sign
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Replace a file by ``content``: after a crash it holds the old bytes or the new, never a mixture.
 
     Raises:
-        CheckpointError: the disk is full, the folder cannot be written or made; the file is then as it was.
+        CheckpointError: the disk is full, or the folder cannot be written or made; the file is unchanged.
     """
     path = Path(path)
     tmp = path.with_name(f".tmp-{secrets.token_hex(8)}")  # threads may write one file at once
@@ -40,12 +40,13 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and force it to the disk."""
     path.write_bytes(content)
     sync(path)
 
 
 def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False) -> None:
-    """A table as Parquet or, by any other suffix, as CSV whose cells no spreadsheet runs, atomically."""
+    """Write a table atomically: Parquet by that suffix, else CSV with cells that no spreadsheet runs."""
     if Path(path).suffix == ".parquet":
         file = BytesIO()
         table.to_parquet(file, index=index)
@@ -54,7 +55,7 @@ def write_table(path: str | Path, table: "pd.DataFrame", *, index: bool = False)
 
 
 def write_figure(path: str | Path, canvas: "Figure") -> None:
-    """A figure as an image of the kind that the path's suffix says, PNG without one, atomically."""
+    """Write a figure atomically, in the path suffix's format; PNG without a suffix."""
     path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     file = BytesIO()
     canvas.savefig(file, dpi=150, format=path.suffix[1:])
@@ -62,9 +63,9 @@ def write_figure(path: str | Path, canvas: "Figure") -> None:
 
 
 def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
-    """CSV in which text that begins with = + - @, a tab or a return stands behind an apostrophe; ``plain`` undoes it.
+    """CSV with an apostrophe before text that begins with = + - @, a tab or a return; ``plain`` removes it.
 
-    Numbers, and text that is one, stay as they are: a sign is nothing to run.
+    Numbers, and text that reads as one, stay as they are: a sign alone is not run.
     """
     safe, returns = table.copy(deep=False), False
     for place, kind in enumerate(table.dtypes):
@@ -75,7 +76,7 @@ def csv(table: "pd.DataFrame", *, index: bool = True) -> str:
     safe.columns = table.columns.map(_guarded)
     if index:
         safe.index = table.index.map(_guarded).rename(_guarded(table.index.name))
-    # The writer of CSV puts text with a return in quotes only where all text is.
+    # pandas quotes text with a return only if it quotes all text.
     return safe.to_csv(index=index, quoting=QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL)
 
 
@@ -85,7 +86,7 @@ def _guarded(cell: object) -> object:
 
 
 def plain(cell: object) -> object:
-    """A cell as it was before ``csv`` wrote it.
+    """A cell as it was before ``csv`` guarded it.
 
     >>> plain("'=1+1"), plain("'tis")
     ('=1+1', "'tis")
@@ -94,7 +95,7 @@ def plain(cell: object) -> object:
 
 
 def as_written(table: "pd.DataFrame") -> "pd.DataFrame":
-    """A table read from CSV, its text as it was before ``csv`` wrote it."""
+    """A table read from CSV, with ``csv``'s guarding apostrophes removed."""
     table = table.rename(columns=plain, index=plain)
     for place, kind in enumerate(table.dtypes):
         if kind.kind not in "biufcmM":
@@ -106,7 +107,7 @@ def as_written(table: "pd.DataFrame") -> "pd.DataFrame":
 
 @contextmanager
 def disk_errors(path: Path, but: type[OSError] | tuple = ()) -> Iterator[None]:
-    """Turn an OSError while ``path`` is written into a sentence, ``but`` for some."""
+    """Turns an OSError while ``path`` is written into a CheckpointError, except those in ``but``."""
     try:
         yield
     except but:
@@ -122,7 +123,7 @@ def disk_errors(path: Path, but: type[OSError] | tuple = ()) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder's list of names to the disk, so that it outlives a power cut."""
+    """Force a file, or a folder's list of names, to the disk, to survive a power cut."""
     if os.name == "nt" and path.is_dir():
         return  # Windows opens no folders
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
