@@ -92,7 +92,7 @@ def fixed_point(m_step: Callable) -> Scores:
         return jnp.sum(FULL.log_prob(free._replace(weights=jax.nn.softmax(free.weights)), jnp.array(X)))
 
     theta = state.position
-    slope = jax.grad(log_likelihood)(theta._replace(weights=jnp.log(theta.weights)))
+    slope = jax.jit(jax.grad(log_likelihood))(theta._replace(weights=jnp.log(theta.weights)))
     return {
         **{name: error(getattr(slope, name), 0, 1e-8 * N) for name in Gaussians._fields},
         "at rest": error(info.gain[-1], 0, 1e-10),
