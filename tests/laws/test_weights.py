@@ -86,7 +86,7 @@ def density_law(weigh: Weigh) -> Scores:
     """log p(θ) + Σ w log p(y|θ) and its gradient: whole, in summands, and on average over all batches."""
     one, other, z = weigh(Y, X, TIMES), repeated(Y, X, TIMES), jnp.array([0.3, -0.2, 0.1])
     density = tr.log_density(REGRESSION, other.arrays(), flat=True)
-    wanted, slope = jax.value_and_grad(density)(z)
+    wanted, slope = jax.jit(jax.value_and_grad(density))(z)
     rows, posterior = one.arrays(), tr.log_posterior(REGRESSION, flat=True)
 
     @jax.jit

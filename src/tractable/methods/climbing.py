@@ -180,7 +180,7 @@ def _no_moments(problem: Problem) -> loop.Moments:
     starts, size = problem.method.starts, tree.size(problem.like)
     dtype = jax.tree.leaves(problem.like)[0].dtype
     zeros = np.zeros((starts, size), dtype)
-    return jax.device_put(loop.Moments(np.zeros(starts, jnp.result_type(float)), zeros, zeros))
+    return loop.Moments(*jax.device_put((np.zeros(starts, jnp.result_type(float)), zeros, zeros)))
 
 
 def half_end(done: int, half: int) -> int:
