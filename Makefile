@@ -30,7 +30,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/pyright
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache examples/out
+	rm -rf $(VENV) runs build dist .cache .pytest_cache .ruff_cache examples/out
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Each name is run, not only looked up: version managers leave names behind which start nothing,

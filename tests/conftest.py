@@ -18,6 +18,14 @@ jax.config.update("jax_enable_x64", True)
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     jaxtyping.install_import_hook("tractable", "checked.once")
 
+from tractable.tools import cache, mappings  # noqa: E402  # once the hook above is there
+
+# Modules, workers, runs and processes that tests start have most of their programs in common: compiled once, a program
+# is found by all of them, in the checkout and not in the cache of whoever runs the tests.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.cache(Path(__file__).parents[1] / ".cache"))
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
 
 # Few tests, or of few shapes, that take a minute and more: whoever takes them last lets the other worker wait.
 LONGEST = (
@@ -38,8 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Tracing makes objects by the million: look for garbage seldom, and never among what was imported."""
-    from tractable.tools import mappings  # once the hook above is there
-
     mappings.MOST = MOST_MAPS
     gc.collect()
     gc.freeze()
@@ -52,10 +58,8 @@ def forget_compilations() -> Iterator[None]:
 
     Not after each module, since modules have hundreds of small programs in common.
     """
-    from tractable.tools.mappings import make_room
-
     yield
-    make_room()
+    mappings.make_room()
 
 
 @pytest.fixture(autouse=True)

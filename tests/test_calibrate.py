@@ -1,5 +1,6 @@
 """Simulation-based calibration: right methods are trusted, wrong ones rejected, and a killed one goes on."""
 
+import functools
 import os
 import signal
 from dataclasses import dataclass
@@ -68,6 +69,9 @@ def calibrated(method: tr.Method = Conjugate(), runs: int = RUNS, **options) -> 
     return tr.calibrate(COIN, method, ROWS, **{"runs": runs, "seed": 1, **options})
 
 
+once = functools.cache(calibrated)  # where several laws look at one calibration
+
+
 def same(one: tr.Calibration, other: tr.Calibration) -> None:
     for name in ("ranks", "index", "effective", "rhat"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
@@ -98,8 +102,8 @@ def test_exact_draws_are_trusted(right):
     [
         (tr.NUTS(chains=2, draws=150, warmup=150), 19),
         pytest.param(tr.MALA(chains=2, draws=200, warmup=200), 19, marks=pytest.mark.slow),
-        pytest.param(tr.Rejection(chains=1, draws=40), 39, marks=pytest.mark.slow),
-        pytest.param(tr.FullRank(draws=100), 39, marks=pytest.mark.slow),
+        pytest.param(tr.Rejection(chains=1, draws=40), 39, marks=[pytest.mark.slow, pytest.mark.computes]),
+        pytest.param(tr.FullRank(draws=100), 39, marks=[pytest.mark.slow, pytest.mark.computes]),
         pytest.param(tr.Laplace(draws=100), 39, marks=pytest.mark.slow),
     ],
     ids=["nuts", "mala", "rejection", "fullrank", "laplace"],
@@ -131,7 +135,7 @@ def test_methods_are_calibrated_on_a_coin(method, draws):
     ids=["narrow", "wide", "high", "low", "prior too narrow", "rows twice", "the prior itself"],
 )
 def test_a_wrong_method_is_rejected_and_its_fault_is_named(method, quantity, words):
-    found = calibrated(method)
+    found = once(method)
     assert found.report().verdict == "reject", found
     told = {check.name: check for check in found.report().checks}
     assert told["uniform ranks"].verdict == told[quantity].verdict == "reject"
@@ -139,14 +143,14 @@ def test_a_wrong_method_is_rejected_and_its_fault_is_named(method, quantity, wor
 
 
 def test_sizes_of_faults_are_found():
-    for method, ratio, bias in ((Conjugate(width=0.5), 0.5, 0.0), (Conjugate(shift=0.8), 1.0, 0.8)):
-        shape = calibrated(method).shapes[0]
+    for method, ratio, bias in ((Conjugate(width=0.6), 0.6, 0.0), (Conjugate(shift=0.7), 1.0, 0.7)):
+        shape = once(method).shapes[0]
         assert abs(np.log(shape.sd_ratio / ratio)) < 5 * shape.sd_error + 0.1  # a Beta's logit is not quite normal
         assert abs(shape.bias - bias) < 5 * shape.bias_error + 0.1
 
 
 def test_parameters_alone_do_not_tell_the_prior_from_the_posterior():
-    found = calibrated(Conjugate(learns=False))
+    found = once(Conjugate(learns=False))
     assert found.verdicts == ["trust", "reject"] and found.p_values[1] < 1e-6
 
 
@@ -295,7 +299,10 @@ def killed(at: int):
 
 @pytest.mark.parametrize(
     "method",
-    [Conjugate(fails=15), pytest.param(tr.Rejection(chains=1, draws=20), marks=pytest.mark.slow)],
+    [
+        Conjugate(fails=15),
+        pytest.param(tr.Rejection(chains=1, draws=20), marks=[pytest.mark.slow, pytest.mark.computes]),
+    ],
     ids=["exact", "rejection"],
 )
 def test_a_killed_calibration_goes_on_to_the_same_ranks(tmp_path, monkeypatch, method):

@@ -36,6 +36,7 @@ def test_same():
     assert not same("equal False", "equal True")
 
 
+@pytest.mark.computes
 def test_hidden_markov_chain(capsys):
     names: dict = {}
     for code, said in blocks(CHAIN):

@@ -12,6 +12,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 @pytest.mark.slow
+@pytest.mark.computes
 def test_python_blocks_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)

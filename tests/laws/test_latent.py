@@ -91,18 +91,19 @@ def test_it_is_a_model_like_any_other():
         ),
     )
     where = jnp.array([0.3, -0.2, 1.1, 0.4])
-    ours, theirs = (jax.value_and_grad(log_density(m, rows, flat=True))(where) for m in (COOK, by_hand))
+    ours, theirs = (jax.jit(jax.value_and_grad(log_density(m, rows, flat=True)))(where) for m in (COOK, by_hand))
     scores = {"value": error(ours[0], theirs[0], 1e-10), "slope": error(ours[1], theirs[1], 1e-10)}
-    marginal, mixed = COOK.datum(PARAMS), by_hand.datum(PARAMS)
-    assert isinstance(marginal, Marginal)
-    scores |= {
-        "density": error(marginal.log_prob(5.0), mixed.log_prob(5.0), 1e-12),
-        "mean": error(marginal.mean, mixed.mean, 1e-12),
-        "variance": error(marginal.variance, mixed.variance, 1e-12),
-        "drawn": z_mean(
-            np.asarray(marginal.sample(jax.random.key(0), (20_000,))), float(mixed.mean), float(mixed.variance)
-        ),
-    }
+
+    @jax.jit
+    def told(params: Any) -> tuple:
+        marginal, mixed = COOK.datum(params), by_hand.datum(params)
+        assert isinstance(marginal, Marginal)
+        both = [(d.log_prob(5.0), d.mean, d.variance) for d in (marginal, mixed)]
+        return *both, marginal.sample(jax.random.key(0), (20_000,))
+
+    ours, theirs, drawn = told(PARAMS)
+    scores |= {name: error(ours[i], theirs[i], 1e-12) for i, name in enumerate(("density", "mean", "variance"))}
+    scores["drawn"] = z_mean(np.asarray(drawn), float(theirs[1]), float(theirs[2]))
     assert_holds(scores)
 
 
@@ -119,9 +120,14 @@ def test_ancestors_come_first():
 
 def fisher_law(e_step: Callable) -> Scores:
     """∇ log p(x | θ) = E_z ∇ log p(x, z | θ), by autodiff of both sides."""
-    known = e_step(PARAMS, whole(jnp.array(X))).statistics
-    slope = jax.grad(expected_log_joint(COOK.log_joint, known))(PARAMS)
-    right = jax.grad(lambda p: jnp.sum(jax.nn.logsumexp(terms(p, X), axis=1)))(PARAMS)
+
+    @jax.jit
+    def both(params: Any) -> tuple:
+        known = e_step(params, whole(jnp.array(X))).statistics
+        slope = jax.grad(expected_log_joint(COOK.log_joint, known))(params)
+        return slope, jax.grad(lambda p: jnp.sum(jax.nn.logsumexp(terms(p, X), axis=1)))(params)
+
+    slope, right = both(PARAMS)
     return {name: error(slope[name], right[name], 1e-10) for name in PARAMS}
 
 
@@ -143,14 +149,15 @@ def louis_law(sign: float = -1.0, centred: bool = True) -> Scores:
     def joint(u: Any, x: Any) -> Any:
         return terms(back(u), x[None])[0]
 
-    total = jnp.zeros((4, 4))
-    for x in jnp.array(X):
+    def of_row(x: Any) -> Any:
         share = jax.nn.softmax(joint(flat, x))
         scores = jax.jacobian(joint)(flat, x)
         mean = share @ scores if centred else jnp.zeros(4)
         spread = jnp.einsum("k,ki,kj->ij", share, scores - mean[None], scores - mean[None])
-        total = total - jnp.einsum("k,kij->ij", share, jax.hessian(joint)(flat, x)) + sign * spread
-    right = -jax.hessian(lambda u: jnp.sum(COOK.log_prob(back(u), jnp.array(X))))(flat)
+        return -jnp.einsum("k,kij->ij", share, jax.hessian(joint)(flat, x)) + sign * spread
+
+    total = jax.jit(jax.vmap(of_row))(jnp.array(X)).sum(0)
+    right = -jax.jit(jax.hessian(lambda u: jnp.sum(COOK.log_prob(back(u), jnp.array(X)))))(flat)
     return {"information": error(total, right, 1e-9)}
 
 

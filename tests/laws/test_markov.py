@@ -4,6 +4,7 @@ A law takes what it judges and returns scores; wrong ones must break it.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -60,13 +61,19 @@ LISTED = [listed(y) for y in Y]
 
 def paths_law(passed: Callable, log_b: Callable = PLAIN.chain.log_b) -> Scores:
     """log p(x), every p(z_t | x) and the sum of every p(z_t, z_{t+1} | x): those of all paths."""
-    found, log_prob = passed(PI, A, log_b(THETA, jnp.array(Y)))
     counted = np.array([[t <= each["last"] for each in LISTED] for t in range(T)], float)
-    smoothed = np.transpose(np.asarray(found.smoothed) * counted[:, None], (2, 0, 1))
+
+    @jax.jit
+    def both(theta: HiddenMarkov) -> tuple:
+        found, log_prob = passed(PI, A, log_b(theta, jnp.array(Y)))
+        return found.smoothed, fb.moves(A, found, jnp.array(counted[1:])), log_prob
+
+    smoothed, moves, log_prob = both(THETA)
+    smoothed = np.transpose(np.asarray(smoothed) * counted[:, None], (2, 0, 1))
     return {
         "log p": error(log_prob, [each["log p"] for each in LISTED], 1e-12),
         "smoothed": error(smoothed, [each["smoothed"] for each in LISTED], 1e-12),
-        "moves": error(fb.moves(A, found, jnp.array(counted[1:])), sum(each["moves"] for each in LISTED), 1e-12),
+        "moves": error(moves, sum(each["moves"] for each in LISTED), 1e-12),
     }
 
 
@@ -79,7 +86,8 @@ def test_all_paths(parallel):
 @strict
 def test_one_sequence_is_one_of_many():
     for parallel in (False, True):
-        one, log_prob = fb.passed(PI, A, PLAIN.chain.log_b(THETA, jnp.array(Y[:1])), parallel)
+        passed = jax.jit(lambda y, way=parallel: fb.passed(PI, A, PLAIN.chain.log_b(THETA, y), way))
+        one, log_prob = passed(Y[:1])
         assert_holds({"log p": error(log_prob, LISTED[0]["log p"], 1e-12)})
         assert_holds({"smoothed": error(one.smoothed, LISTED[0]["smoothed"], 1e-12)})
 
@@ -135,6 +143,11 @@ def test_drawn_paths():
     assert broken(drawn_law(lambda u, a, filtered: fb.drawn_path(u, a.T, filtered)))
 
 
+@jax.jit
+def e_step(theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Any:
+    return PLAIN.e_step(theta, Batch(rows, weights, len(rows)))
+
+
 @strict
 def test_equal_rows_are_a_mixture():
     """No memory: every step is a draw from one mixture, to the last digits."""
@@ -142,7 +155,8 @@ def test_equal_rows_are_a_mixture():
     mixture = tr.models.gaussian_mixture(K, 1, floor=0.0)
     rows = Y[~np.isnan(Y)][:, None]
     of_mixture = tr.models.mixture.Gaussians(PI, jnp.array(MEAN)[:, None], jnp.array(SD**2)[:, None, None])
-    found, wanted = PLAIN.e_step(theta, whole(jnp.array(Y))), mixture.e_step(of_mixture, whole(jnp.array(rows)))
+    found = e_step(theta, Y, np.ones(N))
+    wanted = jax.jit(lambda theta: mixture.e_step(theta, whole(jnp.array(rows))))(of_mixture)
     assert_holds({
         "log p": error(found.log_likelihood, wanted.log_likelihood, 1e-13),
         "shares": error(found.statistics.emission.count[:, 0], wanted.statistics.count, 1e-13),
@@ -152,16 +166,17 @@ def test_equal_rows_are_a_mixture():
 @strict
 def test_padding_order_and_groups_do_not_matter():
     """Filled up further, in another order, one by one, or a hundred times: the same sums."""
-    found = PLAIN.e_step(THETA, whole(jnp.array(Y)))
+    found = e_step(THETA, Y, np.ones(N))
     wider = np.concatenate([Y, np.full((N, 3), np.nan)], 1)
-    many = PLAIN.e_step(THETA, whole(jnp.array(np.tile(Y, (100, 1)))))
-    weighed = PLAIN.e_step(THETA, Batch(jnp.array(Y), jnp.array([1.0, 2.0, 0.0, 1.0]), N))
-    repeated = PLAIN.e_step(THETA, whole(jnp.array(Y[[0, 1, 1, 3]])))
-    for other in (PLAIN.e_step(THETA, whole(jnp.array(wider))), PLAIN.e_step(THETA, whole(jnp.array(Y[::-1])))):
+    many = e_step(THETA, np.tile(Y, (100, 1)), np.ones(100 * N))
+    weighed = e_step(THETA, Y, np.array([1.0, 2.0, 0.0, 1.0]))
+    repeated = e_step(THETA, Y[[0, 1, 1, 3]], np.ones(N))
+    for other in (e_step(THETA, wider, np.ones(N)), e_step(THETA, Y[::-1], np.ones(N))):
         assert_holds(alike(other, found, 1e-12))
     assert_holds(alike(jax.tree.map(lambda a: a / 100, many), found, 1e-11))
     assert_holds(alike(weighed, repeated, 1e-12))
-    np.testing.assert_allclose(PLAIN.log_prob(THETA, np.tile(Y, (100, 1))), np.tile(found_logs(), 100), rtol=1e-13)
+    log_prob = jax.jit(PLAIN.log_prob)(THETA, np.tile(Y, (100, 1)))
+    np.testing.assert_allclose(log_prob, np.tile(found_logs(), 100), rtol=1e-13)
 
 
 def found_logs() -> np.ndarray:
@@ -219,20 +234,35 @@ def completed(model: Any, theta: Any, rows: jax.Array) -> Complete:
 def test_fishers_identity(name):
     """∇ log p(x | θ) = ∇ Q(θ'; θ) at θ' = θ: autodiff of the forward pass against smoothed states."""
     model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
-    u = model.position_of(some_theta(model))
-    q = model.chain.q(completed(model, model.params(u), rows))
-    slope = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
-    assert_holds({"slope": error(slope, jax.grad(lambda u: q(model.params(u)))(u), 1e-11)})
+
+    @jax.jit
+    def slopes(theta: Any) -> tuple:
+        u = model.position_of(theta)
+        q = model.chain.q(completed(model, model.params(u), rows))
+        of_log_p = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
+        return of_log_p, jax.grad(lambda u: q(model.params(u)))(u)
+
+    assert_holds({"slope": error(*slopes(some_theta(model)), 1e-11)})
+
+
+@functools.cache
+def step_and_slope(name: str) -> tuple[Any, Callable]:
+    """Where the M-step ends, and the slope of Q + log p(θ) there and elsewhere."""
+    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
+    theta = some_theta(model)
+
+    @jax.jit
+    def slope(at: Any) -> jax.Array:
+        q = model.chain.q(completed(model, theta, rows))
+        return jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(model.position_of(at))
+
+    return jax.jit(lambda theta: model.m_step(model.e_step(theta, whole(rows)).statistics))(theta), slope
 
 
 def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
     """The M-step is where Q + log p(θ) has no slope."""
-    model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
-    theta = some_theta(model)
-    q = model.chain.q(completed(model, theta, rows))
-    best = model.position_of(change(model.m_step(model.e_step(theta, whole(rows)).statistics)))
-    slope = jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(best)
-    return {"slope": error(slope, 0, 1e-9)}
+    best, slope = step_and_slope(name)
+    return {"slope": error(slope(change(best)), 0, 1e-9)}
 
 
 @every
@@ -282,15 +312,15 @@ def test_priors_are_those_of_scipy(name):
         wanted += stats.beta.logpdf(e.probs, 2, 2).sum()
     else:
         wanted += sum(stats.dirichlet.logpdf(p, [2.0] * 3) for p in e.probs)
-    assert_holds({"density": error(model.log_prior(theta), wanted, 1e-10)})
+    assert_holds({"density": error(jax.jit(model.log_prior)(theta), wanted, 1e-10)})
 
     def log_prior(u: jax.Array) -> jax.Array:
         tree = model.space.unravel(u)
         params = model.constrain(tree)
         return model.log_prior(params) + model.log_jacobian(tree, params)
 
-    draws = jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(jax.random.key(9), 4000))
-    scores = np.asarray(jax.jit(jax.vmap(jax.grad(log_prior)))(draws))
+    scores = jax.vmap(lambda key: jax.grad(log_prior)(model.position_of(model.sample_prior(key))))
+    scores = np.asarray(jax.jit(scores)(jax.random.split(jax.random.key(9), 4000)))
     assert_holds({f"score {i}": z_mean(s, 0.0, s.var()) for i, s in enumerate(scores.T)})
 
 
@@ -299,8 +329,13 @@ def test_sums_about_other_means(name):
     """Told about others' means, statistics are as if they had been made there."""
     model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
     theta, other = some_theta(model), model.params(jnp.linspace(-1, 1, model.space.size))
-    x, share, *_ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
-    here, there = (model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other))
+
+    @jax.jit
+    def sums(theta: Any) -> list:
+        x, share, *_ = model.chain.passed(theta, rows, jnp.ones(len(rows)))
+        return [model.chain.emission.sums(t.emission, x, share, jnp.array(6.0)) for t in (theta, other)]
+
+    here, there = sums(theta)
     assert_holds(alike(here.in_frame_of(there), there, 1e-11))
 
 
@@ -345,12 +380,17 @@ def test_an_emission_of_ones_own_is_the_built_in_one():
     built_in, rows = FAMILIES["poisson"]
     theta = some_theta(built_in)
     own = theta._replace(emission={"rate": theta.emission.rate})
+
+    def told(model: Any) -> Callable:
+        slope = jax.grad(lambda theta: jnp.sum(model.log_prob(theta, rows)))
+        return jax.jit(lambda theta: (model.log_prob(theta, rows), model.log_prior(theta), slope(theta)))
+
+    mine, theirs = told(OWN)(own), told(built_in)(theta)
     assert_holds({
-        "log p": error(OWN.log_prob(own, rows), built_in.log_prob(theta, rows), 1e-12),
-        "prior": error(OWN.log_prior(own), built_in.log_prior(theta), 1e-12),
+        "log p": error(mine[0], theirs[0], 1e-12),
+        "prior": error(mine[1], theirs[1], 1e-12),
+        "slope": error(mine[2].emission["rate"], theirs[2].emission.rate, 1e-11),
     })  # fmt: skip
-    slopes = [jax.grad(lambda t, m=m: jnp.sum(m.log_prob(t, rows)))(t) for m, t in ((OWN, own), (built_in, theta))]
-    assert_holds({"slope": error(slopes[0].emission["rate"], slopes[1].emission.rate, 1e-11)})
 
 
 def test_inputs():

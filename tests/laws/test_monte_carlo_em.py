@@ -498,6 +498,7 @@ def test_ends_within_its_error_of_the_maximum(settings):
     assert report.verdict == "trust" and {"left to climb", "Monte-Carlo error"} <= {c.name for c in report.checks}
 
 
+@pytest.mark.computes
 def test_fixed_draws_do_not_converge():
     """Eight draws for ever: θ wanders, the report says so; the error shrinks as S grows."""
     errors = []
@@ -516,6 +517,7 @@ def test_same_seed_same_bits():
     assert np.any(first.point != other.point)
 
 
+@pytest.mark.computes
 def test_counts_by_gradient():
     """y | z ~ Poisson(exp(a + σ z)), no closed form anywhere: the maximum and errors by quadrature; several starts."""
     rng = np.random.default_rng(8)
@@ -693,6 +695,7 @@ def test_online_sentences():
         learnt(MIXTURE, ROWS[:30], OnlineEM(batch_size=31))
 
 
+@pytest.mark.computes
 def test_no_climb_ends_where_chains_stand_still():
     """Random intercepts, 400 groups of five, by MALA in single precision: both starts end at the maximum.
 

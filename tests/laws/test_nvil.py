@@ -322,12 +322,19 @@ def test_under_the_posterior_every_draw_says_log_p():
     """J5: the signals are log p(x), and layer 2's own is log p(h¹): nothing is left for a baseline to do."""
     net = sigmoid_belief_network(4, (1, 1))
     params = exact_posterior(weights(net))
-    for x in X:
+
+    @jax.jit
+    def both(x: jax.Array) -> tuple:
         log_p, log_q = terms(net, params, x[None])
         own = score.signals(*(jnp.stack(a)[:, :, None] for a in (log_p, log_q)), local=True)[..., 0]
         evidence = net.summed_out(params["theta"], x[None])[0]
         marginal = jax.nn.logsumexp((log_p[1] + log_p[2]).reshape(2, 2), axis=1)  # of h¹
-        other = score.signals(*(jnp.stack(a)[:, :, None] for a in (log_p, log_q)), local=False)
+        return own, evidence, marginal, score.signals(
+            *(jnp.stack(a)[:, :, None] for a in (log_p, log_q)), local=False
+        )  # fmt: skip
+
+    for x in X:
+        own, evidence, marginal, other = both(x)
         assert_holds(
             {
                 "first": error(own[0], evidence, EXACT),

@@ -62,7 +62,7 @@ WANTED = joint(SYSTEM, X, np.asarray(DRIFT))
 
 def smoothing_law(smoothed: Callable) -> Scores:
     """log p(x), means, covariances and those of neighbours: those of the joint normal."""
-    found, log_prob = smoothed(SYSTEM, jnp.array(X), DRIFT)
+    found, log_prob = jax.jit(smoothed)(SYSTEM, jnp.array(X), DRIFT)
     c = WANTED["covariance"]
     return {
         "log p": error(log_prob, WANTED["log p"], 1e-12),
@@ -107,7 +107,7 @@ def test_slopes_are_the_joint_normals():
     def moved(a: float) -> kalman.System:
         return SYSTEM._replace(transition=SYSTEM.transition.at[0, 1].add(a), noise=SYSTEM.noise + jnp.array([a, 0.0]))
 
-    slope = jax.grad(lambda a: kalman.log_prob(moved(a), jnp.array(X), DRIFT))(0.0)
+    slope = jax.jit(jax.grad(lambda a: kalman.log_prob(moved(a), jnp.array(X), DRIFT)))(0.0)
     ends = [joint(moved(a), X, np.asarray(DRIFT))["log p"] for a in (1e-5, -1e-5)]
     assert_holds({"slope": error(slope, (ends[0] - ends[1]) / 2e-5, 1e-7)})
 
@@ -186,10 +186,18 @@ def test_log_prob_of_models(name):
         exact = joint(system, one - given @ found["D"].T - found["offset"], drift)
         wanted.append(exact["log p"])
         means.append(exact["mean"][:, :d])
-    assert_holds({
-        "log p": error(model.log_prob(theta, rows), wanted, 1e-8),
-        "states": error(model.smoothed(theta, rows)[0], means, 1e-8),
-    })  # fmt: skip
+    log_p, states = jax.jit(lambda theta: (model.log_prob(theta, rows), model.smoothed(theta, rows)[0]))(theta)
+    assert_holds({"log p": error(log_p, wanted, 1e-8), "states": error(states, means, 1e-8)})
+
+
+smoothed = jax.jit(kalman.smoothed)
+
+
+@jax.jit
+def normal(off: jax.Array, spread: jax.Array, covariance: jax.Array) -> jax.Array:
+    """E log N of a vector of mean off and covariance spread."""
+    inverse = jnp.linalg.inv(covariance)
+    return -0.5 * (jnp.linalg.slogdet(2 * jnp.pi * covariance)[1] + jnp.sum(inverse * (jnp.outer(off, off) + spread)))
 
 
 def q_of(model: Any, theta: Any, rows: Any) -> Callable:
@@ -200,14 +208,7 @@ def q_of(model: Any, theta: Any, rows: Any) -> Callable:
     found = []
     for one, given in zip(x, u, strict=True):
         white, drift, _ = layout.parts(here, one, given)
-        found.append(kalman.smoothed(layout.system(here)[0], white, drift)[0])
-
-    def normal(off: jax.Array, spread: jax.Array, covariance: jax.Array) -> jax.Array:
-        """E log N of a vector of mean off and covariance spread."""
-        inverse = jnp.linalg.inv(covariance)
-        return -0.5 * (
-            jnp.linalg.slogdet(2 * jnp.pi * covariance)[1] + jnp.sum(inverse * (jnp.outer(off, off) + spread))
-        )
+        found.append(smoothed(layout.system(here)[0], white, drift)[0])
 
     def q(new: Any) -> jax.Array:
         w, total = layout.whole(new), jnp.zeros(())
@@ -239,7 +240,7 @@ def test_fishers_identity(name):
     """∇ log p(x | θ) is that of Q at θ: autodiff of the filter against smoothed moments."""
     model, rows = MODELS[name][0], rows_of(name)
     u = model.position_of(some_theta(model))
-    slope = jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows)))(u)
+    slope = jax.jit(jax.grad(lambda u: jnp.sum(model.log_prob(model.params(u), rows))))(u)
     q = q_of(model, model.params(u), rows)
     assert_holds({"slope": error(slope, jax.grad(lambda u: q(model.params(u)))(u), 1e-9)})
 
@@ -249,9 +250,11 @@ def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
     model, rows = MODELS[name][0], rows_of(name)
     theta = some_theta(model)
     q = q_of(model, theta, rows)
-    best = model.position_of(change(model.m_step(model.e_step(theta, whole(rows)).statistics)))
-    slope = jax.grad(lambda u: q(model.params(u)) + model.log_prior(model.params(u)))(best)
-    return {"slope": error(slope, 0, 1e-8)}
+    best = jax.jit(
+        lambda theta: model.position_of(change(model.m_step(model.e_step(theta, whole(rows)).statistics)))
+    )(theta)  # fmt: skip
+    of_prior = jax.jit(jax.grad(lambda u: model.log_prior(model.params(u))))(best)
+    return {"slope": error(jax.grad(lambda u: q(model.params(u)))(best) + of_prior, 0, 1e-8)}
 
 
 @every
@@ -277,10 +280,11 @@ def test_no_step_goes_down(name):
 def test_padding_weights_and_groups_do_not_matter():
     model, rows = MODELS["default"][0], np.asarray(rows_of("default"))
     theta = some_theta(model)
-    found = model.e_step(theta, whole(jnp.array(rows)))
-    wider = model.e_step(theta, whole(jnp.array(np.concatenate([rows, np.full((5, 2, 3), np.nan)], 1))))
-    weighed = model.e_step(theta, Batch(jnp.array(rows), jnp.array([1.0, 2.0, 0.0, 1.0, 1.0]), 5))
-    repeated = model.e_step(theta, whole(jnp.array(rows[[0, 1, 1, 3, 4]])))
+    e_step = jax.jit(lambda theta, rows, weights: model.e_step(theta, Batch(rows, weights, 5)))
+    found = e_step(theta, rows, np.ones(5))
+    wider = e_step(theta, np.concatenate([rows, np.full((5, 2, 3), np.nan)], 1), np.ones(5))
+    weighed = e_step(theta, rows, np.array([1.0, 2.0, 0.0, 1.0, 1.0]))
+    repeated = e_step(theta, rows[[0, 1, 1, 3, 4]], np.ones(5))
     for one, two in ((wider, found), (weighed, repeated)):
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
         assert_holds({str(i): error(a, b, 1e-10 * max(1.0, float(np.abs(b).max()))) for i, (a, b) in enumerate(pairs)})
@@ -290,8 +294,8 @@ def test_sums_about_other_coefficients():
     """Told about others' coefficients, sums are as if they had been made there, of the same states."""
     model, rows = MODELS["default"][0], rows_of("default")
     here, there = some_theta(model), some_theta(model, 5)
-    sums = model.e_step(here, whole(rows)).statistics.shown
-    other = model.e_step(there, whole(rows)).statistics.shown
+    shown = jax.jit(lambda theta: model.e_step(theta, whole(rows)).statistics.shown)
+    sums, other = shown(here), shown(there)
     back = sums.in_frame_of(other).in_frame_of(sums)
     for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(sums), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
@@ -311,8 +315,8 @@ def test_draws_of_the_prior_have_scores_of_mean_zero(name):
         return model.log_prior(params) + model.log_jacobian(tree, params)
 
     keys = jax.random.split(jax.random.key(9), 4000)
-    draws = jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(keys)
-    scores = np.asarray(jax.jit(jax.vmap(jax.grad(log_prior)))(draws))
+    scores = jax.vmap(lambda key: jax.grad(log_prior)(model.position_of(model.sample_prior(key))))
+    scores = np.asarray(jax.jit(scores)(keys))
     assert_holds({f"score {i}": z_mean(s, 0.0, s.var()) for i, s in enumerate(scores.T)})
 
 
@@ -322,19 +326,26 @@ def ahead_law(name: str) -> Scores:
     theta, rows = some_theta(model), rows_of(name)
     y, u = rows if given else (rows, None)
     later = jnp.array(RNG.normal(size=(5, 2, 1)))
-    found = model.ahead(theta, later if given else 2, (y, u))
-    scores, system = {}, model.system(theta)
+
+    @jax.jit
+    def told(theta: Any) -> tuple:
+        ahead = model.ahead(theta, later if given else 2, (y, u))
+        return ahead.mean, ahead.variance
+
+    found, smoothed, scores, system = told(theta), jax.jit(model.smoothed), {}, model.system(theta)
     for n in range(5):
         cut = int(np.flatnonzero(~np.isnan(np.asarray(y[n]).reshape(T, -1)).all(1)).max()) + 1
-        wider = jnp.concatenate([y[n : n + 1, :cut], jnp.full((1, 2, *y.shape[2:]), jnp.nan)], 1)
-        both = None if u is None else jnp.concatenate([u[n : n + 1, :cut], later[n : n + 1]], 1)
-        mean, covariance = model.smoothed(theta, wider if both is None else (wider, both))
+        wider = np.concatenate([y[n : n + 1, :cut], np.full((1, T + 2 - cut, *y.shape[2:]), np.nan)], 1)
+        both = None
+        if given:
+            both = np.concatenate([u[n : n + 1, :cut], later[n : n + 1], np.zeros((1, T - cut, *u.shape[2:]))], 1)
+        mean, covariance = smoothed(theta, wider if both is None else (wider, both))
         for h in range(2):
-            level = system["offset"] if both is None else system["offset"] + system["D"] @ np.asarray(both[0, cut + h])
+            level = system["offset"] if both is None else system["offset"] + system["D"] @ both[0, cut + h]
             wanted = level + system["C"] @ mean[0, cut + h]
             spread = np.diag(system["C"] @ covariance[0, cut + h] @ system["C"].T + system["R"])
-            scores[f"mean {n} {h}"] = error(np.ravel(found.mean[n, h]), wanted, 1e-9)
-            scores[f"variance {n} {h}"] = error(np.ravel(found.variance[n, h]), spread, 1e-9)
+            scores[f"mean {n} {h}"] = error(np.ravel(found[0][n, h]), wanted, 1e-9)
+            scores[f"variance {n} {h}"] = error(np.ravel(found[1][n, h]), spread, 1e-9)
     return scores
 
 

@@ -169,15 +169,21 @@ def density(families: Callable[[str], Approximation] = FAMILIES.__getitem__) -> 
         normal: Any = stats.multivariate_normal(np.asarray(phi["mean"]), covariance)  # pyright: ignore
         z = RNG.normal(size=(50, 2)) * 3
         points, shares = points_for(q)
-        sample = jax.vmap(lambda eps, q=q, phi=phi: q.sample(phi, eps))(points)
-        log_q = jax.vmap(lambda z, q=q, phi=phi: q.log_prob(phi, z))
+
+        @jax.jit
+        def told(phi: dict, z: jax.Array, points: jax.Array, q: Approximation = q) -> tuple:
+            sample = jax.vmap(lambda eps: q.sample(phi, eps))(points)
+            log_q = jax.vmap(lambda z: q.log_prob(phi, z))
+            return sample, log_q(z), log_q(sample), q.entropy(phi), q.mean(phi), q.sd(phi)
+
+        sample, log_q, log_q_of_sample, entropy, mean, sd = map(np.asarray, told(phi, z, points))
         centred = sample - shares @ sample
         scores |= {
-            f"{name}: log q": error(log_q(z), normal.logpdf(z), 1e-10),
-            f"{name}: entropy": error(q.entropy(phi), normal.entropy(), 1e-10),
-            f"{name}: −E log q": error(-shares @ log_q(sample), normal.entropy(), 1e-10),
-            f"{name}: mean": error(q.mean(phi), phi["mean"], 1e-12),
-            f"{name}: sd": error(q.sd(phi), np.sqrt(np.diag(covariance)), 1e-12),
+            f"{name}: log q": error(log_q, normal.logpdf(z), 1e-10),
+            f"{name}: entropy": error(entropy, normal.entropy(), 1e-10),
+            f"{name}: −E log q": error(-shares @ log_q_of_sample, normal.entropy(), 1e-10),
+            f"{name}: mean": error(mean, phi["mean"], 1e-12),
+            f"{name}: sd": error(sd, np.sqrt(np.diag(covariance)), 1e-12),
             f"{name}: E z": error(shares @ sample, phi["mean"], 1e-12),
             f"{name}: Cov z": error((centred.T * shares) @ centred, covariance, 1e-10),
         }
@@ -191,21 +197,21 @@ def evidence() -> Scores:
     model, data = regression()
     for name in ("full rank", "low rank"):
         q, phi = normal_phi(name, EXACT.mean, EXACT.covariance)
-        ratio = jax.vmap(lambda z, q=q, phi=phi: whole_of(model, data)(z) - q.log_prob(phi, z))(z)
+        ratio = jax.jit(jax.vmap(lambda z, q=q, phi=phi: whole_of(model, data)(z) - q.log_prob(phi, z)))(z)
         scores[f"{name}: spread"] = float(jnp.ptp(ratio)) / 1e-10
         scores[f"{name}: evidence"] = error(ratio, EXACT.log_evidence, 1e-10)
     square = np.linalg.qr(X)[0]  # orthogonal columns, so that the posterior is a product
     exact = conjugate.linear_regression(square, Y, NOISE, SD)
     model, data = regression(x=square)
     q, phi = normal_phi("mean field", exact.mean, exact.covariance)
-    ratio = jax.vmap(lambda z: whole_of(model, data)(z) - q.log_prob(phi, z))(z)
+    ratio = jax.jit(jax.vmap(lambda z: whole_of(model, data)(z) - q.log_prob(phi, z)))(z)
     scores["mean field: evidence"] = error(ratio, exact.log_evidence, 1e-10)
     # θ ~ LogNormal(m, s²), y ~ LogNormal(log θ, σ²): u = log θ given log y is normal, and dy = y d(log y).
     logs = RNG.normal(0.8, 0.5, 12)
     exact = conjugate.normal_mean(logs, 0.5, 0.2, 0.9)
     model = Model({"t": dist.LogNormal(0.2, 0.9)}, lambda params: dist.LogNormal(jnp.log(params["t"]), 0.5))
     q, phi = normal_phi("mean field", [exact.mean], np.array([[exact.sd**2]]))
-    ratio = jax.vmap(lambda z: whole_of(model, Data(np.exp(logs)))(z) - q.log_prob(phi, z))(z[:, :1])
+    ratio = jax.jit(jax.vmap(lambda z: whole_of(model, Data(np.exp(logs)))(z) - q.log_prob(phi, z)))(z[:, :1])
     scores["log-normal: evidence"] = error(ratio, exact.log_evidence - logs.sum(), 1e-10)
     return scores
 
@@ -464,13 +470,14 @@ def softplus(
     for bits, dtype, tolerance in ((64, jnp.float64, 2e-13), (32, jnp.float32, 2e-6)):
         with jax.enable_x64(bits == 64):
             here = jnp.asarray(rho, dtype)
-            got, slopes = jax.vmap(jax.value_and_grad(log_softplus))(here)
+            got, slopes = jax.jit(jax.vmap(jax.value_and_grad(log_softplus)))(here)
             assert got.dtype == dtype
             scores[f"log σ, float{bits}"] = relative(got, wanted, tolerance)
             scores[f"its slope, float{bits}"] = relative(slopes, ratio, 10 * tolerance)
-            some = here[(here > -80) & (here < 80)]
+            some = jnp.asarray(rho[(rho > -80) & (rho < 80)], dtype)
             # A unit of rounding of σ is dσ/σ of rounding in ρ, no more where σ is small.
-            scores[f"round trip, float{bits}"] = relative(inverse(jax.nn.softplus(some)), some, 10 * tolerance)
+            back = jax.jit(lambda rho: inverse(jax.nn.softplus(rho)))(some)
+            scores[f"round trip, float{bits}"] = relative(back, some, 10 * tolerance)
     return scores
 
 

@@ -325,7 +325,7 @@ def dreamt_out(at: Callable) -> Scores:
         return q, asleep(found), awake
 
     q, left, awake = ended(params)
-    exact = jax.grad(lambda theta: jnp.sum(LISTED.summed_out(theta, X8)))(params["theta"])
+    exact = jax.jit(jax.grad(lambda theta: jnp.sum(LISTED.summed_out(theta, X8))))(params["theta"])
     return {
         "q": error(q, LISTED.responsibilities(params["theta"], X8), 1e-10),
         "slope": error(left, 0, 1e-12),

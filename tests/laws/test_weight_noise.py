@@ -159,8 +159,8 @@ def without_noise(make: Factory, networks: tuple = tuple(NETWORKS)) -> Scores:
             return network.call(noise, mean, sd, x), gradients
 
         got, (by_mean, by_sd, by_x) = both(mean, nothing, x)
-        wanted_mean, wanted_x = jax.grad(lambda *a: total(plain(*a)), (0, 1))(mean, x)
-        scores[f"{name}: outputs"] = error(ravel_pytree(got)[0], ravel_pytree(plain(mean, x))[0], 1e-12)
+        wanted_mean, wanted_x = jax.jit(jax.grad(lambda *a: total(plain(*a)), (0, 1)))(mean, x)
+        scores[f"{name}: outputs"] = error(ravel_pytree(got)[0], ravel_pytree(jax.jit(plain)(mean, x))[0], 1e-12)
         scores[f"{name}: by mean"] = error(ravel_pytree(by_mean)[0], ravel_pytree(wanted_mean)[0], 1e-10)
         scores[f"{name}: by x"] = error(by_x, wanted_x, 1e-10)
         scores[f"{name}: by sd"] = 0.0 if bool(jnp.all(jnp.isfinite(ravel_pytree(by_sd)[0]))) else np.inf
@@ -219,7 +219,7 @@ def covariance(network: WeightNoise, mean: Any, sd: Any, x: jax.Array) -> tuple[
 def direct(apply: Callable, mean: Any, sd: Any, x: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """The same of one w for all examples, from the weights themselves."""
     flat, unravel = ravel_pytree(mean)
-    slope = jax.jacobian(lambda w: ravel_pytree(jax.vmap(apply, (None, 0))(unravel(w), x))[0])(flat)
+    slope = jax.jit(jax.jacobian(lambda w: ravel_pytree(jax.vmap(apply, (None, 0))(unravel(w), x))[0]))(flat)
     return np.asarray((slope * ravel_pytree(sd)[0] ** 2) @ slope.T), np.asarray(slope @ flat)
 
 

@@ -86,19 +86,25 @@ def density_law(weigh: Weigh) -> Scores:
     """log p(θ) + Σ w log p(y|θ) and its gradient: whole, in summands, and on average over all batches."""
     one, other, z = weigh(Y, X, TIMES), repeated(Y, X, TIMES), jnp.array([0.3, -0.2, 0.1])
     density = tr.log_density(REGRESSION, other.arrays(), flat=True)
-    wanted, slope = jax.value_and_grad(density)(z)
+    wanted, slope = jax.jit(jax.value_and_grad(density))(z)
     rows, posterior = one.arrays(), tr.log_posterior(REGRESSION, flat=True)
-    got = jax.value_and_grad(tr.log_density(REGRESSION, rows, flat=True))(z)
+
+    @jax.jit
+    def told(z: jax.Array) -> tuple:
+        got = jax.value_and_grad(tr.log_density(REGRESSION, rows, flat=True))(z)
+        summands = tr.log_density(REGRESSION, rows, flat=True, terms=True)(z)
+        by_likelihood = tr.objectives.log_joint(REGRESSION, prior=False, flat=True).value(None, z, whole(rows))
+        prior = tr.log_density(REGRESSION, flat=True)(z)
+        return *got, jnp.sum(summands), posterior(z, whole(rows)), by_likelihood, prior
+
+    value, gradient, summands, as_batch, by_likelihood, prior = told(z)
     scores = {
-        "density": error(got[0], wanted, 1e-8),
-        "slope": error(got[1], slope, 1e-8),
-        "summands": error(jnp.sum(tr.log_density(REGRESSION, rows, flat=True, terms=True)(z)), wanted, 1e-8),
-        "whole": error(posterior(z, whole(rows)), wanted, 1e-8),
-        "mle": error(
-            tr.objectives.log_joint(REGRESSION, prior=False, flat=True).value(None, z, whole(rows)),
-            wanted - tr.log_density(REGRESSION, flat=True)(z), 1e-8,
-        ),
-    }  # fmt: skip
+        "density": error(value, wanted, 1e-8),
+        "slope": error(gradient, slope, 1e-8),
+        "summands": error(summands, wanted, 1e-8),
+        "whole": error(as_batch, wanted, 1e-8),
+        "mle": error(by_likelihood, wanted - prior, 1e-8),
+    }
     for n in (3, 4, 5):
         plan = Plan(one.size, n)
         windows = one.windows(plan.width)

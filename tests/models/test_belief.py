@@ -25,19 +25,17 @@ def test_the_density_is_the_products_of_sigmoids():
         first, last = layer["layer0"], layer["layer1"]
         return np.tanh(h @ first["weight"] + first["bias"]) @ last["weight"] + last["bias"]
 
-    x, total, scores = np.array([1.0, 0.0, 1.0]), 0.0, {}
+    x, total, scores, log_p = np.array([1.0, 0.0, 1.0]), 0.0, {}, jax.jit(net.log_p)
     for i, h in enumerate((a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)):
         h1, h2 = np.array(h[:2]), np.array(h[2:])
         wanted = [
             log_bernoulli(x, eta(theta["x"], h1)), log_bernoulli(h1, eta(theta["h1"], h2)),
             log_bernoulli(h2, theta["h2"]["bias"]),
         ]  # fmt: skip
-        got = net.log_p(
-            jax.tree.map(jnp.asarray, theta), jnp.array(x)[None], (jnp.array(h1)[None], jnp.array(h2)[None])
-        )
+        got = log_p(theta, x[None], (h1[None].astype(float), h2[None].astype(float)))
         scores[f"state {i}"] = error(np.ravel(got), wanted, 1e-12)
         total += np.exp(sum(wanted))
-    evidence = net.summed_out(jax.tree.map(jnp.asarray, theta), jnp.array(x)[None])[0]
+    evidence = jax.jit(net.summed_out)(theta, x[None])[0]
     assert_holds(scores | {"evidence": error(evidence, np.log(total), 1e-12)})
 
 

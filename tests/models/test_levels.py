@@ -102,6 +102,7 @@ def exact() -> dict[str, np.ndarray]:
     return {"mean": mean, "sd": np.sqrt(mass @ np.array(squares) - mean**2)}
 
 
+@pytest.mark.computes
 def test_pooling_is_exact(encoder: Encoder):
     """Effects are drawn towards none as far as the rows say, by an sd that is learnt; a level never seen spreads."""
     rows, model = encode(encoder, TABLE), explained.model_of(encoder, {})

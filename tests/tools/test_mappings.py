@@ -1,6 +1,7 @@
 """Programs are forgotten before they have taken all of a process's memory mappings, and not sooner."""
 
 import gc
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ def test_a_program_holds_mappings():
 
 def test_they_are_forgotten_when_there_are_many(monkeypatch):
     """A sawtooth: 700 a fit from 500 that stay, never above 10,000 more than were left."""
-    there, forgotten, highest = [500], [], 0
+    there, forgotten, highest, clock = [500], [], 0, iter(np.arange(1e3))
 
     def forget():
         forgotten.append(there[0])
@@ -31,6 +32,8 @@ def test_they_are_forgotten_when_there_are_many(monkeypatch):
 
     monkeypatch.setattr(mappings, "MOST", 10_000)
     monkeypatch.setattr(mappings._Left, "count", 0)
+    monkeypatch.setattr(mappings._Left, "counted", -mappings.SECONDS)
+    monkeypatch.setattr(mappings, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(mappings, "mappings", lambda: there[0])
     monkeypatch.setattr(jax, "clear_caches", forget)
     for _ in range(100):
@@ -38,6 +41,16 @@ def test_they_are_forgotten_when_there_are_many(monkeypatch):
         there[0] += 700
         highest = max(highest, there[0])
     assert 6 <= len(forgotten) <= 7 and highest <= 10_500 + 700 and min(forgotten) > 10_000
+
+
+def test_they_are_counted_once_a_second(monkeypatch):
+    counted, clock = [], [0.0]
+    monkeypatch.setattr(mappings._Left, "counted", -mappings.SECONDS)
+    monkeypatch.setattr(mappings, "mappings", lambda: counted.append(clock[0]) or 0)
+    monkeypatch.setattr(mappings, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for clock[0] in np.arange(0, 5, 0.25):
+        mappings.make_room()
+    assert counted == [0, 1, 2, 3, 4]
 
 
 def test_every_run_looks(monkeypatch):

@@ -1,5 +1,6 @@
 """What a first answer waits for: imports, and programs that were compiled before."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -74,6 +75,13 @@ def test_what_was_written_first_is_deleted(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(cache, "MOST", 800)
     cache._prune(tmp_path)
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 5, 6, 7, 8, 9]
+
+
+def test_what_was_cut_short_by_a_kill_is_deleted(tmp_path: Path) -> None:
+    for size in (0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, 3 * mmap.PAGESIZE):
+        (tmp_path / str(size)).write_bytes(bytes(size))
+    cache._prune(tmp_path)
+    assert {int(path.name) for path in tmp_path.iterdir()} == {1, mmap.PAGESIZE - 1}
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs import approximations
@@ -84,7 +83,7 @@ class Belief:
     def sample(self, model: Model, values: np.ndarray, key: jax.Array, n: int) -> np.ndarray:
         """(n, k) draws, resampled by weight with replacement; a point is repeated."""
         flat = values.reshape(-1, values.shape[-1])
-        weights = None if self.weights is None else jnp.asarray(self.weights.ravel() / self.weights.sum())
+        weights = None if self.weights is None else jax.device_put(self.weights.ravel() / self.weights.sum())
         return flat[np.asarray(jax.random.choice(key, len(flat), (n,), p=weights))]
 
     def unconstrained_moments(self) -> Pair | None:

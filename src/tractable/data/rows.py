@@ -368,7 +368,7 @@ class Data(Spelt):
 
     def first(self, count: int | None = None) -> PyTree:
         """The first ``count`` rows, or all, on the device as ``arrays`` has them, wherever the data lie."""
-        return self.each(lambda a: jnp.asarray(a[:count]))
+        return self.each(lambda a: jax.device_put(a[:count]))  # for jnp.asarray JAX compiles a program
 
     def each(self, change: Callable) -> PyTree:
         """``change`` of every array: (y, given), with weights ``Weighted``."""
@@ -381,7 +381,7 @@ class Data(Spelt):
         if width not in self._shuffled:
             order = np.random.default_rng(SHUFFLE).permutation(self.size)
             order = np.concatenate([order, order[:width]])
-            self._shuffled = {width: self.each(lambda a: jnp.asarray(np.take(a, order, 0)))}
+            self._shuffled = {width: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
         return self._shuffled[width]
 
     def read(self, starts: np.ndarray, width: int) -> PyTree:

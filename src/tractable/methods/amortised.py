@@ -116,14 +116,14 @@ class Amortised(Method):
         groups = -(-self.epochs * plan.count // shape.group)
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         keys = chain_keys(run_key, 1)
-        begun = jax.tree.map(lambda a: jnp.asarray(a)[None], first)
+        begun = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
         at, interrupted = stretched(
             session, "climbing", program, shape, data, plan, tuned, keys,
             lambda: loop.begin(program, tuned, None, keys, begun), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
         climbed = time.perf_counter()
-        state = jax.tree.map(lambda a: a[0], at.states)
+        state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
         found = self.figures_of(ladder, state.position, data, look_key)
         found["gradient signal"] = signal_at_end(program, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)

@@ -105,7 +105,7 @@ class Problem(NamedTuple):
         return np.asarray(jax.vmap(tree.raveller(self.like)[0])(phis))
 
     def tree(self, vectors: np.ndarray) -> PyTree:
-        return jax.vmap(tree.raveller(self.like)[1])(jnp.asarray(vectors))
+        return jax.vmap(tree.raveller(self.like)[1])(jax.device_put(vectors))
 
 
 def climb(method: Any, session: Session) -> Climbed:
@@ -119,8 +119,8 @@ def climb(method: Any, session: Session) -> Climbed:
     stages += [(method.learning_rate * cut**k, 1.0) for k in range(STAGES)]
     while True:
         rate, temperature = stages[at.stage]
-        tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jnp.asarray(at.sd)}
-        tuned |= {"anchor": jax.tree.map(jnp.asarray, at.anchor)} if at.anchor else {}
+        tuned = {"learning_rate": number(rate), "temperature": number(temperature), "sd": jax.device_put(at.sd)}
+        tuned |= {"anchor": jax.device_put(at.anchor)} if at.anchor else {}
         problem = problem._replace(tuned=tuned)
         at, interrupted = _stage(problem, at, most)
         averaged = _average(problem, at)
@@ -181,7 +181,8 @@ def _first(
 def _no_moments(problem: Problem) -> loop.Moments:
     starts, size = problem.method.starts, tree.size(problem.like)
     dtype = jax.tree.leaves(problem.like)[0].dtype
-    return loop.Moments(jnp.zeros(starts), jnp.zeros((starts, size), dtype), jnp.zeros((starts, size), dtype))
+    zeros = np.zeros((starts, size), dtype)
+    return loop.Moments(*jax.device_put((np.zeros(starts, jnp.result_type(float)), zeros, zeros)))
 
 
 def next_check(done: int, half: int) -> int:

@@ -151,7 +151,7 @@ class EM(Method):
         if not reached.interrupted and not self.exact(model) and self.optimizer != "lbfgs":
             found |= {"L-BFGS adds": self._left(model, session._replace(data=data), point) - found["objective"]}
         if offset is not None:
-            point = np.asarray(_shifted(model, jnp.asarray(point), offset))
+            point = np.asarray(shifted(model, jnp.asarray(point), offset))
         seconds |= {"errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, reached.interrupted)
 
@@ -267,7 +267,7 @@ def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
+def shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
     """(d,) the same point once ``offset`` is added to the rows."""
     return model.position_of(model.shifted(model.params(point), offset))
 

@@ -1,5 +1,6 @@
 """Online EM: running statistics of minibatches, and the θ that maximises given them."""
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
 from tractable.methods.climbing import settled
 from tractable.methods.drawing import capacity, chain_keys
-from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent
+from tractable.methods.maximisation import CHUNK, FAR, INFORMATION_WORK, SAME, beginnings, examined, latent, shifted
 from tractable.methods.method import Check, Method, Outcome, Program, Session, not_finite, plan_batches
 from tractable.methods.search import INFORMATION, standard_errors
 from tractable.methods.stretches import stretched
@@ -102,8 +103,7 @@ class OnlineEM(Method):
             found |= standard_errors(model, about, end, self.prior)
         point = end
         if offset is not None:
-            theta = model.shifted(model.params(jnp.asarray(end)), offset)
-            point = np.asarray(model.position_of(theta))
+            point = np.asarray(shifted(model, jax.device_put(end), offset))
         seconds = {"starting": begun - began, "climbing": climbed - begun, "errors": time.perf_counter() - climbed}
         return Outcome(points.point(point, info, found), found, seconds, interrupted)
 
@@ -228,17 +228,33 @@ def followed(
         session, "climbing", program, shape, data, plan, tuned, keys,
         lambda: loop.begin(program, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
     )  # fmt: skip
-    last = np.asarray(jax.vmap(program.observe)(at.states))
+    last = np.asarray(_positions(model, at.states.position))
     if method.average and at.moments is not None and not interrupted:
         last = np.asarray(at.moments.mean)
     return last, at.info, interrupted
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
+    """(start, d), unconstrained."""
+    return jax.vmap(model.position_of)(thetas)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _params(model: LatentModel, position: jax.Array) -> PyTree:
+    return model.params(position)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) -> PyTree:
+    return _halves(model, offset)[1](statistics)
 
 
 def _looked_back(
     method: OnlineEM, model: LatentModel, data: Data, offset: jax.Array | None, ends: np.ndarray
 ) -> tuple[np.ndarray, dict]:
     """The best end point (d,), for centred rows; its objective on all rows, and the gain of one exact step from it."""
-    e_step, m_step = _halves(model, offset)
+    e_step, _ = _halves(model, offset)
     prior = _about(model, offset, method.log_prior(model))
     if not np.any(np.all(np.isfinite(ends), axis=1)):
         raise RunError("No climb of OnlineEM ended at finite numbers. Larger batches, more patience, or a prior help.")
@@ -248,12 +264,12 @@ def _looked_back(
         return float(found.log_likelihood) + (0.0 if prior is None else float(prior(theta))), found.statistics
 
     dtype = jnp.result_type(float)
-    thetas = [model.params(jnp.asarray(end, dtype)) for end in ends]
+    thetas = [_params(model, jnp.asarray(end, dtype)) for end in ends]
     seen = [looked(theta) for theta in thetas]
     values = np.array([value for value, _ in seen])
     best = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
     theta = thetas[best]
-    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), m_step(seen[best][1]), theta)
+    after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), _m_step(model, offset, seen[best][1]), theta)
     finite = values[np.isfinite(values)]
     found = {
         "objective": float(values[best]),

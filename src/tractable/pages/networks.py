@@ -26,14 +26,22 @@ def table_of(posterior: Posterior) -> Table:
     """A network's weights, array by array: sizes, and for a mean field KL(q ‖ prior) in nats."""
     model, normals, rows = posterior.model, marginals(posterior), []
     priors, sds = jax.tree.leaves(model.prior, is_leaf=is_distribution), jax.tree.leaves(posterior.sd())
-    for i, (path, mean) in enumerate(jax.tree_util.tree_flatten_with_path(posterior.mean())[0]):
-        if not is_weight(model, path):
-            continue
+    leaves = jax.tree_util.tree_flatten_with_path(posterior.mean())[0]
+    weights = [i for i, (path, _) in enumerate(leaves) if is_weight(model, path)]
+    bijectors, unbounded = model.bijectors, model.unbounded  # found here, so that no trace keeps them
+
+    @jax.jit
+    def divergences(normals: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
+        return [divergence(*normals[i], priors[i], bijectors[i], unbounded[i]) for i in weights]
+
+    from_prior = dict(zip(weights, divergences(normals), strict=True)) if normals else {}
+    for i in weights:
+        path, mean = leaves[i]
         size, sd = np.abs(np.asarray(mean, np.float64)), np.asarray(sds[i], np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = [np.mean(size), np.mean(sd), np.mean(size / sd)]
         if normals:
-            kl = divergence(*normals[i], priors[i], model.bijectors[i], model.unbounded[i])
+            kl = float(from_prior[i])
             values += [kl, kl / size.size]
         cells = (Cell(float(value), ".3g" if abs(value) < 1000 else ",.0f") for value in values)
         name = jax.tree_util.keystr(path[1:], simple=True, separator=".") or "weights"

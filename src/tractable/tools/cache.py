@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import mmap
 import os
 import platform
 from pathlib import Path
@@ -63,12 +64,18 @@ def _processor() -> str:
 
 
 def _prune(folder: Path) -> None:
-    """If the folder holds more than ``MOST``, delete the oldest files until it is three quarters full."""
+    """Delete what was written first, to three quarters of what may be there, and what was being written at a kill.
+
+    A file is written by whole pages: cut short, it has a whole number of them, as one in four thousand others have.
+    """
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another process prunes too
             about = path.stat()
-            found.append((about.st_mtime, about.st_size, path))
+            if about.st_size % mmap.PAGESIZE == 0:
+                path.unlink()
+            else:
+                found.append((about.st_mtime, about.st_size, path))
     there = sum(size for _, size, _ in found)
     for _, size, path in sorted(found) if there > MOST else []:
         if there <= 0.75 * MOST:

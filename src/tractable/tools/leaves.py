@@ -95,4 +95,4 @@ def _value(name: str, array: np.ndarray, like: PyTree) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(array))
     if kind:
         return array.item()
-    return jnp.asarray(array) if isinstance(like, jax.Array | jax.ShapeDtypeStruct) else array
+    return jax.device_put(array) if isinstance(like, jax.Array | jax.ShapeDtypeStruct) else array

@@ -1,16 +1,19 @@
 """Compiled programs hold memory mappings; Linux gives a process 65,530 and kills it silently beyond that."""
 
 import gc
+import time
 from pathlib import Path
 
 import jax
 
 MAPS = Path("/proc/self/maps")  # Linux; elsewhere nothing is counted
 MOST = 10_000  # mappings gained before compiled programs are dropped: some eighty fits of fresh models
+SECONDS = 1.0  # between counts, which take 1 ms a thousand mappings: no second adds more than some hundred
 
 
 class _Left:
-    count = 0  # mappings left after programs were last dropped
+    count = 0  # mappings that were there when programs were last forgotten
+    counted = -SECONDS  # when they were last counted
 
 
 def mappings() -> int:
@@ -24,6 +27,9 @@ def make_room() -> None:
     Each fresh model is compiled anew and takes a hundred mappings and twenty megabytes, so a thousand fits of fresh
     models would end the process. Dropped programs are compiled again on use, to the same bits.
     """
+    if time.monotonic() < _Left.counted + SECONDS:
+        return
+    _Left.counted = time.monotonic()
     if mappings() > MOST + _Left.count:
         jax.clear_caches()
         gc.collect()

@@ -111,12 +111,13 @@ class DrawStore:
         with disk_errors(self.path):
             for name, block in draws.items():
                 array = self._array(name)
-                self.read(name, start - start % self.chunk, start)  # checks the chunk that new draws join
+                if start % self.chunk:
+                    self.read(name, start - start % self.chunk, start)  # is about to be merged with new draws
                 self._resize(array, name, start)  # drops what a killed append left
                 self._resize(array, name, stop)
                 array[:, start:] = block
                 folder = self.path / name
-                for path in (*self._files(array, name, start, stop), folder / "zarr.json", folder):
+                for path in (*self._files(name, start, stop), folder / "zarr.json", folder):
                     sync(path)
             self._commit(stop, self._sums(stop))
 
@@ -150,14 +151,14 @@ class DrawStore:
             )
         array, (shape, dtype) = self._array(name), self.fields[name]
         expected = self.chains * self.chunk * math.prod(shape) * np.dtype(dtype).itemsize + 4
-        # Checked before memory is claimed; and zarr would read a missing file as zeros.
-        for file in self._files(array, name, start, stop):
+        # Before memory is claimed; and zarr would read a missing file as zeros.
+        for file in self._files(name, start, stop):
             found = file.stat().st_size if file.is_file() else "no file"
             if found != expected:
                 raise self._damaged(file, name, f"expected {expected} bytes, found {found}")
         known = _description(self.path).get("sums", {}).get(name, [])  # [] if an earlier version wrote it
         draws = np.empty((self.chains, stop - start, *shape), dtype)
-        for k, file in enumerate(self._files(array, name, start, stop), start // self.chunk):
+        for k, file in enumerate(self._files(name, start, stop), start // self.chunk):
             low, high = max(start, k * self.chunk), min(stop, (k + 1) * self.chunk)
             if k < len(known) and _crc(file) != known[k]:
                 raise self._damaged(file, name, "it is not the chunk that was written there")
@@ -182,11 +183,11 @@ class DrawStore:
             raise self._damaged(self.path / name / "zarr.json", name, f"it describes another array: {found}")
         return array
 
-    def _files(self, array: zarr.Array, name: str, start: int, stop: int) -> Iterator[Path]:
-        """The chunk files with draws start ≤ i < stop; lazily, as a forged count may be huge."""
+    def _files(self, name: str, start: int, stop: int) -> Iterator[Path]:
+        """The files of the chunks with draws start ≤ i < stop; lazily, as a forged count may be huge."""
         chunks = range(start // self.chunk, -(-stop // self.chunk)) if start < stop else ()
-        rest = (0,) * (array.ndim - 2)
-        return (self.path / name / array.metadata.encode_chunk_key((0, k, *rest)) for k in chunks)
+        rest = ".0" * len(self.fields[name][0])
+        return (self.path / name / f"c.0.{k}{rest}" for k in chunks)
 
     def _resize(self, array: zarr.Array, name: str, length: int) -> None:
         if array.shape[1] != length:  # shrinking deletes the files past the end
@@ -218,7 +219,7 @@ class DrawStore:
         known, full, found = _description(self.path).get("sums", {}), count // self.chunk, {}
         for name in self.fields:
             sums = known.get(name, [])[:full]
-            new = self._files(self._array(name), name, len(sums) * self.chunk, full * self.chunk)
+            new = self._files(name, len(sums) * self.chunk, full * self.chunk)
             found[name] = sums + [_crc(file) for file in new]
         return found
 
