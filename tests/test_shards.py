@@ -308,15 +308,14 @@ def on_file(folder: Path, rows: np.ndarray) -> Data:
 def test_the_noise_of_windows_is_told(tmp_path):
     """Rows with a part in common by fifties: 1 + (n − 1)ρ times the noise, of windows wider than are read too."""
     rng = np.random.default_rng(0)
-    for share, width in ((0.2, 50), (0.05, 50), (0.5, 1000)):
-        part = np.repeat(rng.normal(size=100_000 // width), width)
-        rows = np.sqrt(share) * part + np.sqrt(1 - share) * rng.normal(size=100_000)
+    for share, width, size in ((0.2, 50, 100_000), (0.05, 50, 100_000), (0.5, 1000, 300_000)):
+        part = np.repeat(rng.normal(size=size // width), width)
+        rows = np.sqrt(share) * part + np.sqrt(1 - share) * rng.normal(size=size)
         ratio, name = order.noise_of_windows(on_file(tmp_path, rows), width)
         alike = 6 / np.pi * np.arcsin(share / 2)  # of ranks
         wanted = 1 + (width - 1) * alike
-        windows = min(256, 100_000 // width)
         assert name == "y"
-        assert_holds({f"{share}": error(ratio, wanted, 5.33 * wanted * np.sqrt(2 / (windows - 1)))})
+        assert_holds({f"{share}": error(ratio, wanted, 5.33 * wanted * np.sqrt(2 / (order.WINDOWS - 1)))})
 
 
 def test_rows_in_random_order_are_not_told_of(tmp_path):
@@ -333,8 +332,9 @@ def test_rows_in_random_order_are_not_told_of(tmp_path):
         assert name == f"column {column} of y" and 50 < ratio < 101
 
 
-def test_the_report_tells_of_a_sorted_file_and_not_of_a_packed_one(tmp_path):
+def test_the_report_tells_of_a_sorted_file_and_not_of_a_packed_one(tmp_path, monkeypatch):
     """A climb by batches ends on all rows of the file, some at a time, as it does in memory."""
+    monkeypatch.setattr(search, "CURVED", 1000)
     flips = np.sort(np.random.default_rng(0).random(4000) < 0.3).astype(np.float64)
     model = tr.Model({"theta": dist.Beta(5.0, 5.0)}, lambda p: dist.Bernoulli(probs=p["theta"]))
     data = on_file(tmp_path, flips)
@@ -357,10 +357,13 @@ def test_the_report_tells_of_a_sorted_file_and_not_of_a_packed_one(tmp_path):
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    """Rows sorted by y; the codes begin as numbers and end as words, the whole numbers end with a point."""
+    """Rows sorted by y; the codes begin as numbers and end as words, the whole numbers end with a point.
+
+    Codes of parts by themselves would be other words: 01 is the number 1.
+    """
     rng = np.random.default_rng(0)
     size, y = 500, np.sort(rng.normal(size=500))
-    code = np.where(np.arange(size) < 200, rng.choice(["1", "2"], size), rng.choice(["b", "c"], size))
+    code = np.where(np.arange(size) < 200, rng.choice(["01", "02"], size), rng.choice(["b", "c"], size))
     count = np.where(np.arange(size) < 300, rng.integers(0, 9, size), rng.normal(size=size))
     return pd.DataFrame({"count": count, "code": code, "weight": rng.integers(1, 4, size), "y": y})
 

@@ -186,6 +186,11 @@ def _filled(kind: np.dtype, part: dict[str, np.ndarray]) -> np.ndarray:
     return out
 
 
+def _taken(records: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Records in another order, moved as bytes: field by field it takes four times as long."""
+    return np.take(records.view(f"V{records.dtype.itemsize}"), order).view(records.dtype)
+
+
 def _by_name(encoded: Encoded) -> dict[str, np.ndarray]:
     """The arrays of encoded rows."""
     found = {"y": encoded.y, "x": encoded.x, "offset": encoded.offset, "weights": encoded.weights}
@@ -300,7 +305,7 @@ def _scatter(rows: Source, made: _Made, work: _Work, seed: int, per_shard: int |
             except DataError as error:
                 raise DataError(f"{error} (Rows are counted from row {i * chunk} of the source.)") from error
             which = dealt(seed, i, len(found), count)
-            found = found[np.argsort(which, kind="stable")]
+            found = _taken(found, np.argsort(which, kind="stable"))
             ends = np.cumsum(np.bincount(which, minlength=count))
             for bucket in np.flatnonzero(np.diff(ends, prepend=0)):
                 start = ends[bucket - 1] if bucket else 0
@@ -332,10 +337,10 @@ def _shuffle(made: _Made, work: _Work, out: Path, seed: int, say: Say) -> None:
             found = np.fromfile(work.bucket(i), made.kind) if sizes[i] else np.empty(0, made.kind)
         if found.nbytes != sizes[i]:
             raise DataError(f"{work.bucket(i)} was changed while it was packed; delete {out} and pack again.")
-        order = shuffled(seed, i, len(found))
+        found = _taken(found, shuffled(seed, i, len(found)))
         shard = {"name": f"{i:05d}.npy", "rows": len(found), "sha256": {}, "sound": {}}
         for name in made.kind.names or ():
-            a = np.ascontiguousarray(found[name][order])
+            a = np.ascontiguousarray(found[name])
             own = "" if name == "rows" else name
             shard["sound"][own] = _sound(a)
             if len(a):

@@ -72,7 +72,7 @@ class Sharded:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
 
     def __getitem__(self, index: Any) -> Any:
