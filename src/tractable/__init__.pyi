@@ -5,6 +5,7 @@ from .beliefs import approximations
 from .checks.report import Report
 from .comparison import Comparison, compare
 from .core import Batch, Data, Kernel, Model, Through, log_density, log_posterior
+from .data.packing import pack
 from .evidence.estimate import Evidence, log_evidence
 from .inference import infer
 from .kernels import gradients
@@ -57,5 +58,5 @@ __all__ = [
     "Model", "MonteCarloEM", "OnlineEM", "Posterior", "Prediction", "RandomWalk", "Rejection", "Report",
     "ReweightedWakeSleep", "Selection", "Through", "WakeSleep", "__version__", "approximations", "cache", "calibrate",
     "compare", "estimators", "gradient_variance", "gradients", "infer", "kernels", "load", "log_density",
-    "log_evidence", "log_posterior", "models", "objectives", "schedules", "select",
+    "log_evidence", "log_posterior", "models", "objectives", "pack", "schedules", "select",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Kernel
-from tractable.data.rows import Batch, Data, Plan, place, window, windowed
+from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, windowed
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
 from tractable.tools.errors import RunError
@@ -426,7 +426,7 @@ def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.
 
 def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, capacity: int) -> PyTree:
     """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
-    starts = np.asarray(_starts(plan, loop, capacity, keys, jnp.array(first)))
+    starts = first_rows(plan, _starts(plan, loop, capacity, keys, jnp.array(first)))
     starts = starts.reshape(keys.shape[0], capacity, loop.group // loop.block, loop.block)
     read = data.read(starts[:, : last - first], plan.width)
     short = capacity - (last - first)
@@ -448,7 +448,7 @@ def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:
             for s in range(loop.block):
                 t = g * loop.group + b * loop.block + s
                 where = None if plan is None else place(plan, batch_key, jnp.array(t))
-                cut = data.read(np.asarray(where[0]), plan.width) if where and plan and program.streams else None
+                cut = data.read(first_rows(plan, where[0]), plan.width) if where and plan and program.streams else None
                 state, _ = step(jax.tree.map(lambda x, s=s: x[s], noise), state, _batch(plan, rows, cut, where))
                 if not bool(tree.all_finite(state.position)):
                     where = program.describe(program.observe(state))

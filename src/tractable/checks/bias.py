@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.core import Model, log_posterior, whole
-from tractable.data.rows import Data, Plan, Weighted, windowed
+from tractable.data.rows import Data, Plan, Weighted, first_rows, narrow, place, windowed
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
@@ -210,7 +210,13 @@ def measure(
     every = size * n <= ALL_WINDOWS
     seen = plan if every else Plan(size, 1)
     count = size if every else min(size, ROWS if dense else FEW_ROWS)
-    starts = jnp.arange(size) if every else jax.random.randint(key, (count,), 0, size)
+    if every:
+        starts = jnp.arange(size)
+    elif plan.far:
+        anywhere = plan._replace(independent=True)
+        starts = first_rows(plan, jax.vmap(lambda t: place(anywhere, key, t)[0])(jnp.arange(count)))
+    else:
+        starts = jax.random.randint(key, (count,), 0, size)
     if data.resident:
         rows = starts[:, None] + jnp.arange(seen.width)
         stacked = jax.tree.map(lambda a: a[rows], data.windows(n))
@@ -227,7 +233,7 @@ def measure(
     for position in where:
         noise = noise_of(position, stacked)
         if dense:
-            hessian = -np.asarray(_hessian(model, position, rows, some.size), np.float64)
+            hessian = -np.asarray(_hessian(model, position, rows, narrow(some.size)), np.float64)
             curvatures.append((hessian + hessian.T) / 2)
         else:
             fisher = noise

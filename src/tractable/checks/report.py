@@ -9,6 +9,7 @@ from tractable.beliefs.belief import Moments
 from tractable.beliefs.check import Check
 from tractable.checks.digits import digits_check
 from tractable.checks.learnt import Learnt
+from tractable.checks.order import order_check
 from tractable.tools.shown import as_html
 
 ORDER = ("trust", "caution", "reject")
@@ -45,7 +46,7 @@ def judge(posterior: Learnt) -> Report:
         checks.append(
             Check("interrupted", posterior.count, "caution", "draws per chain had been kept when the run was stopped")
         )
-    checks += digits_check(posterior.data)
+    checks += [*digits_check(posterior.data), *order_check(posterior.data, posterior.method.plan(posterior.data))]
     numbers = f"{len(posterior.names)} number{'s' if len(posterior.names) > 1 else ''}"
     return Report(worst(checks), tuple(checks), f"{type(posterior.method).__name__} on {numbers}")
 

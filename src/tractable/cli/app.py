@@ -237,6 +237,38 @@ def calibrate(
 
 
 @command
+def pack(
+    source: o.PackTable,
+    out: o.PackOut,
+    target: o.Target = None,
+    columns: o.Columns = None,
+    seed: o.Seed = None,
+    rows_per_shard: o.PerShard = None,
+    formula: o.Formula = None,
+    family: o.Family = None,
+    exclude: o.Exclude = None,
+    weights: o.Weights = None,
+    exposure: o.Exposure = None,
+    censored: o.Censored = None,
+    event: o.Event = None,
+    until: o.Until = None,
+    missing: o.Missing = None,
+    drop_missing: o.Drop = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
+
+    Methods that read a file batch by batch need its rows in random order. With --target the table is encoded too, as
+    fit would, and tractable fit FOLDER goes on from there. A pack that was killed goes on when the command is given
+    again, and writes the same bytes.
+    """
+    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
+    from tractable.cli.packing import pack as packed
+
+    packed(given)
+
+
+@command
 def report(run: o.Folder) -> None:
     """Print a run's verdict, and where its page is."""
     from tractable.cli.fit import report as shown

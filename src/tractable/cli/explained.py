@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 
 from tractable.cli.readers import Arguments, Option, one_of, share, sizes
 from tractable.cli.show import ROWS
-from tractable.cli.task import Kind, Request, Result, Task, posterior_of, split
+from tractable.cli.task import Kind, Request, Result, Task, held_back, posterior_of, split
 from tractable.core import Data, Model
 from tractable.data.encoder import MISSING, Encoder, decode, decode_sd, encode, explains, fit_encoder, unexplained
 from tractable.data.files import read_table
+from tractable.data.shards import last_apart, manifest_of
 from tractable.data.targets import COUNTS
 from tractable.methods import Method
 from tractable.methods.inla import suited
@@ -67,6 +69,8 @@ OPTIONS = {
 FORMULA = {"formula": Option()}
 VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
 NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Option(weights_prior, PRIORS[0])}
+SCORED = 10_000  # rows of those held out of shards by which predictions are scored: they are in random order
+PACKED = ("exclude", "weights", "exposure", "formula", "censored", "event", "until", "shifted", "family")
 CENSORING = ("censored", "event", "until")
 OWN_MODEL = "--model, --hidden, --prior, --formula and --shifted are for a table; an example has a model of its own."
 
@@ -95,8 +99,46 @@ def of_example(kind: Kind, name: str, choices: Arguments) -> Task:
     return Task(kind, name, label, choices, spec, data, held_out, model)
 
 
+def of_shards(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
+    """A table that ``tractable pack --target`` encoded. Where it is not held in memory whole files are held out."""
+    about = manifest_of(path)
+    if about is None or about.get("encoder") is None:
+        raise DataError(f"{path} is a folder. Expected a .csv or .parquet file, or what tractable pack --target made.")
+    encoder = Encoder.from_dict(about["encoder"])
+    names = ",".join(aim.name for aim in encoder.targets)
+    said = {name: value for name, value in choices.items() if name in PACKED and value not in (None, "", (), [])}
+    said |= {} if target in (None, names) else {"target": target}
+    if said.pop("family", encoder.target.family) != encoder.target.family:
+        said["family"] = choices["family"]
+    if said:
+        raise DataError(
+            f"{path} was packed to explain {names}: leave --{next(iter(said))} out, or pack the table anew."
+        )
+    choices = choices | {"family": encoder.target.family}
+    whole, share = Data(path), choices["held_out"]
+    if whole.resident:
+        back = held_back(whole.size, share)
+        data, held = whole.take(~back), whole.take(back) if back.any() else None
+    else:
+        cut = [last_apart(leaf, share) for leaf in jax.tree.leaves(whole.rows)]
+        tree = jax.tree.structure(whole.rows)
+        kept, rest = (jax.tree.unflatten(tree, list(side)) for side in zip(*cut, strict=True))
+        weights = None if whole.weights is None else np.split(whole.weights, [len(jax.tree.leaves(kept)[0])])
+        data = Data(*kept, weights=None if weights is None else weights[0], resident=False)
+        weighed = None if weights is None else weights[1]
+        held = Data(*rest, weights=weighed, resident=False) if jax.tree.leaves(rest) else None
+        held = None if held is None else held.take(slice(0, SCORED))
+    model = model_of(encoder, choices)
+    return Task.of_file(
+        kind, path, size_of(data, model), choices, {"target": names}, encoder,
+        data=data, held_out=held, model=model,
+    )  # fmt: skip
+
+
 def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]) -> Task:
-    """The task of a table: its target and the columns that explain it."""
+    """A table's target, and the other columns that are to explain it."""
+    if path.is_dir():
+        return of_shards(kind, path, target, choices)
     frame = read_table(path, choices["sep"], choices["decimal"])
     formula = choices.get("formula") or ""
     if target is None and not formula:

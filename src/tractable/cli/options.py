@@ -176,6 +176,15 @@ CalibrateOut = Annotated[
     File, Option(help="A folder; the same command continues from the runs in it.  \\[default: runs/NAME-calibrate]")
 ]
 
+# Only for pack.
+
+PackTable = Annotated[
+    Path, Argument(help="A .csv, .parquet, .arrow, .feather, .npy, .npz or .zarr, or a pattern in quotes: 'x/*.npy'.")
+]
+PackOut = Annotated[Path, Option(help="The folder for the shards.")]
+Columns = Annotated[Text, Option(help="Columns of TABLE to pack, as a,b; by default all, or all of numbers.")]
+PerShard = Annotated[int | None, Option(help="Rows of a shard, about.  \\[default: what takes 128 MiB]")]
+
 # Only for predict.
 
 NewRows = Annotated[

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tractable.data.shards import Rows, Sharded, is_pattern, mapped, matching, of_folder, of_zarr
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
 
@@ -29,7 +30,7 @@ def arrays_of(source: PyTree, role: str) -> PyTree:
                 source = np.ma.stack(source) if masked else np.asarray(source)
             except ValueError as error:
                 raise DataError(f"{role} is a list of rows of unequal lengths; every row needs the same.") from error
-        out = source
+        out = jax.tree.map(lambda a: _from_file(pathlib.Path(a)) if isinstance(a, str | pathlib.Path) else a, source)
     out = jax.tree_util.tree_map_with_path(lambda path, a: _native(a, role + jax.tree_util.keystr(path)), out)
     if not jax.tree.leaves(out):
         raise DataError(f"Expected an array or a pytree of arrays for {role}; got none.")
@@ -71,10 +72,10 @@ def weights_of(source: PyTree, size: int) -> np.ndarray:
     return weights
 
 
-def wide(named: dict[str, np.ndarray]) -> str:
-    """An error message about the first number that 32 bits cannot hold; "" if they hold all."""
+def wide(named: dict[str, Rows]) -> str:
+    """A sentence about the first number of arrays by name that 32 bits do not hold; empty where they hold all."""
     for name, leaf in named.items():
-        if leaf.dtype.itemsize <= 4:
+        if leaf.dtype.itemsize <= 4 or is_sound(leaf):
             continue
         whole = leaf.dtype.kind in "iu"
         limits = np.iinfo(f"{leaf.dtype.kind}4") if whole else np.finfo(np.float32)
@@ -91,6 +92,11 @@ def wide(named: dict[str, np.ndarray]) -> str:
                     "keep 64 bits: jax.config.update('jax_enable_x64', True)."
                 )
     return ""
+
+
+def is_sound(leaf: Rows) -> bool:
+    """Whether all numbers are known to be finite, and to fit 32 bits, without a look at them."""
+    return isinstance(leaf, Sharded) and leaf.sound
 
 
 def check_width(sentence: str) -> None:
@@ -113,8 +119,10 @@ def unmasked(a: Numbers, name: str) -> np.ndarray:
     return a if isinstance(a, np.ndarray) else np.asarray(a)
 
 
-def _native(a: Numbers, name: str) -> np.ndarray:
-    """The array in a byte order and precision that JAX takes."""
+def _native(a: Numbers, name: str) -> Rows:
+    """An array of a byte order and precision that JAX takes."""
+    if isinstance(a, Sharded):
+        return a
     a = unmasked(a, name)
     if a.dtype.kind == "f" and a.dtype.itemsize > 8:
         return a.astype(np.float64)
@@ -122,21 +130,39 @@ def _native(a: Numbers, name: str) -> np.ndarray:
 
 
 def _from_file(path: pathlib.Path) -> PyTree:
+    if is_pattern(path):
+        return matching(path)
     if not path.exists():
-        raise DataError(f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet.")
-    readers: dict[str, Callable] = {".npy": mapped, ".npz": _npz, ".parquet": _parquet}
+        raise DataError(
+            f"There is no file {path}. Data takes arrays or a path to .npy, .npz or .parquet, to .arrow, .feather or "
+            ".zarr, or to shards: a folder or a pattern such as 'shards/*.npy'."
+        )
+    if path.is_dir():
+        return of_zarr(path) if is_zarr(path) else of_folder(path)
+    readers: dict[str, Callable] = {
+        ".npy": mapped, ".npz": _npz, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow
+    }  # fmt: skip
     if path.suffix not in readers:
-        raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}.")
+        raise DataError(f"Data reads .npy, .npz and .parquet files; got {path.name}. Or .arrow, .feather and .zarr.")
     return readers[path.suffix](path)
 
 
-def mapped(path: pathlib.Path) -> np.ndarray:
-    """A memory map of the array in a .npy file."""
+def is_zarr(path: pathlib.Path) -> bool:
+    """Whether a folder is a zarr array or group."""
+    return path.suffix == ".zarr" or any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def _arrow(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Columns of an Arrow or Feather file, mapped where they lie in one piece, uncompressed and without gaps."""
+    import pyarrow
+    import pyarrow.ipc
+
     try:
-        with np.errstate(over="raise"):  # raised for a forged shape
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # parsing a damaged or forged file may raise anything
-        raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
+        with pyarrow.memory_map(str(path)) as file:
+            table = pyarrow.ipc.open_file(file).read_all()
+            return {name: table[name].combine_chunks().to_numpy() for name in table.column_names}
+    except Exception as error:
+        raise DataError(f"{path} is not an Arrow or Feather file, or is damaged: {error}.") from error
 
 
 def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:

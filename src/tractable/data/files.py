@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
-from tractable.data.arrays import mapped
+from tractable.data.shards import mapped
 from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import as_written
@@ -53,26 +53,35 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
     return frame
 
 
-def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
+def csv_columns(path: Path, sep: str | None = None) -> tuple[list[str], dict[str, Any]]:
+    """Names of the columns of a CSV file, all different, and what pandas is to know to read it."""
+    # As rows, because as a header pandas would rename the second of two equal names.
+    how: dict[str, Any] = {"sep": sep or ",", "encoding": "utf-8-sig"}
+    first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
     try:
-        # As rows, because as a header pandas would rename the second of two equal names.
-        how: dict[str, Any] = {"sep": sep or ",", "encoding": "utf-8-sig"}
-        first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
         names = [str(name) for name in pd.read_csv(path, **first, **how).iloc[0]]
         if sep is None and len(names) == 1 and (found := next((s for s in ";\t|" if s in names[0]), None)):
             how["sep"] = found
             names = [str(name) for name in pd.read_csv(path, **first, **how).iloc[0]]
-        if "" in names and len(names) > 1:
-            raise DataError(
-                f"{path} has a column without a name in position {names.index('')} (the first is 0). "
-                "Name it, or leave it out if it only numbers the rows."
-            )
-        distinct(names, str(path))
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty; expected a header and rows.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
+    if "" in names and len(names) > 1:
+        raise DataError(
+            f"{path} has a column without a name in position {names.index('')} (the first is 0). "
+            "Name it, or leave it out if it only numbers the rows."
+        )
+    distinct(names, str(path))
+    return names, how
+
+
+def _read_csv(path: Path, sep: str | None, decimal: str) -> Frame:
+    try:
+        how = csv_columns(path, sep)[1]
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header, cut short
             return as_written(pd.read_csv(path, decimal=decimal, low_memory=False, index_col=False, **how))
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty; expected a header and rows.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}. Save it anew in that encoding.") from error
     except DataError:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.data.arrays import CHUNK, arrays_of, check_width, unmasked, weights_of, wide
+from tractable.data.arrays import CHUNK, arrays_of, check_width, is_sound, unmasked, weights_of, wide
+from tractable.data.shards import Rows, Sharded, roles
 from tractable.tools.errors import DataError
 from tractable.tools.settings import seeded
 from tractable.tools.words import Spelt
 
 PyTree = Any
 Labels = Sequence | np.ndarray  # of the group of each row
+FAR = 1 << 30  # rows whose numbers take more than 32 bits to add: their places are found on the host
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch
 SHUFFLE = 20_140  # the seed of the one-off shuffle: a property of the data, not of a run
 SKETCH = 4096  # groups that stand for all, where a run begins
@@ -144,21 +147,58 @@ class Plan(NamedTuple):
         """n, the rows of the largest batch: blocks are balanced, so it is ⌈N/M⌉."""
         return -(-self.size // self.count)
 
+    @property
+    def far(self) -> bool:
+        """Whether the rows are so many that ``place`` tells a batch's first row in words, for ``first_rows``."""
+        return self.size >= FAR
+
+    @property
+    def total(self) -> int | float:
+        """N, as programs take it."""
+        return narrow(self.size)
+
+
+def narrow(size: int) -> int | float:
+    """A count of rows as 32 bits hold it: a whole number, or a float of one beyond 2³⁰."""
+    return float(size) if size >= FAR else size
+
 
 def place(plan: Plan, key: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where batch t lies: (first row, rows that count, index in its epoch), in O(1) whatever N is."""
+    """Where batch t lies: (first row, rows that count, index in its epoch), in O(1) whatever N is.
+
+    Of a plan that is ``far`` in place of the first row three words of 32 bits, which ``first_rows`` makes it of.
+    """
     if plan.independent:
-        start = jax.random.randint(jax.random.fold_in(key, t), (), 0, plan.size)
+        key = jax.random.fold_in(key, t)
+        if plan.far:
+            words = jax.random.bits(key, (2,), jnp.uint32)
+            return jnp.concatenate([words, jnp.zeros(1, jnp.uint32)]), jnp.array(plan.width), t % plan.count
+        start = jax.random.randint(key, (), 0, plan.size)
         return start, jnp.array(plan.width), t % plan.count
     epoch, index = t // plan.count, t % plan.count
     # One call of the generator an epoch: this runs at every step, beside a gradient of some tens of microseconds.
     words = jax.random.bits(jax.random.fold_in(key, epoch), (10,), jnp.uint32)
-    # A sum of two residues, because 2³² is no multiple of N: the offset's bias is the square of one's.
-    offset = ((words[8] % plan.size + words[9] % plan.size) % plan.size).astype(jnp.int32)
     block = permuted(words[:8], index, plan.count)
     small, larger = divmod(plan.size, plan.count)
+    rows = small + (block < larger)
+    if plan.far:
+        return jnp.concatenate([words[8:], block[None].astype(jnp.uint32)]), rows, index
+    # A sum of two residues, because 2³² is no multiple of N: the offset's bias is the square of one's.
+    offset = ((words[8] % plan.size + words[9] % plan.size) % plan.size).astype(jnp.int32)
     start = (offset + block * small + jnp.minimum(block, larger)) % plan.size
-    return start, small + (block < larger), index
+    return start, rows, index
+
+
+def first_rows(plan: Plan, starts: jax.Array | np.ndarray) -> np.ndarray:
+    """First rows of batches as ``place`` tells them, (...) of 64 bits; of a ``far`` plan from words (..., 3)."""
+    if not plan.far:
+        return np.asarray(starts)
+    high, low, block = np.moveaxis(np.asarray(starts).astype(np.uint64), -1, 0)
+    # 2⁶⁴ is no multiple of N either, but a row is likelier than another by N/2⁶⁴ at most.
+    offset = (((high << np.uint64(32)) | low) % np.uint64(plan.size)).astype(np.int64)
+    small, larger = divmod(plan.size, plan.count)
+    block = block.astype(np.int64)
+    return (offset + block * small + np.minimum(block, larger)) % plan.size
 
 
 def permuted(salts: jax.Array, index: jax.Array, count: int) -> jax.Array:
@@ -192,7 +232,9 @@ class Data(Spelt):
 
     Args:
         y: array or pytree of arrays with N rows each, or a path: ``.npy`` and uncompressed ``.npz``
-            are memory-mapped, ``.parquet`` becomes a dict of columns.
+            are memory-mapped, ``.parquet``, ``.arrow`` and ``.feather`` become dicts of columns, ``.zarr`` is read
+            as it is needed. A pattern, "shards/*.npy", is the rows of its files in the natural order of their names,
+            and a folder that ``tr.pack`` wrote what it packed. Leaves of a pytree may be paths too.
         given: the same for inputs; passed to ``likelihood(params, x)`` row by row.
         weights: (N,) numbers ≥ 0, or a path to them: how often each row counts in Σ_n w_n log p(y_n|θ). Weight 2 is the
             row twice, weight 0 as if it were not there. By default every row counts once. Minibatches draw rows alike,
@@ -205,7 +247,8 @@ class Data(Spelt):
             infinite numbers), for models that know what a missing number is (``models.mixture.with_missing``).
         allow_empty: accept N = 0, whose posterior is the prior.
         resident: hold the rows in memory. By default below 4 GiB; above, minibatch methods read
-            their batches from the file, which should then be in random order.
+            their batches from the file, as runs of neighbouring rows: it should then be in random order, in which
+            ``tr.pack`` brings it; a report says where it is not.
 
     Raises:
         DataError: empty data, rows of unequal number, numbers that are not finite or hidden by a mask, or that 32 bits
@@ -232,12 +275,22 @@ class Data(Spelt):
     ):
         if missing not in ("raise", "drop", "keep"):
             raise DataError(f"Data(missing=...) is 'raise', 'drop' or 'keep'; got {missing!r}.")
+        packed = roles(pathlib.Path(y)) if given is None and isinstance(y, str | pathlib.Path) else None
+        if packed is not None:
+            y, given, weights = (*packed[:2], packed[2] if weights is None else weights)
         rows = (arrays_of(y, "y"), None if given is None else arrays_of(given, "given"))
         self.size = _common_length(rows)
         if self.size == 0 and not allow_empty:
             raise DataError("Data holds no rows: expected at least one. Pass allow_empty=True to sample the prior.")
-        if self.size >= 1 << 30:
-            raise DataError(f"Data holds {self.size} rows; at most 2**30 are supported. Split the data.")
+        few = self.size < FAR and sum(a.nbytes for a in jax.tree.leaves(rows)) <= RESIDENT
+        self.resident = few if resident is None else resident
+        if self.size >= FAR and (self.resident or group is not None):
+            raise DataError(
+                f"Data holds {self.size} rows; in memory, or in groups, at most 2**30 are supported. Split the data, "
+                "or leave them on file: Data(..., resident=False)."
+            )
+        if self.resident:
+            rows = jax.tree.map(lambda a: a[:] if isinstance(a, Sharded) else a, rows)
         self.weights = None if weights is None else weights_of(weights, self.size)
         groups = None if group is None else labels_of(group, self.size)
         wrong, bad = _not_finite(rows, self.size, missing == "keep")
@@ -266,7 +319,7 @@ class Data(Spelt):
         self.rows = rows
         self.missing = missing
         self.nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves((rows, self.weights)))
-        self.resident = self.nbytes <= RESIDENT if resident is None else resident
+        self.resident = self.resident and (resident is not None or self.nbytes <= RESIDENT)
         self._shuffled: dict[int, PyTree] = {}
         self._fingerprint: str | None = None
 
@@ -284,6 +337,11 @@ class Data(Spelt):
     @property
     def y(self) -> PyTree:
         return self.rows[0]
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether batches are of rows in random order: in memory, or on file as ``tr.pack`` wrote it."""
+        return self.resident or all(isinstance(a, Sharded) and a.shuffled for a in jax.tree.leaves(self.rows))
 
     @property
     def given(self) -> PyTree:
@@ -384,16 +442,20 @@ class Data(Spelt):
             self._shuffled = {width: self.each(lambda a: jax.device_put(np.take(a, order, 0)))}
         return self._shuffled[width]
 
-    def read(self, starts: np.ndarray, width: int) -> PyTree:
-        """Rows [start, start + width) round the end for every start, from file: (len(starts), width, ...)."""
+    def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
+        """Rows [start, start + width) round the end for every start, from file: (len(starts), width, ...).
 
-        def of(a: np.ndarray) -> np.ndarray:
-            out = np.empty((*starts.shape, width, *a.shape[1:]), a.dtype)
+        Of several processes each reads, and maps, only its own ``part`` of the rows of every batch.
+        """
+        first, stop, _ = part.indices(width)
+
+        def of(a: Rows) -> np.ndarray:
+            out = np.empty((*starts.shape, stop - first, *a.shape[1:]), a.dtype)
             for where in np.ndindex(*starts.shape):
-                start = int(starts[where])
-                first = a[start : start + width]
-                out[where][: len(first)] = first
-                out[where][len(first) :] = a[: width - len(first)]
+                start = (int(starts[where]) + first) % max(self.size, 1)
+                before = a[start : start + stop - first]
+                out[where][: len(before)] = before
+                out[where][len(before) :] = a[: stop - first - len(before)]
             return out
 
         return self.each(of)
@@ -462,8 +524,8 @@ def windowed(data: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) 
     else:
         mask = (jnp.arange(plan.width) < rows).astype(jnp.result_type(float))
     if weights is None:
-        return Batch(data, mask, plan.size, index, plan.count)
-    return Batch(data, mask * weights, plan.size, index, plan.count, jnp.sum(mask))
+        return Batch(data, mask, plan.total, index, plan.count)
+    return Batch(data, mask * weights, plan.total, index, plan.count, jnp.sum(mask))
 
 
 def as_data(data: Data | PyTree) -> Data:
@@ -471,7 +533,7 @@ def as_data(data: Data | PyTree) -> Data:
     return data if isinstance(data, Data) else Data(data)
 
 
-def _named(rows: PyTree) -> dict[str, np.ndarray]:
+def _named(rows: PyTree) -> dict[str, Rows]:
     """Arrays as sentences call them: y['a']."""
     leaves = jax.tree_util.tree_flatten_with_path(rows)[0]
     return {("y" if path[0].idx == 0 else "given") + jax.tree_util.keystr(path[1:]): leaf for path, leaf in leaves}
@@ -486,15 +548,16 @@ def _common_length(rows: PyTree) -> int:
 
 
 def _not_finite(rows: PyTree, size: int, gaps: bool) -> tuple[str, np.ndarray]:
-    """A sentence about the first number that is not finite, or with ``gaps`` is infinite; and rows with such, (N,)."""
-    bad, sentence = np.zeros(size, bool), ""
+    """A sentence about the first number that is not finite, with ``gaps`` is infinite; and such rows, (N,) or none."""
+    bad, sentence = np.zeros(0, bool), ""
     for name, leaf in _named(rows).items():
         count, first = 0, []
-        for start in range(0, size if leaf.dtype.kind == "f" else 0, CHUNK):
+        for start in range(0, size if leaf.dtype.kind == "f" and not is_sound(leaf) else 0, CHUNK):
             part = leaf[start : start + CHUNK]
             where = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
             where[:, 0] += start
             count += len(where)
+            bad = np.zeros(size, bool) if len(where) and not bad.size else bad  # of good rows it would only take room
             bad[where[:, 0]] = True
             first = first or where[:1].ravel().tolist()
         if count and not sentence:

@@ -19,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from tractable.core import Batch, Data, Kernel, as_data
+from tractable.data.rows import narrow
 from tractable.tools import schedules, tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole
@@ -257,7 +258,7 @@ def expected(
         mask = np.zeros(chunk, dtype)
         mask[chunk - (stop - start) :] = 1 if weights is None else np.asarray(weights[start:stop])
         rows, mask = (rows, jnp.asarray(mask)) if lay is None else lay(rows, mask)
-        ahead = compiled(theta, Batch(rows, mask, data.size))
+        ahead = compiled(theta, Batch(rows, mask, narrow(data.size)))
         total, working = _summed(total, working), ahead
     return _summed(total, working)
 

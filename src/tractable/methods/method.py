@@ -14,7 +14,7 @@ from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.learnt import Learnt
 from tractable.core import Kernel, Model, Objective, whole
-from tractable.data.rows import Data, Plan
+from tractable.data.rows import FAR, Data, Plan
 from tractable.data.sharding import Over
 from tractable.methods.session import Session
 from tractable.tools.errors import ModelError, SettingsError
@@ -206,7 +206,13 @@ def plan_batches(method: "Method", data: Data | None, batch_size: int, independe
         raise SettingsError(
             f"{name}(batch_size={batch_size}) is more than the {data.size} rows there are; use at most {data.size}."
         )
-    return Plan(data.size, min(batch_size, data.size), independent)
+    plan = Plan(data.size, min(batch_size, data.size), independent)
+    if plan.count >= FAR:
+        raise SettingsError(
+            f"{name}(batch_size={batch_size}) makes {plan.count} batches an epoch of {data.size} rows; at most "
+            f"{FAR - 1} are counted: take larger ones."
+        )
+    return plan
 
 
 def named(name: str) -> type[Method]:

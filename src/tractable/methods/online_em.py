@@ -15,7 +15,8 @@ from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model
-from tractable.data.rows import Batch, Data, Plan
+from tractable.data.rows import Batch, Data, Plan, narrow
+from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
 from tractable.methods.climbing import settled
@@ -132,14 +133,14 @@ class Following:
     width: int
     structure: Any  # of a batch's rows
     shapes: tuple  # (shape, dtype) of a row of each leaf
-    size: int
+    size: int | float
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
     def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan) -> "Following":
         leaves, structure = jax.tree.flatten(data.rows)
         shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
-        return cls(model, method, not data.resident, plan.width, structure, shapes, data.size)
+        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size))
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         offset = tuned.get("offset")
@@ -174,7 +175,7 @@ def _offset(model: LatentModel, data: Data) -> jax.Array | None:
     if model.symmetry.shift is None or data.given is not None:
         return None
     y = data.y
-    if not isinstance(y, np.ndarray):
+    if not isinstance(y, Rows):
         return None
     total, count = np.zeros(y.shape[1:]), np.zeros(y.shape[1:])
     for start in range(0, data.size, CHUNK):

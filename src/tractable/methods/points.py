@@ -17,7 +17,7 @@ from tractable.core import Data, Kernel, Model, Objective, counted_log_likelihoo
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
-from tractable.methods.search import Maximum, all_rows, maximum, standard_errors, total
+from tractable.methods.search import Maximum, maximum, standard_errors, total_of
 from tractable.methods.stretches import HELD, Journal, held_out_best, stretched
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import ModelError
@@ -133,7 +133,7 @@ class MAP(Method):
         )  # fmt: skip
         found = []
         for position in at.states.position:
-            value, gradient = total(model, position, all_rows(data), self.prior, jacobian)
+            value, gradient = total_of(model, position, data, self.prior, jacobian)
             slope = float(jnp.max(jnp.abs(gradient)))
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
         return Climbed(found, at.info, at.found(shape.group), interrupted)

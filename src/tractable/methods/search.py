@@ -303,6 +303,21 @@ def total(
     return jax.value_and_grad(_objective(model, batch, prior, jacobian))(position)
 
 
+def total_of(
+    model: Model, position: jax.Array, data: Data | None, prior: bool = True, jacobian: bool = False
+) -> tuple[float, np.ndarray]:
+    """The same of all rows wherever they lie: those of a file some at a time, summed in double precision."""
+    if data is None or data.resident:
+        value, gradient = total(model, position, all_rows(data), prior, jacobian)
+        return float(value), np.asarray(gradient)
+    value, gradient = (np.asarray(a, np.float64) for a in total(model, position, None, prior, jacobian))
+    for start in range(0, data.size, CURVED):
+        batch = all_rows(data.take(slice(start, start + CURVED)))
+        more = total(model, position, batch, False, False)
+        value, gradient = (a + np.asarray(b, np.float64) for a, b in zip((value, gradient), more, strict=True))
+    return float(value), gradient
+
+
 @compiled("model", "prior", "jacobian")
 def curvature(model: Model, position: jax.Array, batch: Batch | None, prior: bool, jacobian: bool) -> jax.Array:
     """−∇² of the objective (d, d); many rows are summed by chunks, in bounded memory."""
