@@ -22,7 +22,7 @@ from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Follower, Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import CheckpointError, DataError, SettingsError
+from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
 from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
@@ -122,7 +122,7 @@ def infer(
             _check_disk(model, method, pathlib.Path(folder))
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = method.learn(session._replace(held_out=held_out))
-        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out)
+        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress)
         if folder is not None and leads:
             try:
                 posterior.write(pathlib.Path(folder), streamed=method.chained)
@@ -136,23 +136,53 @@ def infer(
     return posterior
 
 
-def verified(posterior: Posterior, verify: str | None, held_out: Data | None = None) -> Posterior:
-    """The posterior after verification; if that found a better place, the result of the same climb started there."""
-    posterior = posterior.verify(verify, held_out=held_out)
+def verified(
+    posterior: Posterior, verify: str | None, held_out: Data | None = None, progress: bool | Callable | None = False
+) -> Posterior:
+    """The posterior after verification; of one rejected, what its method turns to instead."""
+    posterior = _climbed_again(posterior.verify(verify, held_out=held_out), verify, held_out)
+    turn = None if verify is None or posterior.interrupted else posterior.method.otherwise(posterior)
+    if turn is None:
+        return posterior
+    method, check = turn
+    if check.verdict != "reject":
+        try:
+            with sitting(posterior.model, posterior.data, posterior.seed, progress) as session:
+                outcome = method.learn(session._replace(held_out=held_out))
+            if not outcome.interrupted:
+                return _in_place_of(posterior, method, outcome, verify, held_out, check)
+            why = "it was stopped"
+        except RunError as error:
+            why = f"it failed: {error}"
+        check = Check(f"{type(method).__name__} instead", float("nan"), "reject", why)
+    return dataclasses.replace(posterior, looked=(*posterior.looked, check), judged=None)
+
+
+def _climbed_again(posterior: Posterior, verify: str | None, held_out: Data | None) -> Posterior:
+    """If verification found a better place, the result of the same climb started there."""
     place = next((check.place for check in posterior.looked if check.place is not None), None)
     early = HELD in posterior.found  # held-out rows ended the climb below its maximum, on purpose
     if place is None or early or posterior.interrupted or not posterior.method.climbs:
         return posterior
     with sitting(posterior.model, posterior.data, posterior.seed, False) as session:
         outcome = posterior.method.learn(session._replace(near=place, held_out=held_out))
-    seconds = {name: posterior.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
     if outcome.interrupted:
         return posterior
-    found = outcome.found | {"gradients before": posterior.cost.gradients}
-    again = dataclasses.replace(posterior, belief=outcome.belief, found=found, seconds=seconds, judged=None)
-    again = again.verify(verify, held_out=held_out)
     sentence = "the first climb ended lower, or at a mode of less mass; this one began where a look found better"
-    return dataclasses.replace(again, looked=(Check("begun again", 1.0, "trust", sentence), *again.looked))
+    check = Check("begun again", 1.0, "trust", sentence)
+    return _in_place_of(posterior, posterior.method, outcome, verify, held_out, check)
+
+
+def _in_place_of(
+    first: Posterior, method: Method, outcome: Outcome, verify: str | None, held_out: Data | None, check: Check
+) -> Posterior:
+    """A second result, verified, with the first one's seconds and gradients; ``check`` says why there are two."""
+    seconds = first.seconds | {name: first.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
+    found = outcome.found | {"gradients before": first.cost.gradients}
+    again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, standing=outcome.standing)
+    again = again.verify(verify, held_out=held_out)
+    seconds = {name: seconds.get(name, 0.0) + again.seconds.get(name, 0.0) for name in seconds | again.seconds}
+    return dataclasses.replace(again, looked=(check, *again.looked), seconds=seconds)
 
 
 def _meant(method: object) -> str:

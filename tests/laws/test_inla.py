@@ -10,6 +10,7 @@ from scipy import stats
 import tractable as tr
 from tractable.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from tractable.methods import inla
+from tractable.methods.hamiltonian import NUTS
 from tractable.models.linear import generalised_linear, logistic_laplace
 from tractable.models.several import several_linear
 from tractable.tools.errors import ModelError
@@ -268,3 +269,39 @@ def test_several_classes_are_climbed_together() -> None:
 def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
     found = BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))
     assert isinstance(found.posterior_.method, tr.INLA)
+
+
+def test_a_rejected_result_is_learnt_by_nuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Separable classes, their weights skewed: a normal that nothing corrects is rejected, and NUTS takes its place."""
+    x = np.linspace(-1.5, 1.5, 8)[:, None]
+    y = (x[:, 0] > 0).astype(int)
+    grid = np.linspace(-25, 25, 1201)
+    a, w = np.meshgrid(grid, grid, indexing="ij")
+    eta = a[..., None] + w[..., None] * x[:, 0]
+    log_p = np.sum(y * eta - np.logaddexp(0, eta), -1) - (a / 5) ** 2 / 2 - (w / 2.5) ** 2 / 2
+    p = np.exp(log_p - log_p.max())
+    mean = np.array([np.sum(p * a), np.sum(p * w)]) / p.sum()
+    sd = np.sqrt(np.array([np.sum(p * (a - mean[0]) ** 2), np.sum(p * (w - mean[1]) ** 2)]) / p.sum())
+    monkeypatch.setattr(inla, "WEIGHED", 0.0)  # in two numbers importance weights would put the normal right
+    model, data = generalised_linear(1, "bernoulli"), tr.Data(y, given=x)
+
+    kept = tr.infer(model, data, tr.INLA(instead=None))
+    assert isinstance(kept.method, tr.INLA) and kept.report().verdict == "reject"
+    assert not any("instead" in check.name or "first" in check.name for check in kept.report().checks)
+    assert np.max(np.abs(kept.flat_moments[0] - mean) / sd) > 0.2
+    with monkeypatch.context() as patch:
+        patch.setattr(inla, "ALLOWED", 0.0)
+        _, check = tr.INLA().otherwise(kept) or pytest.fail("nothing is said of NUTS")
+        assert check.verdict == "reject" and "--method nuts --set dense=true" in check.sentence
+
+    monkeypatch.setattr(inla, "NUTS", lambda dense: NUTS(dense=dense, warmup=500, draws=1000))
+    posterior = tr.infer(model, data, tr.INLA())
+    report = posterior.report()
+    assert isinstance(posterior.method, NUTS) and report.verdict == "trust"
+    first = next(check for check in report.checks if check.name == "INLA first")
+    assert "means and sds" in first.sentence and first.verdict == "trust"
+    own = posterior.method.cost(posterior.belief, {}, data).gradients
+    assert posterior.cost.gradients == own + kept.cost.gradients
+    seen = posterior.diagnosed
+    assert np.all(np.abs(posterior.flat_moments[0] - mean) < 5.33 * seen.mcse_mean)
+    assert np.all(np.abs(posterior.flat_moments[1] - sd) < 5.33 * seen.mcse_sd)

@@ -209,7 +209,8 @@ class Fitted(Belief):
         return values_of(model, np.asarray(approximations.drawn(self.q, self.phi, key, n)))
 
     def unconstrained_moments(self) -> Pair:
-        return np.asarray(self.q.mean(self.phi)), np.asarray(self.q.sd(self.phi))
+        mean, sd = _moments_of_q(self.q, self.phi)
+        return np.asarray(mean), np.asarray(sd)
 
 
 KINDS: dict[str, type[Belief]] = {kind.kind: kind for kind in (Draws, Moments, Point, Coded, Fitted)}
@@ -222,6 +223,11 @@ def values_of(model: Model, flat: np.ndarray) -> np.ndarray:
         return np.zeros((*shape[:-1], len(model.names)), flat.dtype)
     out = [np.asarray(_constrained(model, rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
     return np.concatenate(out).reshape(*shape[:-1], -1)
+
+
+@compiled("q", if_few=COMPILE_FASTEST)  # one program: operation by operation there are ten
+def _moments_of_q(q: approximations.Approximation, phi: PyTree) -> tuple[jax.Array, jax.Array]:
+    return q.mean(phi), q.sd(phi)
 
 
 @compiled("model", if_few=COMPILE_FASTEST)

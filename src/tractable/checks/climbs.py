@@ -16,9 +16,9 @@ GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth 
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
 SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
 NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
-POINTS_WITHIN, POINTS_AROUND = 40, 40  # places drawn, for each start, within the posterior and far around it
-WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # in the posterior's sds
-WIDTHS_AROUND = (2.0, 3.0, 5.0, 8.0, 12.0)
+WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
+DISTANCES = (3.0, 5.0, 8.0, 12.0, 18.0, 26.0)  # sds from the centre to modes as wide, of places drawn around it
+LIFTED = 20  # most steps of a climb on p/q
 SHELL, FROM_SHELL = 128, 8  # places in a shell, all about as far from the centre, and how many of them may stand out
 ALIKE = 0.9  # cosine of the angle between two places; above it one stands for the other
 MODES = 8  # most modes examined
@@ -46,13 +46,18 @@ class Mode(NamedTuple):
     log_mass: float  # by Laplace's approximation
 
 
-def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """About ``count`` starting points (s, d).
+def starts(
+    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, points: int, seed: int
+) -> np.ndarray:
+    """About ``count`` starting points (s, d), and a quarter as many that others of them climb to on p/q.
 
     Half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and around the posterior's
     mean at growing widths. A quarter are the best of many more such draws: those above all their neighbours. Such a
     place marks a basin that its neighbours miss (Boender et al. 1982); a narrow mode seldom gets a start otherwise. An
-    eighth each stand out within the posterior and far around it.
+    eighth each stand out among ``points`` within the posterior, and as many far around it.
+
+    A place stands out long before it is nearer a narrow mode than the one that was visited. Its slope still points to
+    the latter; that of p/q, q the posterior's normal, does not. So these places also climb on p/q first.
     """
     generator = np.random.default_rng(seed)
     size, many = len(centre), count > SCREENED // 4
@@ -60,12 +65,13 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     fallen, part = count // 2, count // 8
     away = _distant_points(target.model, generator, centre, root, fallen // 4 + screened // 4, seed)
     first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
-    within = _shell_outliers(
-        target, rows, generator, centre, root, np.resize(WIDTHS_WITHIN, POINTS_WITHIN * count), part
-    )
-    around = _shell_outliers(
-        target, rows, generator, centre, root, np.resize(WIDTHS_AROUND, POINTS_AROUND * count), part
-    )
+    # √(1 + D²/d) is the width at which most places lie as far out as the draws of a mode at the distance D.
+    outside = np.sqrt(1 + np.square(DISTANCES) / size)
+    outliers = np.concatenate([
+        _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
+        for widths in (WIDTHS_WITHIN, outside)
+    ])  # fmt: skip
+    lifted = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
     places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
@@ -73,7 +79,7 @@ def starts(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, c
     highest = np.flatnonzero(values > values[near].max(1))
     best = highest[np.argsort(-values[highest])][: count // 4]
     others = np.argsort(-values)[: count // 4 - len(best)]
-    return np.concatenate([first, within, around, places[best], places[others]])
+    return np.concatenate([first, outliers, lifted, places[best], places[others]])
 
 
 def _shell_outliers(
@@ -86,8 +92,8 @@ def _shell_outliers(
     slab's. A narrow mode far away can be felt only within a cone. A normal has one height on a shell around its centre,
     so a place that stands out of its shell belongs to something else. The shell's quartiles say what is usual there.
     """
-    x = widths[:, None] * generator.standard_normal((len(widths), len(centre)))
-    radii = np.einsum("nd,nd->n", x, x)
+    x = widths[:, None] * generator.standard_normal((len(widths), len(centre)), np.float32)
+    radii = np.einsum("nd,nd->n", x, x, dtype=np.float64)
     shells = np.argsort(radii)[: len(x) // SHELL * SHELL].reshape(-1, SHELL)
     positions = centre + x @ root.T
     values = (target.at(rows, positions) + radii / 2)[shells]
@@ -141,16 +147,19 @@ def _from_prior(model: Any, key: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: model.position_of(model.sample_prior(key)))(jax.random.split(key, count))
 
 
-def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, root: np.ndarray) -> Ends:
+def climb(
+    target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, root: np.ndarray, steps: int = ITERATIONS,
+    lift: float = 0.0,
+) -> Ends:  # fmt: skip
     """L-BFGS from every start (s, d), in coordinates x in which the posterior has unit covariance: z = centre + L x.
 
-    All climbs try one step at a time, so that one call evaluates them all. A step that gains enough is taken; after
-    one that does not, the next try is shorter.
+    What is climbed is log p + lift |x|²/2: with a ``lift`` of 1, log p/q. All climbs try one step at a time, so that
+    one call evaluates them all. A step that gains enough is taken; after one that does not, the next try is shorter.
     """
 
     def look(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, slopes = target.look(rows, centre + x @ root.T)
-        return values, slopes @ root
+        return values + lift / 2 * np.sum(np.square(x), 1), slopes @ root + lift * x
 
     x = np.linalg.solve(root, (begin - centre).T).T
     count, size = x.shape
@@ -159,7 +168,7 @@ def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, r
     length = np.minimum(1.0, 1 / np.maximum(np.linalg.norm(slope, axis=1), 1e-30))
     to_come = np.full(count, np.inf)
     going = np.isfinite(value)
-    for _ in range(ITERATIONS):
+    for _ in range(steps):
         active = np.flatnonzero(going)
         if not len(active):
             break
@@ -168,8 +177,9 @@ def climb(target: Target, rows: PyTree, begin: np.ndarray, centre: np.ndarray, r
         promised = np.sum(direction * up, 1)
         downhill = ~(promised > 0)
         direction[downhill], promised[downhill] = up[downhill], np.sum(up[downhill] ** 2, 1)
-        # Where the density is nearly flat a step is at most as long as the distance from the centre, plus 5 √d.
-        reach = 5 * np.sqrt(size) + np.linalg.norm(at, axis=1)
+        # Where the density is nearly flat a step is at most as long as the distance from the centre, plus 5 √d; on p/q,
+        # which rises for ever where p falls more slowly than q, one sd.
+        reach = 1.0 if lift else 5 * np.sqrt(size) + np.linalg.norm(at, axis=1)
         step_length = np.minimum(length[active], reach / np.maximum(np.linalg.norm(direction, axis=1), 1e-30))
         new = at + step_length[:, None] * direction
         new_value, new_slope = look(new)
@@ -266,9 +276,15 @@ def _mode(target: Target, rows: PyTree, position: np.ndarray, value: float, widt
         if np.all(np.isfinite(curved)) and np.all(own > 0):
             curved = precision(target, rows, position, 0.1 / np.sqrt(own))
         mode = _normal(position, value, curved)
-        if mode is not None and rounded(target, rows, mode):
+        if mode is not None and rounded(target, rows, mode) and _left(target, rows, mode) < SAME_MODE:
             return mode
     return None
+
+
+def _left(target: Target, rows: PyTree, mode: Mode) -> float:
+    """Nats that Newton's step would still climb: in a bent valley climbs may stall with a slope along it."""
+    slope = target.look(rows, mode.position[None])[1][0]
+    return float(np.sum(np.square(mode.root.T @ slope))) / 2
 
 
 def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | None:

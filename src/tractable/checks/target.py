@@ -1,6 +1,7 @@
 """The density with which a posterior is compared, evaluated at many places at once."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -41,26 +42,31 @@ class Target(NamedTuple):
 
     def at(self, rows: PyTree, positions: np.ndarray) -> np.ndarray:
         """(n,) at (n, d) positions; −inf where it is not a number."""
-        return self.look(rows, positions)[0]
+        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in self._found(rows, positions)])
+        return np.where(np.isfinite(values), values, -np.inf)[: len(positions)]
 
     def look(self, rows: PyTree, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values (n,) and slopes (n, d) at (n, d) positions; −inf and 0 where they are not numbers.
+        """Values (n,) and slopes (n, d) at (n, d) positions; −inf and 0 where they are not numbers."""
+        count, size = positions.shape
+        found = list(self._found(rows, positions))
+        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in found])[:count]
+        slopes = np.concatenate([np.asarray(s, np.float64).reshape(-1, size) for _, s in found])[:count]
+        good = np.isfinite(values) & np.all(np.isfinite(slopes), 1)
+        return np.where(good, values, -np.inf), np.where(good[:, None], slopes, 0.0)
+
+    def _found(self, rows: PyTree, positions: np.ndarray) -> Iterator[tuple[jax.Array, jax.Array]]:
+        """Values and slopes, part by part, the last one filled up with its last position.
 
         Every evaluation goes through this one program, which is compiled once for a model and its rows.
         """
         count, size = positions.shape
         many = BLOCK * _blocks(size)
-        found = []
         for begin in range(0, count, many):
             part = positions[begin : begin + many]
             places = np.zeros((many, size), jnp.result_type(float))
             places[: len(part)], places[len(part) :] = part, part[-1]
             blocks = places.reshape(-1, BLOCK, size)
-            found.append(_values_and_slopes(self, rows, blocks, -(-len(part) // BLOCK)))
-        values = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v, _ in found])[:count]
-        slopes = np.concatenate([np.asarray(s, np.float64).reshape(-1, size) for _, s in found])[:count]
-        good = np.isfinite(values) & np.all(np.isfinite(slopes), 1)
-        return np.where(good, values, -np.inf), np.where(good[:, None], slopes, 0.0)
+            yield _values_and_slopes(self, rows, blocks, -(-len(part) // BLOCK))
 
 
 @compiled("target", if_few=COMPILE_FASTEST)

@@ -42,18 +42,24 @@ class Size(NamedTuple):
     """How much work verification does."""
 
     starts: int  # of climbs
+    points: int  # screened for places that stand out, within the posterior and around it each
     places: int  # drawn in each round of importance sampling
     walkers: int  # draws moved by Hamiltonian Monte Carlo
 
     @property
     def gradients(self) -> float:
         """About how many gradients the climbs, the screening of their starts and importance sampling take."""
-        return self.starts * (50 + climbs.POINTS_WITHIN + climbs.POINTS_AROUND) + 4 * self.places / 3
+        return 60 * self.starts + 2 * self.points + 4 * self.places / 3
 
 
+SIZES = [
+    Size(24, 960, 1000, 256), Size(12, 480, 500, 128), Size(8, 320, 250, 64), Size(4, 160, 125, 32),
+]  # fmt: skip
 # Cheap climbs are worth repeating: of 31 components of mixtures in five dimensions 24 starts missed 5, 384 none.
-MANY, SIZES = Size(384, 1000, 256), [Size(24, 1000, 256), Size(12, 500, 128), Size(8, 250, 64), Size(4, 125, 32)]
-THOROUGH = Size(96, 4000, 1024)
+MANY = Size(384, 15_360, 1000, 256)
+# So are places: of 20 spikes in slabs of five dimensions MANY missed 7, MOST none; below four, neither missed any.
+MOST, FEW_NUMBERS = MANY._replace(points=150_000), 3
+THOROUGH = Size(96, 3840, 4000, 1024)
 
 
 class Compared(NamedTuple):
@@ -130,7 +136,10 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     point = learnt.is_point
     target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=not all(learnt.model.unbounded))
     climbed = target._replace(jacobian=target.jacobian and not point)
-    size = THOROUGH if how == "thorough" else _affordable(learnt, climbed, rows)
+    size = _affordable(learnt, climbed, rows)
+    if how == "thorough":
+        starts, points = (0, 0) if size is None else size[:2]
+        size = THOROUGH._replace(starts=max(THOROUGH.starts, starts), points=max(THOROUGH.points, points))
     if size is None:
         sentence = "not verified: with so many rows it would take too long; verify='thorough' does it all the same"
         return [Check("verified", 0.0, "caution", sentence)]
@@ -140,7 +149,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
     out = [tails.check(climbed, rows, centre, root, point, seed)]
-    begin = climbs.starts(climbed, rows, centre, root, size.starts, seed)
+    begin = climbs.starts(climbed, rows, centre, root, size.starts, size.points, seed)
     ends = climbs.climb(climbed, rows, begin, centre, root)
     modes = climbs.modes(climbed, rows, ends, root)
     if point:
@@ -164,7 +173,7 @@ def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
     cost = learnt.cost
     allowed = max(SHARE * (cost.gradients + cost.densities / 3) * work, WORK)
     if MANY.gradients * work <= WORK / 10:
-        return MANY
+        return MOST if MOST.gradients * work <= WORK / 5 and learnt.model.space.size > FEW_NUMBERS else MANY
     return next((size for size in SIZES if size.gradients * work <= allowed), None)
 
 
@@ -286,7 +295,7 @@ def _shape(
     doubted = compared is not None and found is not None and not chained and found.khat > KHAT_ALONE
     if compared is None or doubted or (compared.verdict(chained) == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
-        if again is not None and _preferred(again, compared, doubted, chained):
+        if again is not None and _preferred(again, compared, math.inf if found is None else found.khat, chained):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
@@ -302,12 +311,18 @@ def _shape(
     return Check(SHAPE, error, verdict, sentence if compared is None else sentence + remedy[verdict])
 
 
-def _preferred(moved: Compared, weighed: Compared | None, doubted: bool, chained: bool) -> bool:
-    """Whether moves decide: where weights are doubted, if moves say worse; where weights cannot tell, if moves can."""
+def _preferred(moved: Compared, weighed: Compared | None, shape: float, chained: bool) -> bool:
+    """Whether moves decide: where weights cannot tell, if moves can; else if moves say worse.
+
+    Weights are doubted by their k-hat, ``shape``. Where it is good and they see an error at the limit or beyond it,
+    moves that see none may have stayed in the mode where they began.
+    """
     if weighed is None:
         return True
     by_moves, by_weights = moved.verdict(chained), weighed.verdict(chained)
-    return ORDER.index(by_moves) > ORDER.index(by_weights) if doubted else by_moves != "caution"
+    if (shape > KHAT_ALONE and not chained) or (shape <= KHAT_ALONE and weighed.error >= 1):
+        return ORDER.index(by_moves) > ORDER.index(by_weights)
+    return by_moves != "caution"
 
 
 def _against(

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,11 @@ from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.checks.importance import khat, khat_limit
 from tractable.checks.learnt import Learnt
+from tractable.checks.report import number
+from tractable.checks.target import Target, gradient_work
 from tractable.core import Model, log_density
 from tractable.data.rows import Data, apart
+from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
 from tractable.methods.stretches import Journal
 from tractable.models.causes import log_prob_of
@@ -39,6 +42,9 @@ LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the la
 ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
 REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
 FURTHEST = 40  # most grid points on either side
+ALLOWED = 60.0  # seconds up to which NUTS is run unasked in place of a rejected result
+COMPILING, LEAPFROGS, RATE = 12.0, 15, 1e10  # of its forecast: seconds, gradients a step, operations a second
+DENSE = 100  # most numbers for which its mass matrix is a full one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +65,18 @@ class INLA(Method):
     ``models.generalised_linear`` makes. Parts of a model that have nothing in common (``Model.parts``), such as several
     targets, are learnt one by one: p(θ | y) is the product of theirs.
 
+    Where classes are nearly separable the posterior is skewed in many directions at once, and verification rejects the
+    normal. Then ``NUTS`` learns it, if that is forecast to take a minute at most:
+
+        seconds ≈ 12 + steps × 15 gradients × operations of a gradient / 10¹⁰,      steps: of all chains, warm-up too
+
+    so up to about 600,000 numbers in the table, times classes. The forecast is good to a factor of three.
+
     Args:
         draws: independent draws of the posterior; the first two moments of β given u are exact.
         tolerance: nats left to climb at which a climb to β̂(u) ends.
         steps: most Newton steps to β̂(u).
+        instead: "nuts" learns what verification rejects, and the report says so; None keeps the rejected result.
     """
 
     label: ClassVar[str] = "inla"
@@ -71,6 +85,7 @@ class INLA(Method):
     draws: Count = 4000
     tolerance: Positive = 1e-6
     steps: Count = 50
+    instead: Literal["nuts"] | None = "nuts"
 
     def learn(self, session: Session) -> Outcome:
         began = time.perf_counter()
@@ -191,6 +206,23 @@ class INLA(Method):
             verdict = "trust" if shape <= limit else "caution"
             out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
         return out
+
+    def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
+        wrong = [c for c in (*self.checks(posterior), *posterior.looked) if c.verdict == "reject"]
+        if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):
+            return None  # no method draws from what has no finite mass
+        method = NUTS(dense=posterior.model.space.size <= DENSE)
+        work = gradient_work(Target(posterior.model), posterior.data.arrays())
+        forecast = COMPILING + method.chains * (method.draws + method.warmup) * LEAPFROGS * work / RATE
+        if forecast > ALLOWED:
+            sentence = (
+                f"seconds that NUTS is forecast to take, more than the {ALLOWED:.0f} that it may unasked; ask for it "
+                f"by NUTS(dense={method.dense}), or --method nuts --set dense={str(method.dense).lower()}"
+            )
+            return method, Check("NUTS instead", forecast, "reject", sentence)
+        why = "; ".join(f"{c.name} {number(float(c.value))}, {c.sentence}" for c in wrong)
+        sentence = f"seconds; its result was rejected, so NUTS learnt this one: {why}"
+        return method, Check("INLA first", sum(posterior.seconds.values()), "trust", sentence)
 
 
 class _Place(NamedTuple):

@@ -147,6 +147,14 @@ class Method(Settings):
         """Checks that decide whether the result can be trusted."""
         return []
 
+    def otherwise(self, posterior: Learnt) -> "tuple[Method, Check] | None":
+        """Of a result that was rejected, the method to turn to, and a check that says why or why not.
+
+        The check is of verdict "reject" where that method would take too long to be run unasked; None where nothing
+        else is to be tried.
+        """
+        return None
+
     def bytes_kept(self, model: Model) -> int:
         """Bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
         return 0
