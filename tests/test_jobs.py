@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,6 +20,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from commands import fault, run
+from sklearn.model_selection import GridSearchCV
 
 import tractable as tr
 from tractable.beliefs.belief import Draws
@@ -259,14 +262,42 @@ def test_keys_and_what_was_given_come_back_themselves():
     assert model is COIN and jax.random.key_data(key).tolist() == jax.random.key_data(jax.random.key(3)).tolist()
 
 
+# From a shell, and by scikit-learn.
+
+
+def test_jobs_of_a_command(tmp_path):
+    for words in (["fit", "--method", "map"], ["compare", "--methods", "map"]):
+        assert "expects a number of processes" in fault(*words, "--example", "beta-bernoulli", "--jobs", 0)
+    tables = []
+    for jobs in (1, 2):
+        out = tmp_path / str(jobs)
+        with joblib.parallel_config(backend="threading"):
+            words = ["compare", "--example", "beta-bernoulli", "--methods", "map,mle", "--jobs", jobs, "--out", out]
+            assert run(*words).exit_code == 0
+        tables.append(pd.read_csv(out / "comparison.csv").drop(columns=TIMES))
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_estimators_are_cloned_pickled_and_searched_over_processes():
+    """Folds and settings are scikit-learn's jobs: the same scores to the last bit, and a pickle predicts the same."""
+    x = np.linspace(-1.0, 1.0, 20)[:, None]
+    y = 2 * x[:, 0] + np.cos(9 * x[:, 0])
+    model = tr.estimators.BayesianLinearRegression(verify=None, random_state=0)
+    searches = [GridSearchCV(model, {"weight_scale": [0.1, 2.5]}, cv=2, n_jobs=n).fit(x, y) for n in (1, 2)]
+    np.testing.assert_array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
+    best = searches[1].best_estimator_
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(best)).predict(x), best.predict(x))
+
+
 # On a cluster.
 
 
 def test_dask_on_local_processes_has_the_bits_of_one():
-    distributed = pytest.importorskip("dask.distributed")
+    distributed, dask = pytest.importorskip("dask.distributed"), pytest.importorskip("dask")
     methods = [tr.MAP(), Drawn(), Drawn(fault="exit")]
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # one death is enough
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
     ):

@@ -165,12 +165,15 @@ EveryAssignment = Annotated[
     list[str] | None,
     Option("--set", metavar="[METHOD.]FIELD=VALUE", help="A field of one method, or of all which have it."),
 ]
+Jobs = Annotated[
+    int,
+    Option(help="Processes that share fits that do not wait for each other; -1 for as many as there are cores."),
+]
 CompareOut = Annotated[File, Option(help="A folder.  \\[default: runs/NAME-compare]")]
 
 # Of calibrate alone.
 
 Runs = Annotated[int, Option(help="Simulated data sets, 20 at least.")]
-Jobs = Annotated[int, Option(help="Processes that share them; -1 for as many as there are cores.")]
 CalibrateOut = Annotated[
     File, Option(help="A folder; the same command goes on with the runs in it.  \\[default: runs/NAME-calibrate]")
 ]

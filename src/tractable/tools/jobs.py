@@ -143,12 +143,40 @@ def _together(
     """Jobs as they end; of a backend that hands back everything at once, all at its end."""
     as_they_come = getattr(backend, "supports_return_generator", False)
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list")
-    found: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not begun.append(index))
+    with _dead_told(backend):
+        found: Any = pool(joblib.delayed(send)(index) for index in tuple(todo) if not begun.append(index))
+        try:
+            for one in found:
+                if isinstance(one, Exception):
+                    raise one
+                yield one
+        finally:
+            if as_they_come:
+                found.close()  # ends jobs in progress
+
+
+@contextlib.contextmanager
+def _dead_told(backend: object) -> Iterator[None]:
+    """Within, Dask's jobs whose worker died have the error for their result, and no job is run in this process.
+
+    joblib 1.6 tells nobody of such a job, and would wait for ever; and where one worker is left it runs jobs itself.
+    """
+    submit, cores = (getattr(backend, name, None) for name in ("submit", "effective_n_jobs"))
+    if type(backend).__name__ != "DaskDistributedBackend" or submit is None or cores is None:
+        yield
+        return
+
+    def told(batch: Sequence, callback: Callable | None = None) -> Any:
+        job = submit(batch, callback)
+        if callback is not None:
+            job.add_done_callback(lambda job: callback([job.exception()] * len(batch)) if job.exception() else None)
+        return job
+
+    vars(backend).update(submit=told, effective_n_jobs=lambda n_jobs: max(2, cores(n_jobs)))
     try:
-        yield from found
-    finally:
-        if as_they_come:
-            found.close()  # ends jobs in progress
+        yield
+    finally:  # the class's own are there again
+        del vars(backend)["submit"], vars(backend)["effective_n_jobs"]
 
 
 def _alone(send: Callable, work: functools.partial, index: int, n_jobs: int | None, backend: object) -> Ended:
