@@ -152,7 +152,8 @@ def _together(
                 yield one
         finally:
             if as_they_come:
-                found.close()  # ends jobs in progress
+                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that jobs are left, on purpose
+                    found.close()  # ends jobs in progress
 
 
 @contextlib.contextmanager
