@@ -1,12 +1,14 @@
 """Methods side by side on one model."""
 
 import contextlib
+import functools
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.monitoring
 import numpy as np
@@ -19,11 +21,14 @@ from tractable.results.pointwise import FEWEST, affordable
 from tractable.results.posterior import Posterior, weighted_quantiles
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError, TractableError
+from tractable.tools.jobs import Heard, finished, several, why
+from tractable.tools.locks import held
+from tractable.tools.progress import progress_of
 from tractable.tools.settings import seeded
 from tractable.tools.shown import as_html
-from tractable.tools.stopping import ending
+from tractable.tools.stopping import ending, interruptible
 from tractable.tools.words import nearest, spelt, tell
-from tractable.tools.writing import write_figure
+from tractable.tools.writing import write_atomically, write_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +50,8 @@ LEFT_OUT = 1000  # most rows left out
 LEAPFROGS = 15  # in a transition of NUTS, about
 OPERATIONS = 3e11  # in a minute, about
 SEEN = 10_000  # most rows from which the work of a gradient is counted
+UNNAMED = "method"  # the folder of one without a label
+CLOCK = "clock.json"  # in a method's folder, once its run has ended
 SMOOTHED = 4000  # most draws for a density estimate
 
 
@@ -135,18 +142,26 @@ def compare(
     reference: Mapping[str, tuple] | Posterior | Method | None = None,
     progress: bool | Callable | None = None,
     on_result: Callable[[str, Posterior], object] | None = None,
+    n_jobs: int | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Comparison:
     """Run several methods on one model and measure each against the same answer.
 
     Args:
         model, data, seed, progress: as for ``infer``; a progress function hears ``"method: phase"``.
-        methods: at least one. A method that raises a TractableError becomes a row "failed"; the others go on.
+        methods: at least one. One that raises an error becomes a row "failed"; the others go on.
         held_out: data that no method sees, for the log predictive density.
         reference: ``{parameter: (mean, sd)}`` shaped like the parameters, or by the names of single numbers. Where
             known, a third element gives the marginal density, a function of one value, or a list with one for
             each number. Or a Posterior. Or a method, which runs after the others and is shown as "reference".
             None runs NUTS if it is forecast to take a minute or less, and warns otherwise.
         on_result: called with the label and the posterior of each method as it ends.
+        n_jobs: number of processes, as joblib counts them, over its backend (``joblib.parallel_config``): loky by
+            default, threading, dask, ray. Each method is a job; numbers are those of ``n_jobs=1``. A method whose
+            process dies is a row "failed". None means 1 unless such a configuration is set. Progress then counts
+            methods.
+        checkpoint: a folder. Each method's run is saved in its own, ``checkpoint/label``, and goes on from there, bit
+            for bit, when it was killed; ``seconds`` of one that went on are those since then.
 
     Returns:
         A Comparison, whose table has the columns
@@ -184,37 +199,82 @@ def compare(
         asked = reference
     elif reference is not None:
         known = as_reference(model, reference)
-    jobs = [(label, method, seed) for label, method in zip(labels(methods), methods, strict=True)]
+    every, seeds = (*methods, asked), [seed] * len(methods)
+    names = labels(methods)
     if known is None and (reference is not None or affords_reference(model, data)):
         # Last, after the requested methods. With another seed, so as not to copy a NUTS among these.
-        jobs.append(("reference", asked, (seed + 1) % 2**32))
-    posteriors, failures, rows, posterior = {}, {}, {}, None
-    for label, method, its_seed in jobs:
-        try:
-            with stopwatch() as clock:
-                learnt = infer(model, data, method, seed=its_seed, progress=_prefixed(progress, label), verify=None)
-            posterior = verified(learnt, "auto")
-            if posterior.interrupted and not (posterior.is_point or posterior.count):
-                rows[label] = {"verdict": posterior.report().verdict}
+        names, seeds = [*names, "reference"], [*seeds, (seed + 1) % 2**32]
+    beside = several(n_jobs, "compare")
+    work = functools.partial(
+        _fitted, model=model, data=data, methods=every, names=names, seeds=seeds, held_out=held_out,
+        progress=False if beside else progress, folder=None if checkpoint is None else Path(checkpoint),
+    )  # fmt: skip
+    posteriors, failures, rows, interrupted = {}, {}, {}, False
+    with held(checkpoint), interruptible() as stop, progress_of(progress if beside else False) as say:
+        for ended in finished(work, range(len(names)), n_jobs, "compare", stop):
+            ended.tell()
+            fit = Fit({"verdict": "failed"}, None, ended.lost) if ended.lost else ended.result
+            if fit is None:
+                continue
+            label, posterior = names[ended.index], fit.posterior
+            rows[label] = fit.row
+            say("methods", len(rows), len(names))
+            if posterior is None:
+                failures[label] = fit.failure
+                continue
+            interrupted = interrupted or posterior.interrupted
+            if posterior.is_point or posterior.count or not posterior.interrupted:
+                posteriors[label] = posterior
+                if on_result is not None:
+                    on_result(label, posterior)
+            if posterior.interrupted:
                 break
-            posteriors[label], rows[label] = posterior, measured(posterior, clock, held_out)
-            if on_result is not None:
-                on_result(label, posterior)
-        except TractableError as error:
-            failures[label], rows[label] = str(error), {"verdict": "failed"}
-            continue
-        if posterior.interrupted:
-            break
-        if label == "reference":
-            known = as_reference(model, posterior)
+            if label == "reference":
+                known = as_reference(model, posterior)
+        interrupted = interrupted or len(rows) < len(names)
+    posteriors, failures = ({n: of[n] for n in names if n in of} for of in (posteriors, failures))
     if known is not None:
         for label, posterior in posteriors.items():
             if posterior is not known.posterior:
                 rows[label] |= distances(posterior, known)
-    interrupted = posterior is not None and posterior.interrupted
-    rows = {"reference": rows.pop("reference"), **rows} if "reference" in rows else rows
+    rows = {name: rows[name] for name in sorted(names, key=lambda name: name != "reference") if name in rows}
     table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).rename_axis("method")
     return Comparison(table, posteriors, failures, known, interrupted)
+
+
+class Fit(NamedTuple):
+    """A method's row of the table, and what it learnt, or why it failed."""
+
+    row: dict[str, Any]
+    posterior: Posterior | None
+    failure: str = ""
+
+
+def _fitted(
+    index: int, *, model: Model, data: Data | None, methods: tuple[Method, ...], names: list[str], seeds: list[int],
+    held_out: Data | None, progress: bool | Callable | None, folder: Path | None,
+) -> Fit:  # fmt: skip
+    """One method's fit, its verification and its row without distances."""
+    method, told = methods[index], Heard(progress, f"{names[index]}: ") if callable(progress) else progress
+    inside = None if folder is None else folder / (names[index] or UNNAMED)
+    try:
+        with stopwatch() as clock:
+            learnt = infer(model, data, method, seed=seeds[index], progress=told, verify=None, checkpoint=inside)
+        posterior = verified(learnt, "auto")
+        if posterior.interrupted and not (posterior.is_point or posterior.count):
+            return Fit({"verdict": posterior.report().verdict}, posterior)
+        clock = clock if inside is None or posterior.interrupted else _first(clock, inside / CLOCK)
+        return Fit(measured(posterior, clock, held_out), posterior)
+    except Exception as error:
+        return Fit({"verdict": "failed"}, None, why(error, told))
+
+
+def _first(clock: dict[str, float], path: Path) -> dict[str, float]:
+    """The clock of the call in which a fit came to its end: a later one only reads what it learnt."""
+    if path.exists():
+        return json.loads(path.read_text())
+    write_atomically(path, json.dumps(clock).encode())
+    return clock
 
 
 def affords_reference(model: Model, data: Data | None) -> bool:
@@ -352,12 +412,6 @@ def _covered(spans: list[tuple[float, float]]) -> float:
         total += max(0.0, high - max(low, end))
         end = max(end, high)
     return float(total)
-
-
-def _prefixed(progress: bool | Callable | None, label: str) -> bool | Callable | None:
-    if not callable(progress):
-        return progress
-    return lambda phase, done, of: progress(f"{label}: {phase}", done, of)
 
 
 def interesting(comparison: Comparison, most: int = PANELS) -> list[int]:

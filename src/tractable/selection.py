@@ -1,6 +1,7 @@
 """``select``: fits a model with each of several numbers of components and chooses one fit."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -19,7 +20,8 @@ from tractable.methods.points import point
 from tractable.methods.search import standard_errors
 from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import RunError, SettingsError, TractableError, TractableWarning
+from tractable.tools.errors import RunError, SettingsError, TractableWarning
+from tractable.tools.jobs import Heard, finished, several, why
 from tractable.tools.progress import Say, progress_of
 from tractable.tools.settings import is_whole, seeded
 from tractable.tools.stopping import ending, interruptible
@@ -106,6 +108,7 @@ def select(
     progress: bool | Callable | None = None,
     checkpoint: str | pathlib.Path | None = None,
     noun: str = "component",
+    n_jobs: int | None = None,
 ) -> Selection:
     """Fit a model with each of several numbers of components and choose one.
 
@@ -124,6 +127,7 @@ def select(
         seed, progress: as for ``infer``; a progress function hears ``"3 components, phase"``.
         noun: what K counts, for messages, such as "state".
         checkpoint: a folder. Every fit is saved there as it goes; fits that were killed continue from there.
+        n_jobs: as for ``compare``: each number of components is a job. Progress then counts jobs.
 
     Returns:
         A Selection, whose table has the columns components, parameters, log likelihood, BIC, AIC, held-out (nats a
@@ -145,32 +149,45 @@ def select(
     _check(method, tried, by, held_out, bound_of)
     seed = seeded("select(seed)", seed)
     data, rest = as_data(data), None if held_out is None else as_data(held_out)
-    fits, warned, stopped = [], {}, False
-    with interruptible() as stop, progress_of(progress) as heard:
-        for components in tried:
-
-            def say(phase: str, done: int, of: int, components: int = components) -> None:
-                heard(f"{counted(components, noun)}, {phase}", done, of)
-
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", TractableWarning)
-                fit, bound = (_inside(checkpoint, f"{components}-{what}") for what in ("components", "bound"))
-                one = _candidate(model_of(components), data, components, method, rest, seed, say, fit)
-                if by == "evidence" and bound_of is not None and one.posterior is not None:
-                    bound = bounded(bound_of(components), data, components, method, seed, say, bound)
-                    one = one._replace(evidence=bound)
-            warned[components] = [w for w in caught if issubclass(w.category, TractableWarning)]
-            fits.append(one)
-            stopped = stop() or (one.posterior is not None and one.posterior.interrupted)
-            if stopped:
+    beside = several(n_jobs, "select")
+    work = functools.partial(
+        _fitted, components=tuple(tried), model_of=model_of, data=data, method=method, held_out=rest,
+        bound_of=bound_of if by == "evidence" else None, seed=seed, noun=noun, beside=beside,
+        progress=False if beside else progress, checkpoint=None if checkpoint is None else pathlib.Path(checkpoint),
+    )  # fmt: skip
+    done, warned = {}, {}
+    with (
+        interruptible() as stop,
+        progress_of(progress if beside else False) as say,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", TractableWarning)
+        for ended in finished(work, range(len(tried)), n_jobs, "select", stop):
+            ended.tell()
+            k, one = tried[ended.index], ended.result
+            if ended.lost:
+                one = _lost(k, model_of(k), ended.lost)
+            elif beside and one is not None and one.posterior is not None:
+                one = one._replace(posterior=dataclasses.replace(one.posterior, model=model_of(k)))
+            warned[ended.index] = [w for w in caught if issubclass(w.category, TractableWarning)]
+            caught.clear()
+            if one is None:  # stopped before it began
+                continue
+            done[ended.index] = one
+            say(f"numbers of {noun}s", len(done), len(tried))
+            if one.posterior is not None and one.posterior.interrupted:
                 break
+    fits, stopped = [done[i] for i in sorted(done)], len(done) < len(tried) or stop()
+    stopped = stopped or any(one.posterior is not None and one.posterior.interrupted for one in fits)
+    warned = [warned[i] for i in sorted(done)]
     if all(one.posterior is None for one in fits):
-        raise RunError(f"No model could be fitted. {fits[-1].why}")
+        why = fits[-1].why if fits else "The run was stopped before the first had ended."
+        raise RunError(f"No model could be fitted. {why}")
     size = model_of(tried[0]).observations(data) or data.size
     best = chosen(table_of(fits, method, size), by, [one.floored for one in fits])
     fits[best] = _with_errors(fits[best], method)
     table = table_of(fits, method, size)
-    for warning in warned[fits[best].components]:  # warnings of models that were not chosen help nobody
+    for warning in warned[best]:  # warnings of models that were not chosen help nobody
         warnings.warn(warning.message, TractableWarning, stacklevel=2)
     said = remarks(fits, table, best, by, len(tried), stopped, noun)
     return Selection(table, fits, best, by, said, stopped)
@@ -190,6 +207,35 @@ def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Cal
         raise SettingsError("by='evidence' bounds the evidence under a conjugate prior: give bound_of=.")
 
 
+def _fitted(
+    index: int, *, components: tuple[int, ...], model_of: Callable[[int], LatentModel], data: Data, method: Method,
+    held_out: Data | None, bound_of: Callable[[int], Model] | None, seed: int, noun: str, beside: bool,
+    progress: bool | Callable | None, checkpoint: pathlib.Path | None,
+) -> Candidate:  # fmt: skip
+    """The fit of one K, and its bound where there is one; without its model ``beside`` the process that asked."""
+    k = components[index]
+    with progress_of(progress) as heard:
+        say = Heard(heard, f"{counted(k, noun)}, ")
+        fit, bound = (_inside(checkpoint, f"{k}-{what}") for what in ("components", "bound"))
+        one = _candidate(model_of(k), data, k, method, held_out, seed, say, fit)
+        if bound_of is not None and one.posterior is not None:
+            one = one._replace(evidence=bounded(bound_of(k), data, k, method, seed, say, bound))
+    bare: Any = None
+    if beside and one.posterior is not None:  # the other side makes the model again, as it was made here
+        one = one._replace(posterior=dataclasses.replace(one.posterior, model=bare))
+    return one
+
+
+def _lost(components: int, model: LatentModel, why: str, seconds: float = math.nan) -> Candidate:
+    """A fit that there is not."""
+    nothing = math.nan
+    return Candidate(components, None, nothing, _free(model), nothing, nothing, seconds, "failed", why)
+
+
+def _free(model: LatentModel) -> int:
+    return model.space.size if model.parameters is None else model.parameters
+
+
 def _inside(checkpoint: str | pathlib.Path | None, name: str) -> pathlib.Path | None:
     return None if checkpoint is None else pathlib.Path(checkpoint) / name
 
@@ -200,19 +246,26 @@ def _candidate(
 ) -> Candidate:  # fmt: skip
     """One fit, and how well it does."""
     began, nothing = time.perf_counter(), math.nan
-    free = model.space.size if model.parameters is None else model.parameters
     # Only the chosen fit gets standard errors.
     quick = dataclasses.replace(method, errors=False) if getattr(method, "errors", False) else method
     try:
         posterior = infer(model, data, quick, seed=seed, progress=say, checkpoint=checkpoint)
-    except TractableError as error:
-        spent = time.perf_counter() - began
-        return Candidate(components, None, nothing, free, nothing, nothing, spent, "failed", str(error))
+    except Exception as error:
+        return _lost(components, model, why(error, say), time.perf_counter() - began)
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
     return Candidate(
-        components, posterior, total, free, kept, nothing, spent, report.verdict, _doubts(report), _floored(report)
+        components,
+        posterior,
+        total,
+        _free(model),
+        kept,
+        nothing,
+        spent,
+        report.verdict,
+        _doubts(report),
+        _floored(report),
     )
 
 

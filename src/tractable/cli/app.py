@@ -120,6 +120,7 @@ def fit(
     shifted: o.Shifted = None,
     verify: o.Verify = None,
     resume: o.Resume = False,
+    jobs: o.Jobs = 1,
     quiet: o.Quiet = False,
 ) -> None:
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
@@ -137,7 +138,7 @@ def fit(
     from tractable.cli.fit import fit as run
     from tractable.cli.how import How
 
-    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet))
+    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet, jobs))
 
 
 @command
@@ -147,6 +148,7 @@ def compare(
     target: o.Target = None,
     methods: o.MethodNames = None,
     set_: o.EveryAssignment = None,
+    jobs: o.Jobs = 1,
     seed: o.Seed = None,
     out: o.CompareOut = None,
     held_out: o.HeldOut = 0.2,
@@ -183,7 +185,7 @@ def compare(
     if kind.side_by_side is None:
         raise kinds.unknown(model)
     kinds.check_options(kind, given)
-    comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet)
+    comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet, jobs)
 
 
 @command

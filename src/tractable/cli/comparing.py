@@ -26,17 +26,17 @@ from tractable.tools.writing import write_table
 
 
 def compare(
-    task: Task, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool
+    task: Task, methods: str | None, assignments: Sequence[str], seed: int, out: Path | None, quiet: bool, jobs: int = 1
 ) -> None:
     """Run several methods and write a table, a page and a figure into a folder."""
     chosen = methods_of(str(task.kind.side_by_side) if methods is None else methods, assignments)
     chosen = [task.kind.adapted_method(task, each, True) for each in chosen]
     folder = out if out is not None else fresh(f"{task.name}-compare")
     with held(folder):
-        _compare(task, chosen, seed, folder, quiet)
+        _compare(task, chosen, seed, folder, quiet, jobs)
 
 
-def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: bool) -> None:
+def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: bool, jobs: int) -> None:
     if not quiet:
         say(f"{', '.join(m.label for m in chosen)} on {task.label}, into {folder}")
     # The exact answer, else (None) a run of NUTS. Moments of a network's weights mean nothing: their distances are NaN.
@@ -44,7 +44,7 @@ def _compare(task: Task, chosen: list[Method], seed: int, folder: Path, quiet: b
     with progress_of(False if quiet else None) as heard:
         found = side_by_side(
             task.model, task.data, chosen, seed=seed, held_out=task.held_out, reference=reference, progress=heard,
-            on_result=None if quiet else lambda label, found: say(f"{label}: {found.report().verdict}"),
+            n_jobs=jobs, on_result=None if quiet else lambda label, found: say(f"{label}: {found.report().verdict}"),
         )  # fmt: skip
     settings = [method.settings() for method in chosen]
     write_table(folder / "comparison.csv", found.table, index=True)

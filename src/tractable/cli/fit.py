@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import joblib
 import typer
 
 from tractable.beliefs.check import Check
@@ -24,6 +25,7 @@ from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
 from tractable.tools.locks import held
+from tractable.tools.settings import Jobs, expect
 from tractable.tools.writing import write_table
 
 
@@ -39,6 +41,7 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
         if own:
             raise SettingsError(f"--resume continues the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
+    expect("fit(--jobs)", how.jobs, Jobs)
     task = kind.read(kind, arguments)
     method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
     method = kind.adapted_method(task, method, how.sized)
@@ -50,7 +53,8 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
             write_run(folder, about)
         if not how.quiet:
             say(f"{kind.learner or method.label} on {task.label}, into {folder}")
-        with left_only_with_results(folder, new=not saved):
+        # By configuration, which each kind's own independent fits take: numbers of components, members of an ensemble.
+        with left_only_with_results(folder, new=not saved), joblib.parallel_config(n_jobs=how.jobs):
             result = kind.learn(task, method, seed, folder, how.progress)
         write_run(folder, about)  # again: learning may have added to the task, such as the number of components chosen
         conclude(task, result, folder, how.quiet)

@@ -22,6 +22,7 @@ class How:
     out: Path | None
     resume: bool
     quiet: bool
+    jobs: int = 1
 
     @property
     def progress(self) -> bool | None:

@@ -166,12 +166,15 @@ EveryAssignment = Annotated[
     list[str] | None,
     Option("--set", metavar="[METHOD.]FIELD=VALUE", help="Set a field of one method, or of all that have it."),
 ]
+Jobs = Annotated[
+    int,
+    Option(help="Number of processes that share independent fits; -1 for one per core."),
+]
 CompareOut = Annotated[File, Option(help="A folder.  \\[default: runs/NAME-compare]")]
 
 # Only for calibrate.
 
 Runs = Annotated[int, Option(help="Number of simulated data sets, 20 or more.")]
-Jobs = Annotated[int, Option(help="Number of processes to share them; -1 for one per core.")]
 CalibrateOut = Annotated[
     File, Option(help="A folder; the same command continues from the runs in it.  \\[default: runs/NAME-calibrate]")
 ]

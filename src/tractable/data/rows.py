@@ -323,6 +323,10 @@ class Data(Spelt):
         self._shuffled: dict[int, PyTree] = {}
         self._fingerprint: str | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was given, as another process takes it, without copies in another order."""
+        return vars(self) | {"_shuffled": {}}
+
     def __repr__(self) -> str:
         shapes = jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", self.rows)
         weight = "" if self.weights is None else f" of total weight {self.total:g}"

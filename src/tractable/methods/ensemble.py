@@ -1,6 +1,8 @@
 """Several runs of one method from different starts, as one posterior: a baseline for comparison."""
 
+import contextlib
 import dataclasses
+import functools
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -11,12 +13,15 @@ import numpy as np
 
 from tractable.beliefs.belief import Draws
 from tractable.checks.learnt import Learnt
+from tractable.core import Model
 from tractable.data.rows import Data, Plan
 from tractable.methods.drawing import Drawing
 from tractable.methods.method import Check, Method, Outcome, Session, from_settings, named
 from tractable.methods.points import MAP
 from tractable.tools.errors import RunError
-from tractable.tools.settings import at_least
+from tractable.tools.jobs import finished, several
+from tractable.tools.settings import Jobs, at_least
+from tractable.tools.stopping import interruptible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +36,16 @@ class DeepEnsemble(Method):
     Args:
         member: the method of each member.
         size: members, ≥ 2.
+        n_jobs: number of processes that learn members, as for ``compare``; it changes no number, and is not part of
+            what a run is. Members are learnt one by one, since each may stop at its own time.
     """
 
     label: ClassVar[str] = "ensemble"
     independent: ClassVar[bool] = True
+    outside: ClassVar[tuple[str, ...]] = ("n_jobs",)
     member: Annotated[Method, "a method, such as MAP() or BayesByBackprop()"] = dataclasses.field(default_factory=MAP)
     size: Annotated[int, at_least(2)] = 5
+    n_jobs: Jobs | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.member, dict | str):
@@ -69,11 +78,22 @@ class DeepEnsemble(Method):
         member = self.member
         if isinstance(member, Drawing):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
+        ends: dict[int, Outcome] = {}
+        beside = several(self.n_jobs, "DeepEnsemble")
+        shared = session.alone()._replace(stop=_never, shard=_whole, saver=session.saver) if beside else session
+        shared = shared._replace(model=None, data=None)
+        work = functools.partial(_learnt, member=member, model=session.model, data=session.data, session=shared)
+        for ended in finished(
+            work, range(self.size), self.n_jobs, "DeepEnsemble", lambda: bool(ends) and session.stop()
+        ):
+            ended.tell()
+            if ended.lost:
+                raise RunError(f"Member {ended.index} of the ensemble was lost. {ended.lost}")
+            if ended.result is not None:
+                ends[ended.index] = ended.result
+                session.say("learning members", len(ends), self.size)
         draws, objectives, evaluations = [], [], 0.0
-        for i in range(self.size):
-            inner = session.inside(f"member-{i}")._replace(key=jax.random.fold_in(session.key, i))
-            outcome = member.learn(inner)
-            session.say("learning members", i + 1, self.size)
+        for i, outcome in sorted(ends.items()):
             belief = outcome.belief
             if belief.position is None and not belief.count:
                 raise RunError(f"Member {i} of the ensemble was stopped before its first draw.")
@@ -81,8 +101,6 @@ class DeepEnsemble(Method):
             draws.append(np.asarray(found, jnp.result_type(float))[: self.draws])
             objectives.append(outcome.found.get("objective", np.nan))
             evaluations += outcome.found.get("evaluations", np.nan)
-            if session.stop():
-                break
         found = {f"objective {i}": float(value) for i, value in enumerate(objectives)} | {"evaluations": evaluations}
         seconds = {"learning": time.perf_counter() - began}
         length = min(len(d) for d in draws)
@@ -96,3 +114,21 @@ class DeepEnsemble(Method):
             spread = float(np.ptp(values))
             out.append(Check("spread of objectives", spread, "trust", "nats between best and worst member"))
         return out
+
+
+def _learnt(i: int, *, member: Method, model: Model, data: Data | None, session: Session) -> Outcome:
+    """One member, saved in a folder of its own inside the ensemble's."""
+    with contextlib.ExitStack() as stack:
+        if session.stop is _never:  # another process than the ensemble's, or a thread
+            session = session._replace(stop=stack.enter_context(interruptible()))
+        inner = session._replace(model=model, data=data).inside(f"member-{i}")
+        outcome = member.learn(inner._replace(key=jax.random.fold_in(session.key, i)))
+    return outcome._replace(standing=None)
+
+
+def _never() -> bool:
+    return False
+
+
+def _whole(tree: Any) -> Any:
+    return tree

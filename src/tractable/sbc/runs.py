@@ -1,16 +1,13 @@
-"""Runs of a calibration, in this process or in others."""
+"""Runs of a calibration."""
 
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pickle import PicklingError
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 
 from tractable.checks.convergence import diagnose
@@ -20,20 +17,15 @@ from tractable.inference import infer
 from tractable.methods import Method
 from tractable.results.posterior import Posterior
 from tractable.sbc.simulate import pair
-from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
+from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.jobs import finished
 from tractable.tools.shared import compiled
-from tractable.tools.stopping import ending, interruptible
 
 PyTree = Any
 LIKELIHOOD = "log likelihood"
 APART = 2  # effective draws for each ranked one: neighbours in a chain are then correlated by about e⁻⁴
 TOGETHER = 1024  # most draws whose quantities are computed at once
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
-# JAX settings that a process's results depend on.
-CONFIG = (
-    "jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision",
-    "jax_disable_most_optimizations",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +54,13 @@ class Record(NamedTuple):
     failure: str  # the error's sentence; empty if the run did not fail
 
 
-def run(problem: Problem, index: int) -> Record | None:
-    """Draw θ* and y, infer, and rank θ* among the draws; None where the run was interrupted."""
+def run(index: int, **given: Any) -> Record | None:
+    """Draw θ* and y, infer, and rank θ* among the draws; None where the run was interrupted.
+
+    Args:
+        given: the fields of a ``Problem``.
+    """
+    problem = Problem(**given)
     model, rng = problem.model, np.random.default_rng([problem.seed, index])
     try:
         truth, data = pair(model, problem.data, jax.random.fold_in(jax.random.key(problem.seed), index))
@@ -144,59 +141,6 @@ def records(
     problem: Problem, todo: Sequence[int], n_jobs: int | None, stop: Callable[[], bool]
 ) -> Iterator[tuple[int, Record | None]]:
     """Every run's index and record, in the order they finish; in several processes if ``n_jobs`` says so."""
-    workers: Any = n_jobs
-    if joblib.effective_n_jobs(workers) == 1:
-        yield from ((index, run(problem, index)) for index in todo if not stop())
-        return
-    try:
-        pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    except ValueError as error:
-        raise SettingsError(
-            "calibrate takes joblib backends that hand results back as they come, and do not fork a process that runs "
-            f"JAX: loky, threading, dask; got {error}."
-        ) from error
-    sent = Sent(problem)
-    found: Any = pool(joblib.delayed(_away)(sent, index) for index in todo)
-    try:
-        for each in found:
-            yield each
-            if stop():
-                return
-    except PicklingError as error:
-        *_, why = (line for line in str(error.__cause__ or error).splitlines() if line.strip('" '))  # its last line
-        raise SettingsError(f"This model or method cannot be sent to other processes ({why}); use n_jobs=1.") from error
-    finally:
-        found.close()  # ends runs in progress
-
-
-class Sent:
-    """A problem sent to other processes. All runs of a process get the same object, so that it compiles once."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-
-    @functools.cached_property
-    def packed(self) -> bytes:
-        return cloudpickle.dumps(self.problem)
-
-    def __reduce__(self) -> tuple:
-        return _received, ({name: jax.config.values[name] for name in CONFIG}, self.packed)
-
-
-def _received(config: dict[str, Any], packed: bytes) -> Sent:
-    for name, value in config.items():  # before arrays are unpacked: their precision depends on it
-        if jax.config.values[name] != value:
-            jax.config.update(name, value)
-    return _unpacked(packed)
-
-
-@functools.lru_cache(maxsize=1)
-def _unpacked(packed: bytes) -> Sent:
-    warnings.simplefilter("ignore", TractableWarning)
-    return Sent(cloudpickle.loads(packed))
-
-
-def _away(sent: Sent, index: int) -> tuple[int, Record | None]:
-    """A run in another process; Ctrl-C, which all processes of a terminal receive, ends it."""
-    with ending(leave=False), interruptible() as stop:
-        return index, None if stop() else run(sent.problem, index)
+    work = functools.partial(run, **{field.name: getattr(problem, field.name) for field in fields(problem)})
+    for ended in finished(work, todo, n_jobs, "calibrate", stop):
+        yield ended.index, Record(None, np.nan, np.nan, ended.lost) if ended.lost else ended.result

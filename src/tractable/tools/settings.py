@@ -46,6 +46,8 @@ Count = Annotated[int, at_least(1)]
 Positive = Annotated[float | int, Range("a positive finite number", lambda value: is_number(value, 0))]
 NotNegative = Annotated[float | int, Range("a finite number ≥ 0", lambda value: is_number(value) and value >= 0)]
 Share = Annotated[float | int, between(0, 1)]
+JOBS = Range("a number of processes, or -1 for all cores", lambda value: is_whole(value, -999) and value != 0)
+Jobs = Annotated[int, JOBS]
 # In single precision JAX cuts seeds to 32 bits: larger ones would equal smaller ones.
 SEEDS = Range(f"a whole number from 0 to {2**32 - 1}", lambda value: is_whole(value, 0) and value < 2**32)
 Seed = Annotated[int, SEEDS]
