@@ -179,9 +179,10 @@ def test_rows_need_rows_in_memory(tmp_path):
 
 
 def test_chains_are_spread_evenly():
-    lying = over(Mesh(np.array(jax.devices() * 4)[:4].reshape(4, 1), ("chain", "row")), "chain")
+    meshed = Mesh(np.array(jax.devices() * 4)[:4].reshape(4, 1), ("chain", "row"))
     with pytest.raises(SettingsError, match="3 chains cannot be spread evenly over 4 devices"):
-        sharding.spread_evenly(3, lying)
+        over(meshed, "chain", chains=3)
+    assert over(meshed, "chain", chains=8).mesh.shape["chain"] == 4
 
 
 def test_rows_of_which_no_order_is_fixed():

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import psutil
 from jax.sharding import Mesh
 
@@ -14,10 +15,10 @@ from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
 from tractable.core import Data, Model, as_data
-from tractable.data.sharding import CHAINS, ROWS, Over, over, spread_evenly
+from tractable.data.sharding import CHAINS, ROWS, Over, over
 from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
-from tractable.methods.session import sitting
+from tractable.methods.session import Session, sitting
 from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Follower, Saver
 from tractable.results.identity import check_resumable, identity
@@ -114,14 +115,16 @@ def infer(
         saver = Saver(pathlib.Path(folder), run, resumable=checkpoint is not None) if leads else None
         lying.told(0)  # the others look once it is open, and nothing is written until they have
         saver = Follower(pathlib.Path(folder), run) if saver is None else saver
-        lying.told(0)
+        steps = lying.told(saver.step)
+        if any(steps != steps[0]):
+            raise CheckpointError(f"{folder} is not one folder for all processes: expected a path that they share.")
         return saver
 
     with held(folder if leads else None), _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
         if folder is not None and leads:
             _check_disk(model, method, pathlib.Path(folder))
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
-            outcome = method.learn(session._replace(held_out=held_out))
+            outcome = _learnt(method, session._replace(held_out=held_out))
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress)
         if folder is not None and leads:
             try:
@@ -194,14 +197,13 @@ def _meant(method: object) -> str:
     return nearest(name, names.values()) if found is None else f" Give {found}()."
 
 
-def _over(method: Method, data: Data | None, mesh: Any, reproducible: bool) -> Over | None:
+def _over(method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool) -> Over | None:
     """The mesh that a run lies over; raises for methods that cannot use its axes."""
     if mesh is None:
         return None
-    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible)
-    if method.chained:
-        spread_evenly(method.settings()["chains"], lying)
-    elif lying.mesh.shape[CHAINS] > 1:
+    chains = method.settings()["chains"] if method.chained else None
+    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible, chains)
+    if not method.chained and lying.mesh.shape[CHAINS] > 1:
         needs("mesh over chains", method)
     if lying.lays_rows:
         needs("mesh over rows", method)
@@ -211,6 +213,19 @@ def _over(method: Method, data: Data | None, mesh: Any, reproducible: bool) -> O
                 f"{'none' if data is None else 'rows that are read from file'}. Give mesh= for the chains alone."
             )
     return lying
+
+
+def _learnt(method: Method, session: Session) -> Outcome:
+    """The method's result; a process of the run that has ended is told in a sentence."""
+    try:
+        return method.learn(session)
+    except jax.errors.JaxRuntimeError as error:
+        if session.over is None or not session.over.several:
+            raise
+        raise RunError(
+            "Another process of this run has ended, or cannot be reached. Start all of them again with the same "
+            f"checkpoint= to go on from the last save. ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> None:

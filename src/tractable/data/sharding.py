@@ -1,9 +1,9 @@
 """One run over several devices: which of them hold which chains and rows, and sums over rows whose bits never change.
 
 Rows are cut into ``SHARDS`` logical shards however many devices there are. Every shard is summed by itself, and the
-shards' sums are added in pairs, the pairs' in pairs, and so on: within a device first, then between devices, each of
-which exchanges its sum with a partner and adds. A sum of two floats does not depend on their order, so the result is
-the same to the last bit on 1, 2, 4 or 8 devices, in one process or in several.
+shards' sums are added in pairs, the pairs' sums in pairs, and so on: first those of one device, then those of all.
+A sum of two floats does not depend on their order, so the result is the same to the last bit on 2, 4 or 8 devices, in
+one process or in several. For a single device XLA compiles other programs, whose last digit may differ.
 """
 
 import functools
@@ -62,11 +62,12 @@ class Over:
 
         Where n does not divide, the last row is repeated with count 0: a row of zeros might be no possible datum.
         """
+        rows = jax.tree.map(np.asarray, rows)
         size = jax.tree.leaves(rows)[0].shape[0]
         lacking = -size % self.shards
         counts = np.ones(size) if counts is None else np.asarray(counts)
         if lacking:
-            rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(np.asarray(a[-1:]), lacking, 0)]), rows)
+            rows = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], lacking, 0)]), rows)
             counts = np.concatenate([counts, np.zeros(lacking, counts.dtype)])
         return self.spread((rows, np.asarray(counts, jnp.result_type(float))), ROWS)
 
@@ -239,20 +240,21 @@ class Over:
         return over_all
 
 
-def over(mesh: Any, axis: str, reproducible: bool = True) -> Over:
+def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: int | None = None) -> Over:
     """How a run lies over devices.
 
     Args:
         mesh: a number of devices, all along ``axis``; "auto" for all devices; or a ``jax.sharding.Mesh`` whose axes are
             "chain", "row" or both.
         axis: "chain" or "row", which of them a method uses where only a number is given.
+        chains: to spread evenly; with "auto" over as many devices as divide them.
 
     Raises:
         SettingsError: more devices than there are; other axes; rows over a number of devices whose sums no fixed order
-            covers.
+            covers; chains that cannot be spread evenly; a process none of whose devices is in the mesh.
     """
     if not isinstance(mesh, Mesh):
-        mesh = _of_count(mesh, axis)
+        mesh = _of_count(mesh, axis, chains)
     if not set(mesh.axis_names) <= {CHAINS, ROWS}:
         raise SettingsError(f"mesh= expects a mesh whose axes are 'chain' and 'row'; got {mesh.axis_names}.")
     named = dict(mesh.shape)
@@ -263,14 +265,25 @@ def over(mesh: Any, axis: str, reproducible: bool = True) -> Over:
             f"Rows lie over 1, 2, 4 or {SHARDS // 2} devices, whose sums have the same bits; got {shape[1]}. "
             "reproducible=False adds them over any number, in an order of XLA's."
         )
+    if chains is not None and chains % shape[0]:
+        near = math.gcd(chains, shape[0])
+        raise SettingsError(f"{chains} chains cannot be spread evenly over {shape[0]} devices; {near} would do.")
+    present = len({device.process_index for device in devices.flat})
+    if present < jax.process_count():
+        raise SettingsError(
+            f"The mesh has devices of {present} of the {jax.process_count()} processes: expected some of each. Give "
+            "mesh='auto', chains that the number of all devices divides, or start fewer processes."
+        )
     both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
     return Over(both, ROWS in named, reproducible)
 
 
-def _of_count(count: Any, axis: str) -> Mesh:
+def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
     there = jax.devices()
-    if count == "auto":
-        count = len(there) if axis == CHAINS else min(SHARDS // 2, 1 << (len(there).bit_length() - 1))
+    if count == "auto" and axis == CHAINS:
+        count = len(there) if chains is None else math.gcd(chains, len(there))
+    elif count == "auto":
+        count = min(SHARDS // 2, 1 << (len(there).bit_length() - 1))
     if not isinstance(count, int | np.integer) or isinstance(count, bool):
         raise SettingsError(
             f"mesh= expects a number of devices, 'auto', or a jax.sharding.Mesh with the axes 'chain' and 'row'; "
@@ -281,7 +294,7 @@ def _of_count(count: Any, axis: str) -> Mesh:
     return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=there[: int(count)])
 
 
-def _placed(a: Any, where: NamedSharding) -> jax.Array:
+def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
     """An array over a mesh; every process gives all of it, and its devices take their part."""
     if isinstance(a, jax.Array) and (a.sharding == where or not a.is_fully_addressable):
         return a  # it lies there, or was laid before
@@ -335,15 +348,3 @@ def _opaque(count: int, arrays: list[jax.Array]) -> jax.Array:
     floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)]
     nothing = jnp.zeros((), jnp.int32) if not floats else jnp.sum(jnp.isnan(floats[0]).astype(jnp.int32))
     return jnp.minimum(count, count + nothing)
-
-
-def spread_evenly(chains: int, mesh: Over) -> None:
-    """Check that chains can be spread evenly.
-
-    Raises:
-        SettingsError: they cannot.
-    """
-    devices = mesh.mesh.shape[CHAINS]
-    if chains % devices:
-        near = math.gcd(chains, devices)
-        raise SettingsError(f"{chains} chains cannot be spread evenly over {devices} devices; {near} would do.")

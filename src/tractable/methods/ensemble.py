@@ -80,7 +80,7 @@ class DeepEnsemble(Method):
             member = dataclasses.replace(member, chains=1)  # each chain is a member
         ends: dict[int, Outcome] = {}
         beside = several(self.n_jobs, "DeepEnsemble")
-        shared = session.alone()._replace(stop=_never, shard=_whole, saver=session.saver) if beside else session
+        shared = session.alone()._replace(stop=_never, saver=session.saver) if beside else session
         shared = shared._replace(model=None, data=None)
         work = functools.partial(_learnt, member=member, model=session.model, data=session.data, session=shared)
         for ended in finished(
@@ -128,7 +128,3 @@ def _learnt(i: int, *, member: Method, model: Model, data: Data | None, session:
 
 def _never() -> bool:
     return False
-
-
-def _whole(tree: Any) -> Any:
-    return tree

@@ -122,7 +122,7 @@ class Follower:
     def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
         self.folder, self.run = folder, run
         saved = opened(folder, run)
-        self.resume = None if saved is None else saved[1] or None
+        self.step, self.resume = (0, None) if saved is None else (saved[0], saved[1] or None)
         self.traces: dict[str, np.ndarray] = {}
         if saved is not None and saved[2]["streamed"]:
             self.traces = {n: a[:, : saved[2]["draws"]] for n, a in read_draws(store_of(folder)).items()}
