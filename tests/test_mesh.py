@@ -39,7 +39,8 @@ def mesh(chains: int, rows: int) -> Mesh:
 
 
 def numbers(meshed: Any, method: tr.Method, **options: Any) -> np.ndarray:
-    posterior = tr.infer(MODEL, DATA, method, seed=3, verify=None, progress=False, mesh=meshed, **options)
+    options = {"progress": False} | options
+    posterior = tr.infer(MODEL, DATA, method, seed=3, verify=None, mesh=meshed, **options)
     belief: Any = posterior.belief
     position = getattr(belief, "position", None)
     return np.asarray(posterior.unconstrained if position is None else position)
@@ -88,7 +89,7 @@ def eight() -> None:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            numbers(4, walk, checkpoint=Path(folder) / "run", **{"progress": stop})
+            numbers(4, walk, checkpoint=Path(folder) / "run", progress=stop)
         np.testing.assert_array_equal(numbers(2, walk, checkpoint=Path(folder) / "run"), whole)
     print("same")
 
