@@ -17,7 +17,7 @@ import numpy as np
 
 from tractable import run as loop
 from tractable.core import Objective
-from tractable.data.rows import Plan, apart, place, window
+from tractable.data.rows import SHUFFLE, Data, Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
 from tractable.methods.stretches import HeldOutBest
@@ -136,7 +136,8 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     model, data, plan = session.model, session.data, method.plan(session.data)
     program = Climb(model, method, plan is not None and not data.resident, over=session.over)
     rows = None if data is None or plan is not None else data.arrays()
-    bound = Bound(program._replace(over=None), plan, data, rows, run_key, method.starts)
+    judged = data if data is None or plan is None else judged_on(data, plan)
+    bound = Bound(program._replace(over=None), plan, judged, rows, run_key, method.starts)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
@@ -319,6 +320,17 @@ def _score(program: Climb, phi: PyTree, rows: PyTree, key: jax.Array) -> jax.Arr
     return told if weights is None else weights * told
 
 
+def judged_on(data: Data, plan: Plan) -> Data:
+    """Rows in memory that stand for rows on file where the bound is judged: some at random, each counting for more."""
+    if data.resident:
+        return data
+    most = max(plan.width, loop.BUFFER_BYTES * data.size // max(data.nbytes, 1))
+    drawn = np.random.default_rng(SHUFFLE).integers(0, data.size, min(most, EVALUATED * plan.width))
+    some = data.take(np.unique(drawn))
+    some.weights = np.full(some.size, data.size / some.size) * (1 if some.weights is None else some.weights)
+    return some
+
+
 class Bound(NamedTuple):
     """Evaluates the bound apart from the climb, on its own noise and batches."""
 
@@ -330,13 +342,11 @@ class Bound(NamedTuple):
     starts: int
 
     def within(self) -> tuple[Plan | None, PyTree]:
-        """Plan and rows in memory; for data on file, the first batch stands for all rows."""
+        """Plan and rows in memory; for data on file, those of ``judged_on``."""
         if self.plan is None:
             return None, self.rows
-        if self.data.resident:
-            return self.plan, self.data.windows(self.plan.width)
-        first = self.data.take(slice(0, self.plan.width))
-        return Plan(first.size, first.size), first.windows(first.size)
+        plan = Plan(self.data.size, min(self.plan.batch_size, self.data.size), self.plan.independent)
+        return plan, self.data.windows(plan.width)
 
     def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
         """(φ, draw) noisy bounds of several φ on common random numbers."""
