@@ -235,7 +235,7 @@ def check_options(first: tr.Posterior, case: Case, folder: Path, *, moments: boo
     options: dict[str, dict[str, Any]] = {
         "draws=FOLDER": {"draws": folder / "draws"},
         "draws='moments'": {"draws": "moments"},
-        "mesh over chains": {"mesh": Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("chain", "row"))},
+        "mesh over chains": {"mesh": Mesh(np.array(jax.devices()[:1] * 2), ("chain",))},
         "mesh over rows": {"mesh": Mesh(np.array(jax.devices()[:1]), ("row",))},
     }
     for ability, option in options.items():

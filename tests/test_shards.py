@@ -519,7 +519,7 @@ def test_what_is_refused(packed, name):
 
 
 def test_a_bound_of_rows_on_file_is_judged_by_rows_that_count_as_all(tmp_path, monkeypatch):
-    """Each of the rows judged on counts for those left out; by a batch that stands for itself stages ended too early."""
+    """Each row judged on counts for those left out; by a batch that stood for itself stages ended too early."""
     monkeypatch.setattr(climbing, "EVALUATED", 20)
     rows, weights = np.random.default_rng(3).normal(size=5000).astype(np.float32), np.arange(5000) % 3
     np.save(tmp_path / "y.npy", rows)
@@ -527,7 +527,7 @@ def test_a_bound_of_rows_on_file_is_judged_by_rows_that_count_as_all(tmp_path, m
     for counts in (None, weights):
         data = tr.Data(tmp_path / "y.npy", weights=counts, resident=False)
         judged = climbing.judged_on(data, plan)
-        assert 900 < judged.size <= 1000 and judged.resident  # 1,000 drawn, some twice
+        assert 850 < judged.size <= 1000 and judged.resident  # 1,000 drawn, some twice
         wanted = np.average(rows, weights=counts) * data.total
         spread = 5000 * np.std(rows * (1 if counts is None else counts)) / np.sqrt(judged.size)
         assert_holds({"total": error(judged.total, data.total, 0.1 * data.total),
