@@ -165,7 +165,7 @@ def test_saving_takes_a_share(monkeypatch):
         clock[0] += 1.0
 
     saver: Any = types.SimpleNamespace(save=save)
-    session = Session(MIXTURE, tr.Data(X), jax.random.key(0), lambda: False, lambda *now: None, lambda a: a, saver)
+    session = Session(MIXTURE, tr.Data(X), jax.random.key(0), lambda: False, lambda *now: None, None, saver)
     keep = session.keeper()
     for _ in range(400):
         keep(dict)

@@ -305,12 +305,13 @@ def run(
         RunError: a state is not finite; says the step and the leaf, and holds the last good state.
     """
     rows, over = rows_of(program, data, plan), program.over
+    alone = program if over is None else program._replace(over=None)
     chains = keys.shape[0]
     if over is not None and over.several:
         tuned, keys, states, moments = over.spread((tuned, keys, states, moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams else None
     plain = rows if over is None or not over.lays_rows else _shapes(data, plan)
-    observed, info = _outputs.eval_shape(program._replace(over=None), plan, tuned, plain, cut, keys, states)
+    observed, info = _outputs.eval_shape(alone, plan, tuned, plain, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
         zeros, weight = jnp.zeros((chains, *values.shape), values.dtype), jax.eval_shape(program.weigh, info._asdict())
@@ -355,7 +356,7 @@ def run(
             on_segment(draws, seen, held, g, moments)
         if not fine:
             partial = _finish(states, g, pieces, infos, moments, True, started, compile_seconds)
-            raise RunError(_diagnose(program._replace(over=None), loop, data, plan, tuned, keys, states, g), partial)
+            raise RunError(_diagnose(alone, loop, data, plan, tuned, keys, states, g), partial)
         if stop():
             interrupted = g < groups
             break

@@ -52,7 +52,7 @@ def flat(params: Any) -> jax.Array:
 
 def learnt(model: Any, data: Any, method: Any, seed: int = 0) -> Posterior:
     data = data if isinstance(data, Data) else Data(data)
-    session = Session(model, data, jax.random.key(seed), lambda: False, lambda *said: None, lambda t: t)
+    session = Session(model, data, jax.random.key(seed), lambda: False, lambda *said: None)
     return Posterior(model, data, method, seed, *method.learn(session))
 
 

@@ -134,6 +134,7 @@ class Following:
     structure: Any  # of a batch's rows
     shapes: tuple  # (shape, dtype) of a row of each leaf
     size: int | float
+    over: None = None  # it runs on one device
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
