@@ -279,7 +279,7 @@ def test_jobs_of_a_command(tmp_path):
 
 
 def test_estimators_are_cloned_pickled_and_searched_over_processes():
-    """Folds and settings are scikit-learn's jobs, whose processes have JAX's own precision: the same scores to rounding."""
+    """Folds and settings are scikit-learn's jobs, in JAX's own precision: the same scores to rounding."""
     x = np.linspace(-1.0, 1.0, 20)[:, None]
     y = 2 * x[:, 0] + np.cos(9 * x[:, 0])
     model = tr.estimators.BayesianLinearRegression(verify=None, random_state=0)
