@@ -64,7 +64,7 @@ def infer(
             "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number goes over the chains of
             methods that draw, and over the rows of others; docs/many-machines.md says which method takes which axis.
             The numbers are the same to the last bit on 2, 4 and 8 devices, however many processes these belong to; on
-            one device, and without ``mesh``, they may differ by rounding.
+            one device, without ``mesh``, and for EM by gradient, they may differ by rounding.
         reproducible: with False, sums over rows are added in any order, in one reduction of XLA's.
         verify: how thoroughly the result is checked against its density: "auto", "thorough" or None
             (``Posterior.verify``). If that finds a higher maximum or a mode of more mass, the climb starts again there.
