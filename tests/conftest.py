@@ -34,7 +34,9 @@ LONGEST = (
 )  # fmt: skip
 
 
-MOST_MAPS = 25_000  # one module adds some thousands
+# Mappings that compiled programs may take (a process has 65,530): looked at between tests, and by runs as theirs are in
+# use. The second is out of a test's reach, since a test may say that its second run compiles nothing.
+BETWEEN_TESTS, WITHIN = 25_000, 45_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,20 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Tracing makes objects by the million: look for garbage seldom, and never among what was imported."""
-    mappings.MOST = MOST_MAPS
+    mappings.MOST = WITHIN
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forget_compilations() -> Iterator[None]:
-    """Every compiled program holds memory mappings, of which a process has 65,530: forget them before they run out.
-
-    Not after each module, since modules have hundreds of small programs in common.
-    """
-    yield
-    mappings.make_room()
+@pytest.fixture(autouse=True)
+def forget_compilations() -> None:
+    """Before a test: forget compiled programs, if there are many. Modules have hundreds in common, so seldom."""
+    mappings.make_room(BETWEEN_TESTS)
 
 
 @pytest.fixture(autouse=True)

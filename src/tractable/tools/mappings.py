@@ -21,8 +21,8 @@ def mappings() -> int:
     return MAPS.read_bytes().count(b"\n") if MAPS.exists() else 0
 
 
-def make_room() -> None:
-    """Before a run: drop compiled programs once there are many, as JAX keeps even those of deleted models.
+def make_room(most: int | None = None) -> None:
+    """Before a run: drop compiled programs past ``most`` mappings (``MOST``): JAX keeps even those of deleted models.
 
     Each fresh model is compiled anew and takes a hundred mappings and twenty megabytes, so a thousand fits of fresh
     models would end the process. Dropped programs are compiled again on use, to the same bits.
@@ -30,7 +30,7 @@ def make_room() -> None:
     if time.monotonic() < _Left.counted + SECONDS:
         return
     _Left.counted = time.monotonic()
-    if mappings() > MOST + _Left.count:
+    if mappings() > (MOST if most is None else most) + _Left.count:
         jax.clear_caches()
         gc.collect()
         _Left.count = mappings()
