@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
@@ -125,7 +126,7 @@ def infer(
             _check_disk(model, method, pathlib.Path(folder))
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = _learnt(method, session._replace(held_out=held_out))
-        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress)
+        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session.saver)
         if folder is not None and leads:
             try:
                 posterior.write(pathlib.Path(folder), streamed=method.chained)
@@ -140,9 +141,13 @@ def infer(
 
 
 def verified(
-    posterior: Posterior, verify: str | None, held_out: Data | None = None, progress: bool | Callable | None = False
+    posterior: Posterior,
+    verify: str | None,
+    held_out: Data | None = None,
+    progress: bool | Callable | None = False,
+    saver: Saver | Follower | None = None,
 ) -> Posterior:
-    """The posterior after verification; of one rejected, what its method turns to instead."""
+    """The posterior after verification; of one rejected, what its method turns to instead, saved in a subfolder."""
     posterior = _climbed_again(posterior.verify(verify, held_out=held_out), verify, held_out)
     turn = None if verify is None or posterior.interrupted else posterior.method.otherwise(posterior)
     if turn is None:
@@ -150,7 +155,8 @@ def verified(
     method, check = turn
     if check.verdict != "reject":
         try:
-            with sitting(posterior.model, posterior.data, posterior.seed, progress) as session:
+            inside = functools.partial(saver.inside, "instead") if saver is not None else lambda: None
+            with sitting(posterior.model, posterior.data, posterior.seed, progress, opened=inside) as session:
                 outcome = method.learn(session._replace(held_out=held_out))
             if not outcome.interrupted:
                 return _in_place_of(posterior, method, outcome, verify, held_out, check)

@@ -1,5 +1,7 @@
 """Nested Laplace against exact answers: normal regression with its noise integrated out, logistic regression."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -271,8 +273,15 @@ def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
     assert isinstance(found.posterior_.method, tr.INLA)
 
 
-def test_a_rejected_result_is_learnt_by_nuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Separable classes, their weights skewed: a normal that nothing corrects is rejected, and NUTS takes its place."""
+class Killed(Exception):
+    """Stands for kill -9: nothing after it is run."""
+
+
+def test_a_rejected_result_is_learnt_by_nuts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Separable classes, their weights skewed: a normal that nothing corrects is rejected, and NUTS takes its place.
+
+    Killed while NUTS draws, the run goes on to the same bits.
+    """
     x = np.linspace(-1.5, 1.5, 8)[:, None]
     y = (x[:, 0] > 0).astype(int)
     grid = np.linspace(-25, 25, 1201)
@@ -305,3 +314,15 @@ def test_a_rejected_result_is_learnt_by_nuts(monkeypatch: pytest.MonkeyPatch) ->
     seen = posterior.diagnosed
     assert np.all(np.abs(posterior.flat_moments[0] - mean) < 5.33 * seen.mcse_mean)
     assert np.all(np.abs(posterior.flat_moments[1] - sd) < 5.33 * seen.mcse_sd)
+
+    def killed(phase: str, done: int, of: int) -> None:
+        if phase == "drawing" and 100 < done < of:
+            raise Killed
+
+    with pytest.raises(Killed):
+        tr.infer(model, data, tr.INLA(), checkpoint=tmp_path, progress=killed)
+    phases: set[str] = set()
+    again = tr.infer(model, data, tr.INLA(), checkpoint=tmp_path, progress=lambda *now: phases.add(now[0]))
+    np.testing.assert_array_equal(again.unconstrained, posterior.unconstrained)
+    assert "drawing" in phases and "warm-up" not in phases
+    np.testing.assert_array_equal(tr.load(tmp_path, model, data).unconstrained, posterior.unconstrained)
