@@ -1,78 +1,192 @@
-"""What a mesh costs: seconds a step over devices of this machine, beside the same run without a mesh.
+"""What many rows and many devices cost a step.
 
-    python benchmarks/scale.py [--rows 1000000] [--columns 50] [--steps 1000]
+    python benchmarks/scale.py mesh [--rows 1000000] [--columns 50] [--steps 1000]
+    python benchmarks/scale.py file [--rows 100000000] [--columns 10] [--steps 3000] [--folder DIR]
 
-SGLD on a logistic regression with rows in memory, by the size of a batch: without a mesh (XLA's threads share a step),
-and with the batch's rows over 1, 2 and 4 devices of this host. ``fast`` is ``reproducible=False``.
+``mesh``: SGLD on a logistic regression with rows in memory, by the size of a batch: without a mesh (XLA's threads share
+a step), with the batch's rows over 1, 2 and 4 devices of this host, and over 2 processes of one device each.
+``fast`` is ``reproducible=False``. ``file``: the same with rows in shards on file, from 10,000 to ``--rows``, batches
+of 1,000. Memory is what the process holds of its own, at most, without the pages of files that the system lends it.
+A checkpoint is what saving adds to a run, and going on is the run called again when it has ended.
 Every figure is a process of its own, and the time of its main run without the first block, which compiles.
 """
 
 import argparse
 import json
 import os
+import pathlib
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from typing import Any
 
 import numpy as np
+import psutil
 from measuring import say_where, table
 
+SHARD = 5_000_000  # rows of a file
 
-def child(rows: int, columns: int, steps: int, batch: int, devices: int, reproducible: bool) -> dict:
-    """Seconds a step, and the last position."""
-    import jax
+
+def learnt(data: Any, columns: int, batch: int, steps: int, **options: Any) -> tuple[Any, float]:
+    """The posterior, and seconds a step."""
     import numpyro.distributions as dist
 
     import tractable as tr
     from tractable import run as loop
 
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, columns)).astype(np.float32)
-    y = (rng.random(rows) < 1 / (1 + np.exp(-x @ rng.normal(size=columns) / columns**0.5))).astype(np.float32)
     model = tr.Model(
         {"w": dist.Normal(np.zeros(columns, np.float32), 1.0).to_event(1)},
         lambda params, x: dist.Bernoulli(logits=x @ params["w"]),
     )
     method = tr.SGLD(chains=1, draws=steps, warmup=0, thin=1, batch_size=batch, step_size=1e-8, start="random")
+    posterior = tr.infer(model, data, method, verify=None, progress=False, **options)
+    return posterior, posterior.seconds["drawing"] / (steps - loop.BLOCK)
+
+
+def over_devices(rows: int, columns: int, steps: int, batch: int, devices: int, reproducible: bool) -> dict:
+    """Seconds a step with rows in memory, and the last position."""
+    import jax
+
+    import tractable as tr
+
+    if "PROCESS" in os.environ:
+        address, process = os.environ["PROCESS"].split()
+        jax.distributed.initialize(address, 2, int(process))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, columns)).astype(np.float32)
+    y = (rng.random(rows) < 1 / (1 + np.exp(-x @ rng.normal(size=columns) / columns**0.5))).astype(np.float32)
     mesh = None if devices == 0 else jax.make_mesh((devices,), ("row",))
-    posterior = tr.infer(
-        model, tr.Data(y, given=x), method, verify=None, progress=False, mesh=mesh, reproducible=reproducible
-    )
+    posterior, seconds = learnt(tr.Data(y, given=x), columns, batch, steps, mesh=mesh, reproducible=reproducible)
     last = np.asarray(posterior.unconstrained)[0, -1]
-    return {"seconds": posterior.seconds["drawing"] / (steps - loop.BLOCK), "last": last.tobytes().hex()}
+    return {"seconds": seconds, "last": last.tobytes().hex()}
 
 
-def measured(*asked: object, devices: int) -> dict:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={max(devices, 1)}"
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps(asked)], env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
+def on_file(folder: str, rows: int, columns: int, steps: int) -> dict:
+    """Seconds a step with rows on file, and in all; bytes of the process's own at most, and before anything ran."""
+    import tractable as tr
+
+    process, most, going = psutil.Process(), 0, True
+
+    def own() -> int:
+        now = process.memory_info()
+        return now.rss - now.shared
+
+    def watch() -> None:
+        nonlocal most
+        while going:
+            most = max(most, own())
+            time.sleep(0.02)
+
+    before, watching = own(), threading.Thread(target=watch)
+    watching.start()
+    began = time.perf_counter()
+    files = [f"{folder}/{name}/{'*' if rows > SHARD else '000'}.npy" for name in ("y", "x")]
+    data = tr.Data(files[0], given=files[1], resident=False)
+    if data.size != rows:
+        raise SystemExit(f"expected {rows:,} rows in {folder}; found {data.size:,}")
+    opened = time.perf_counter() - began
+    learnt(data, columns, 1_000, steps)  # compiles, and reads each shard for the first time
+    _, seconds = learnt(data, columns, 1_000, steps)
+    going = False
+    watching.join()
+    with tempfile.TemporaryDirectory() as saved:
+        _, saving = learnt(data, columns, 1_000, steps, checkpoint=saved)
+        began = time.perf_counter()
+        learnt(data, columns, 1_000, steps, checkpoint=saved)
+        again = time.perf_counter() - began
+    return {"step": seconds, "opened": opened, "own": most - before, "saving": saving / seconds, "again": again}
+
+
+CHILDREN = {"devices": over_devices, "file": on_file}
+
+
+def write(folder: pathlib.Path, rows: int, columns: int) -> None:
+    """Shards of rows of a logistic regression."""
+    beside = np.random.default_rng(1).normal(size=columns).astype(np.float32) / columns**0.5
+    for name in ("x", "y"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for shard, start in enumerate(range(0, rows, SHARD)):
+        rng = np.random.default_rng((0, shard))
+        x = rng.standard_normal((min(SHARD, rows - start), columns), np.float32)
+        y = (rng.random(len(x), np.float32) < 1 / (1 + np.exp(-x @ beside))).astype(np.float32)
+        np.save(folder / "x" / f"{shard:03}.npy", x)
+        np.save(folder / "y" / f"{shard:03}.npy", y)
+
+
+def measured(kind: str, *asked: object, devices: int = 1, processes: int = 1) -> dict:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={max(devices // processes, 1)}"
+    given = os.environ | {"XLA_FLAGS": flags}
+    if processes > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        given["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, "child", kind, json.dumps(asked)], stdout=subprocess.PIPE, text=True,
+            env=given | ({"PROCESS": f"{address} {i}"} if processes > 1 else {}),
+        )
+        for i in range(processes)
+    ]  # fmt: skip
+    told = [one.communicate()[0] for one in running]
+    if any(one.returncode for one in running):
+        raise SystemExit(f"a measurement of {kind} {asked} failed")
+    return json.loads(told[0].splitlines()[-1])
+
+
+def mesh(rows: int, columns: int, steps: int) -> None:
+    say_where(f"SGLD over a mesh: {rows:,} rows of {columns} columns")
+    shown = []
+    for batch in (1_000, 20_000, 200_000):
+        found = {}
+        for devices, processes, fixed in ((0, 1, True), (1, 1, True), (2, 1, True), (4, 1, True), (2, 1, False),
+                                          (2, 2, True), (2, 2, False)):  # fmt: skip
+            asked = (rows, columns, steps, batch, devices, fixed)
+            name = "none" if devices == 0 else str(devices) if processes == 1 else f"{processes} processes"
+            name = name if fixed else f"{name}, fast"
+            found[name] = measured("devices", *asked, devices=devices, processes=processes)
+        for name, one in found.items():
+            ratio = one["seconds"] / found["none"]["seconds"]
+            same = "–" if name == "none" else "yes" if one["last"] == found["2"]["last"] else "no"
+            shown.append([f"{batch:,}", name, f"{1e3 * one['seconds']:.3g}", f"{ratio:.2f}", same])
+    table(["rows of a batch", "devices", "ms a step", "to no mesh", "bits of 2 devices"], shown)
+
+
+def file(rows: int, columns: int, steps: int, folder: pathlib.Path) -> None:
+    say_where(f"SGLD on file: {columns} columns, batches of 1,000")
+    shown, count = [], 10_000
+    while count <= rows:
+        with tempfile.TemporaryDirectory(dir=folder) as shards:
+            write(pathlib.Path(shards), count, columns)
+            found = measured("file", shards, count, columns, steps)
+        shown.append([f"{count:,}", f"{count * (columns + 1) * 4 / 1e9:.3g}", 1e3 * found["step"], found["own"] / 1e6,
+                      found["opened"], f"{found['saving']:.2f}", found["again"]])  # fmt: skip
+        count *= 10
+    table(["rows", "GB", "ms a step", "memory, MB", "opened, s", "step with a checkpoint", "going on, s"], shown)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--columns", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=1_000)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parts = parser.add_subparsers(dest="part", required=True)
+    for name, rows, columns, steps in (("mesh", 1_000_000, 50, 1_000), ("file", 100_000_000, 10, 3_000)):
+        part = parts.add_parser(name)
+        part.add_argument("--rows", type=int, default=rows)
+        part.add_argument("--columns", type=int, default=columns)
+        part.add_argument("--steps", type=int, default=steps)
+    part.add_argument("--folder", type=pathlib.Path, help="where shards are written, and deleted again")
+    child = parts.add_parser("child")
+    child.add_argument("kind", choices=CHILDREN)
+    child.add_argument("asked", type=json.loads)
     asked = parser.parse_args()
-    if asked.child:
-        print(json.dumps(child(*json.loads(asked.child))))
-        return
-    say_where(f"SGLD over a mesh: {asked.rows:,} rows of {asked.columns} columns")
-    shown = []
-    for batch in (1_000, 20_000, 200_000):
-        found = {}
-        for devices, fixed in ((0, True), (1, True), (2, True), (4, True), (2, False)):
-            sent = (asked.rows, asked.columns, asked.steps, batch, devices, fixed)
-            found[devices, fixed] = measured(*sent, devices=devices)
-        for (devices, fixed), one in found.items():
-            name = "none" if devices == 0 else f"{devices}" if fixed else f"{devices}, fast"
-            ratio = one["seconds"] / found[0, True]["seconds"]
-            same = "–" if devices == 0 else "yes" if one["last"] == found[2, True]["last"] else "no"
-            shown.append([f"{batch:,}", name, f"{1e3 * one['seconds']:.3g}", f"{ratio:.2f}", same])
-    table(["rows of a batch", "devices", "ms a step", "to no mesh", "bits of 2 devices"], shown)
+    if asked.part == "child":
+        print(json.dumps(CHILDREN[asked.kind](*asked.asked)))
+    elif asked.part == "mesh":
+        mesh(asked.rows, asked.columns, asked.steps)
+    else:
+        file(asked.rows, asked.columns, asked.steps, asked.folder)
 
 
 if __name__ == "__main__":

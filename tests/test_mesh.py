@@ -38,9 +38,21 @@ def mesh(chains: int, rows: int) -> Mesh:
     return Mesh(devices, ("chain", "row"))
 
 
-def numbers(meshed: Any, method: tr.Method, **options: Any) -> np.ndarray:
+def write_rows(folder: str | Path) -> None:
+    """The same rows in two files."""
+    for name, array in (("x", X), ("y", Y)):
+        for part, rows in enumerate((slice(0, 90), slice(90, N))):
+            np.save(f"{folder}/{name}{part}.npy", array[rows])
+
+
+def on_file(folder: str) -> tr.Data:
+    """The rows of ``write_rows``, read as batches need them."""
+    return tr.Data(f"{folder}/y*.npy", given=f"{folder}/x*.npy", weights=DATA.weights, resident=False)
+
+
+def numbers(meshed: Any, method: tr.Method, data: tr.Data = DATA, **options: Any) -> np.ndarray:
     options = {"progress": False} | options
-    posterior = tr.infer(MODEL, DATA, method, seed=3, verify=None, mesh=meshed, **options)
+    posterior = tr.infer(MODEL, data, method, seed=3, verify=None, mesh=meshed, **options)
     belief: Any = posterior.belief
     position = getattr(belief, "position", None)
     return np.asarray(posterior.unconstrained if position is None else position)
@@ -60,6 +72,14 @@ def eight() -> None:
         first, *others = (numbers(each, method) for each in meshes)
         for each, other in zip(meshes[1:], others, strict=True):
             np.testing.assert_array_equal(other, first, err_msg=f"{method.label} over {each}")
+
+    walk = tr.SGLD(draws=20, warmup=50, chains=2, batch_size=50)
+    with tempfile.TemporaryDirectory() as folder:
+        write_rows(folder)
+        rows = on_file(folder)
+        first, *others = (numbers(each, walk, rows) for each in (mesh(1, 2), mesh(2, 4), None))
+        np.testing.assert_array_equal(others[0], first)
+        np.testing.assert_allclose(others[1], first, atol=1e-9)  # all rows, each counted as it is without a mesh
 
     # A sum in an order of the devices' own is not the same: the law would see it.
     rows = RNG.normal(size=(8 * sharding.SHARDS, 1000)).astype(np.float32)
@@ -95,6 +115,7 @@ def eight() -> None:
 
 
 BOTH = (tr.NUTS(draws=20, warmup=30, chains=2), tr.MAP(optimizer="adam", steps=100))  # over chains, and over rows
+FROM_FILE = tr.MAP(optimizer="adam", batch_size=50, steps=100)
 
 
 def of_process(process: int, folder: str) -> None:
@@ -105,10 +126,12 @@ def of_process(process: int, folder: str) -> None:
     if process == 2:
         for number, method in enumerate(BOTH):
             np.save(runs / f"{number}-2.npy", numbers("auto", method))
+        np.save(runs / "file-2.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
         return
     for number, method in enumerate(BOTH):
         found = numbers("auto", method, checkpoint=runs / f"run{number}")
         np.save(runs / f"{number}-{process}.npy", found)
+    np.save(runs / f"file-{process}.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
     np.testing.assert_array_equal(numbers("auto", BOTH[0], checkpoint=runs / "run0"), np.load(runs / "0-0.npy"))
     print("done", flush=True)
 
@@ -137,6 +160,7 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    write_rows(tmp_path)
     running = []
     for process in range(2):
         join = f"jax.distributed.initialize('127.0.0.1:{port}', 2, {process}, heartbeat_timeout_seconds=20)"
@@ -148,8 +172,8 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
             process.kill()
     assert all(out.endswith("done\n") for out, _ in said), [errors[-2000:] for _, errors in said]
     errors = another(f"of_process(2, {str(tmp_path)!r})", 2).communicate(timeout=300)[1]
-    for number in range(len(BOTH)):
-        first, second, alone = (np.load(tmp_path / f"{number}-{process}.npy") for process in range(3))
+    for run in (*range(len(BOTH)), "file"):
+        first, second, alone = (np.load(tmp_path / f"{run}-{process}.npy") for process in range(3))
         np.testing.assert_array_equal(first, alone, errors[-2000:])
         np.testing.assert_array_equal(second, alone)
 
@@ -169,12 +193,15 @@ def test_bad_meshes(meshed, sentence):
         numbers(meshed, tr.NUTS())
 
 
-def test_rows_need_rows_in_memory(tmp_path):
-    np.save(tmp_path / "y.npy", Y)
+def test_batches_from_file_go_round_its_end(tmp_path):
+    write_rows(tmp_path)
+    starts = np.array([[3], [N - 2]])
+    y = on_file(str(tmp_path)).read(starts, 2 * N, slice(N - 5, 2 * N)).y
+    np.testing.assert_array_equal(y, Y[(starts[..., None] + np.arange(N - 5, 2 * N)) % N])
+
+
+def test_rows_need_rows():
     rows = Mesh(np.array(jax.devices()[:1]), ("row",))
-    model = tr.Model({"m": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["m"], 1.0))
-    with pytest.raises(SettingsError, match="read from file"):
-        tr.infer(model, tr.Data(tmp_path / "y.npy", resident=False), tr.SGLD(), mesh=rows)
     with pytest.raises(SettingsError, match="got none"):
         tr.infer(tr.Model.from_log_density(lambda x: -(x**2), jnp.zeros(())), None, tr.NUTS(), mesh=rows)
 

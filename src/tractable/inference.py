@@ -126,7 +126,7 @@ def infer(
             _check_disk(model, method, pathlib.Path(folder))
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = _learnt(method, session._replace(held_out=held_out))
-        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session.saver)
+        posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
         if folder is not None and leads:
             try:
                 posterior.write(pathlib.Path(folder), streamed=method.chained)
@@ -145,9 +145,9 @@ def verified(
     verify: str | None,
     held_out: Data | None = None,
     progress: bool | Callable | None = False,
-    saver: Saver | Follower | None = None,
+    first: Session | None = None,
 ) -> Posterior:
-    """The posterior after verification; of one rejected, what its method turns to instead, saved in a subfolder."""
+    """The posterior after verification; of one rejected, what its method turns to instead, saved beside ``first``."""
     posterior = _climbed_again(posterior.verify(verify, held_out=held_out), verify, held_out)
     turn = None if verify is None or posterior.interrupted else posterior.method.otherwise(posterior)
     if turn is None:
@@ -155,6 +155,7 @@ def verified(
     method, check = turn
     if check.verdict != "reject":
         try:
+            saver = None if first is None else first.saver
             inside = functools.partial(saver.inside, "instead") if saver is not None else lambda: None
             with sitting(posterior.model, posterior.data, posterior.seed, progress, opened=inside) as session:
                 outcome = method.learn(session._replace(held_out=held_out))
@@ -213,11 +214,8 @@ def _over(method: Method, data: Data | None, mesh: int | str | Mesh | None, repr
         needs("mesh over chains", method)
     if lying.lays_rows:
         needs("mesh over rows", method)
-        if data is None or (method.minibatch and not data.resident):
-            raise SettingsError(
-                "Rows lie over devices where there are rows in memory; got "
-                f"{'none' if data is None else 'rows that are read from file'}. Give mesh= for the chains alone."
-            )
+        if data is None:
+            raise SettingsError("Rows over devices need rows; got none. Give mesh= for the chains alone.")
     return lying
 
 

@@ -201,7 +201,7 @@ def _batch(plan: Plan | None, rows: PyTree, cut: PyTree, where: tuple | None, ov
     if plan is None or where is None:
         return None
     if over is not None and over.lays_rows:
-        return over.window(rows, plan, *where)
+        return over.window(rows, plan, *where) if cut is None else over.windowed(cut, plan, *where[1:])
     return window(rows, plan, *where) if cut is None else windowed(cut, plan, *where[1:])
 
 
@@ -310,7 +310,7 @@ def run(
     if over is not None and over.several:
         tuned, keys, states, moments = over.spread((tuned, keys, states, moments))
     cut = data.read(np.zeros((), int), plan.width) if program.streams else None
-    plain = rows if over is None or not over.lays_rows else _shapes(data, plan)
+    plain = rows if over is None or not over.lays_rows or program.streams else _shapes(data, plan)
     observed, info = _outputs.eval_shape(alone, plan, tuned, plain, cut, keys, states)
     if loop.moments and moments is None:
         values = jax.eval_shape(program.values, observed)
@@ -325,8 +325,7 @@ def run(
         last = min(groups, max(g + min(segment, loop.capacity) - every + 1, g // every * every + 1))
         last = min(groups, -(-last // every) * every)
         if program.streams:
-            rows = _read(data, plan, loop, keys, g, last, loop.capacity)
-            rows = rows if over is None else over.spread(rows, CHAINS)
+            rows = _read(data, plan, loop, keys, g, last, over)
         before, traced = time.perf_counter(), traces
         given = jax.tree.map(jnp.copy, moments)  # a copy, as ``advance`` donates it
         then, buffer, after, reached, fine = advance(
@@ -425,15 +424,18 @@ def _starts(plan: Plan, loop: Shape, capacity: int, keys: jax.Array, first: jax.
     return jax.vmap(chain)(keys)
 
 
-def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, capacity: int) -> PyTree:
+def _read(data: Data, plan: Plan, loop: Shape, keys: jax.Array, first: int, last: int, over: Over | None) -> PyTree:
     """Batches of groups [first, last) from file: (chain, capacity, blocks per group, steps per block, width, ...)."""
-    starts = first_rows(plan, _starts(plan, loop, capacity, keys, jnp.array(first)))
-    starts = starts.reshape(keys.shape[0], capacity, loop.group // loop.block, loop.block)
-    read = data.read(starts[:, : last - first], plan.width)
-    short = capacity - (last - first)
-    return jax.tree.map(
-        lambda a: jnp.asarray(np.concatenate([a, np.zeros((a.shape[0], short, *a.shape[2:]), a.dtype)], 1)), read
+    starts = first_rows(plan, _starts(plan, loop, loop.capacity, keys, jnp.array(first)))
+    starts = starts.reshape(keys.shape[0], loop.capacity, loop.group // loop.block, loop.block)[:, : last - first]
+    if over is not None and over.lays_rows:
+        return over.read(data, plan, starts, loop.capacity)
+    short = loop.capacity - (last - first)
+    read = jax.tree.map(
+        lambda a: jnp.asarray(np.concatenate([a, np.zeros((a.shape[0], short, *a.shape[2:]), a.dtype)], 1)),
+        data.read(starts, plan.width),
     )
+    return read if over is None else over.spread(read, CHAINS)
 
 
 def _diagnose(program, loop, data, plan, tuned, keys, states, g) -> str:

@@ -456,10 +456,11 @@ class Data(Spelt):
         def of(a: Rows) -> np.ndarray:
             out = np.empty((*starts.shape, stop - first, *a.shape[1:]), a.dtype)
             for where in np.ndindex(*starts.shape):
-                start = (int(starts[where]) + first) % max(self.size, 1)
-                before = a[start : start + stop - first]
-                out[where][: len(before)] = before
-                out[where][len(before) :] = a[: stop - first - len(before)]
+                start, done = (int(starts[where]) + first) % max(self.size, 1), 0
+                while done < stop - first:  # on to the end, and from there round again
+                    piece = a[start : start + stop - first - done]
+                    out[where][done : done + len(piece)] = piece
+                    start, done = 0, done + len(piece)
             return out
 
         return self.each(of)

@@ -101,6 +101,40 @@ class Over:
         mask = mask if weights is None else mask * weights
         return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self)
 
+    def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
+        """Batches from file that begin at rows ``starts`` (chain, groups, blocks, steps).
+
+        Every process reads, and maps, only the parts of its own devices. The rows of a batch are cut into shards of
+        neighbours; those past its end have no say.
+
+        Returns:
+            Every leaf (chain, capacity, blocks, steps, shards × rows of a shard, ...); groups that are not read are 0.
+        """
+        width = self.shards * -(-plan.width // self.shards)
+        lying, shape = NamedSharding(self.mesh, self.laid_in(True)), (len(starts), capacity, *starts.shape[2:], width)
+
+        def of_device(place: tuple) -> PyTree:
+            read = data.read(starts[place[0]], width, place[-1])
+            short = capacity - starts.shape[1]
+            return jax.tree.map(lambda a: np.pad(a, [(0, 0), (0, short)] + [(0, 0)] * (a.ndim - 2)), read)
+
+        places: Any = lying.addressable_devices_indices_map(shape)
+        parts = [jax.device_put(of_device(place), device) for device, place in places.items()]
+
+        def joined(*parts: jax.Array) -> jax.Array:
+            return jax.make_array_from_single_device_arrays((*shape, *parts[0].shape[5:]), lying, list(parts))
+
+        return jax.tree.map(joined, *parts)
+
+    def windowed(self, cut: PyTree, plan: Plan, rows: jax.Array, index: jax.Array | int) -> Batch:
+        """A device's part of the batch that ``read`` read."""
+        data, weights = apart(self.by_shard(cut))
+        width = jax.tree.leaves(data)[0].shape[1]
+        mine = jax.lax.axis_index(ROWS) * self.held + jnp.arange(self.held)
+        mask = (mine[:, None] * width + jnp.arange(width) < rows).astype(jnp.result_type(float))
+        counts = mask if weights is None else mask * weights
+        return Batch(data, counts, plan.total, index, plan.count, rows.astype(mask.dtype), self)
+
     @property
     def held(self) -> int:
         """Shards of one device."""
@@ -115,10 +149,14 @@ class Over:
         """Of arrays whose second axis are chains."""
         return PartitionSpec(None, CHAINS)
 
+    def laid_in(self, streams: bool) -> PartitionSpec:
+        """How rows lie, or the batches that a program ``streams``: (chain, groups, blocks, steps, rows, ...)."""
+        rows = ROWS if self.lays_rows else None
+        return PartitionSpec(CHAINS, None, None, None, rows) if streams else PartitionSpec(rows)
+
     def specs(self, streams: bool) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
-        """How rows lie (read chain by chain where a program ``streams``), chains, and what all devices hold."""
-        rows = PartitionSpec(ROWS) if self.lays_rows else PartitionSpec(CHAINS) if streams else PartitionSpec()
-        return rows, PartitionSpec(CHAINS), PartitionSpec()
+        """How rows lie, chains, and what all devices hold."""
+        return self.laid_in(streams), PartitionSpec(CHAINS), PartitionSpec()
 
     def near(self, tree: PyTree) -> PyTree:
         """On one device of this process: what is then made of it is rounded in one way."""
