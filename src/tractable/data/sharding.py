@@ -99,7 +99,7 @@ class Over:
         number = (first[:, None] + jnp.arange(width)) * self.shards + mine[:, None]
         mask = (number < start + rows).astype(jnp.result_type(float))
         mask = mask if weights is None else mask * weights
-        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self)
+        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self, number - start)
 
     @property
     def held(self) -> int:
