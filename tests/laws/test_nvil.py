@@ -22,7 +22,7 @@ from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical, layer, standard_normal
 from tractable.objectives import score
 from tractable.objectives.pathwise import autoencoding
-from tractable.objectives.score import Memory, Reductions, begin_baselines, remember, slope_at
+from tractable.objectives.score import Memory, Reductions, begin_baselines, remember
 from tractable.objectives.variance import gradient_variance
 
 PyTree = Any
@@ -62,6 +62,11 @@ def psi(ladder: Ladder, baseline: str | None, seed: int = 5) -> PyTree:
 def given(ladder: Ladder, x: jax.Array, h: tuple) -> Callable:
     """A walk that draws nothing."""
     return lambda params: ladder.infer(params, x[None], lambda i, q: h[i])
+
+
+def slope_at(ladder: Ladder, switches: Reductions, params: PyTree, x: Any, walk: Callable, batch: Batch, memory):
+    """NVIL's slope at given draws."""
+    return score.slope_at(ladder, switches, params, lambda part: (x, walk), batch, memory)
 
 
 def rows_of(x: jax.Array, size: int = SIZE) -> Batch:

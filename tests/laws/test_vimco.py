@@ -91,8 +91,8 @@ def unbiased(slope: Callable, samples: int, params: PyTree, wanted: Callable) ->
     return scores
 
 
-def of_vimco(*args: Any) -> tuple:
-    return multisample_slope_at(NET, *args)
+def of_vimco(params: PyTree, x: Any, walk: Callable, batch: Batch) -> tuple:
+    return multisample_slope_at(NET, params, lambda part: (x, walk), batch)
 
 
 @pytest.mark.parametrize("samples", [2, 3])
@@ -109,7 +109,7 @@ def test_vimco_is_unbiased_for_the_bound_of_several_draws(samples):
 )
 def test_leave_one_out_is_unbiased_for_the_elbo(switches):
     params = PARAMS | ({} if switches.baseline is None else {"psi": PSI})
-    slope = lambda p, x, walk, batch: slope_at(NET, switches, p, x, walk, batch, MEMORY)[:2]  # noqa: E731
+    slope = lambda p, x, walk, batch: slope_at(NET, switches, p, lambda part: (x, walk), batch, MEMORY)[:2]  # noqa: E731
     assert_holds(unbiased(slope, 2, params, lambda p: bound(p, 1)))
 
 

@@ -23,11 +23,17 @@ from tractable.methods.wake_sleep import ReweightedWakeSleep, WakeSleep
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, top
 from tractable.models.network import Network
-from tractable.objectives.wake_sleep import reweighted_wake_sleep, slope_at, wake_sleep
+from tractable.objectives import wake_sleep as objectives
+from tractable.objectives.wake_sleep import reweighted_wake_sleep, wake_sleep
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 
 Params = dict[str, Any]
+
+
+def slope_at(ladder: Ladder, params: Params, x: Any, h: tuple, dream: Any, batch: Batch, **weights: Any) -> tuple:
+    """The slope at given draws."""
+    return objectives.slope_at(ladder, params, lambda part: (x, h, dream), batch, **weights)
 
 
 def belief(visible: int, first: int, second: int, **settings: Any) -> Ladder:

@@ -38,6 +38,7 @@ class Batch(NamedTuple):
         rows: how many rows these are where the mask holds weights; None where it holds 0 and 1, and its sum says so.
         over: the mesh over whose devices the rows lie (``data.sharding.Over``): data and mask then are one device's,
             with a leading axis of shards. None where one device has them all.
+        places: (n,) the place of each row in the batch, where it lies over devices; None where it is 0, 1, … in order.
     """
 
     data: PyTree
@@ -47,6 +48,7 @@ class Batch(NamedTuple):
     count: int = 1
     rows: Any = None
     over: Any = None
+    places: Any = None
 
     @property
     def scale(self) -> jax.Array:
@@ -58,10 +60,15 @@ class Batch(NamedTuple):
         if self.over is None:
             return function(params, self)
 
-        def of(params: PyTree, part: tuple[PyTree, jax.Array]) -> Any:
-            return function(params, self._replace(data=part[0], mask=part[1], over=None))
+        def of(params: PyTree, part: tuple[PyTree, jax.Array, Any]) -> Any:
+            return function(params, self._replace(data=part[0], mask=part[1], places=part[2], over=None))
 
-        return self.over.summed(of, params, (self.data, self.mask))
+        return self.over.summed(of, params, (self.data, self.mask, self.places))
+
+    def keys(self, key: jax.Array) -> jax.Array:
+        """(n,) a key of each row's own, made of its place in the batch: the same on whatever device the row lies."""
+        places = jnp.arange(self.mask.shape[0]) if self.places is None else self.places
+        return jax.vmap(jax.random.fold_in, (None, 0))(key, places)
 
     def counted(self, terms: jax.Array) -> jax.Array:
         """A term of every row, (n, ...), as often as the row counts; 0 where it does not, whatever its term is."""

@@ -99,7 +99,7 @@ class Over:
         number = (first[:, None] + jnp.arange(width)) * self.shards + mine[:, None]
         mask = (number < start + rows).astype(jnp.result_type(float))
         mask = mask if weights is None else mask * weights
-        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self)
+        return Batch(data, mask, plan.size, index, plan.count, rows.astype(mask.dtype), self, number - start)
 
     def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
         """Batches from file that begin at rows ``starts`` (chain, groups, blocks, steps).
@@ -131,9 +131,10 @@ class Over:
         data, weights = apart(self.by_shard(cut))
         width = jax.tree.leaves(data)[0].shape[1]
         mine = jax.lax.axis_index(ROWS) * self.held + jnp.arange(self.held)
-        mask = (mine[:, None] * width + jnp.arange(width) < rows).astype(jnp.result_type(float))
-        counts = mask if weights is None else mask * weights
-        return Batch(data, counts, plan.total, index, plan.count, rows.astype(mask.dtype), self)
+        places = mine[:, None] * width + jnp.arange(width)
+        mask = (places < rows).astype(jnp.result_type(float))
+        mask = mask if weights is None else mask * weights
+        return Batch(data, mask, plan.total, index, plan.count, rows.astype(mask.dtype), self, places)
 
     @property
     def held(self) -> int:

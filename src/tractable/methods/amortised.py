@@ -99,6 +99,10 @@ class Amortised(Method):
 
         return optax.adam(rate)
 
+    @property
+    def sums_rows(self) -> bool:
+        return True
+
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
 
@@ -110,7 +114,8 @@ class Amortised(Method):
         began = time.perf_counter()
         start_key, run_key, look_key = jax.random.split(session.key, 3)
         first = self.initial(ladder, start_key, data.take(slice(0, FIRST)).alike().rows[0])
-        program = Amortising(ladder, self, not data.resident)
+        program = Amortising(ladder, self, not data.resident, over=session.over)
+        alone = program._replace(over=None)
         shape = loop.shape(self.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups = -(-self.epochs * plan.count // shape.group)
@@ -119,13 +124,13 @@ class Amortised(Method):
         begun = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[None], first))
         at, interrupted = stretched(
             session, "climbing", program, shape, data, plan, tuned, keys,
-            lambda: loop.begin(program, tuned, None, keys, begun), [groups],
+            lambda: loop.begin(alone, tuned, None, keys, begun), [groups],
             None if session.held_out is None else functools.partial(self._score, ladder, session.held_out, look_key),
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
         found = self.figures_of(ladder, state.position, data, look_key)
-        found["gradient signal"] = signal_at_end(program, plan, data, state, look_key)
+        found["gradient signal"] = signal_at_end(alone, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
         point = np.asarray(ladder.space.ravel(state.position["theta"]))

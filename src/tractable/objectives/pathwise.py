@@ -1,6 +1,8 @@
 """Bounds with gradients through reparameterised draws, h = h(φ, ε): variational autoencoders and their kin."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -28,15 +30,58 @@ def keys(key: jax.Array, count: int, params: PyTree) -> jax.Array:
     return jax.random.split(key, count)
 
 
-def summed(ladder: Ladder, params: PyTree, terms: jax.Array, batch: Batch) -> jax.Array:
-    """N/n Σ of the rows' terms (n,), plus log p(θ)."""
-    return batch.scale * jnp.sum(batch.counted(terms)) + ladder.log_prior(params["theta"])
+def summed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax.Array:
+    """N/n Σ of the rows' terms, plus log p(θ); ``terms(params, part)`` are those of a part of the rows, (n,)."""
+    total = batch.summed(lambda params, part: jnp.sum(part.counted(terms(params, part))), params)
+    return batch.scale * total + ladder.log_prior(params["theta"])
+
+
+def climbed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> tuple[PyTree, PyTree]:
+    """The gradient of ``summed``, and other sums over rows.
+
+    Args:
+        terms: ``(params, part) -> (terms (n,), other sums over the part)``. Only the terms are differentiated, and
+            only within a part: what all rows share must be known before.
+    """
+
+    def of(params: PyTree, part: Batch) -> tuple[PyTree, PyTree]:
+        def total(params: PyTree) -> tuple[jax.Array, PyTree]:
+            mine, others = terms(params, part)
+            return jnp.sum(part.counted(mine)), others
+
+        return jax.grad(total, has_aux=True)(params)
+
+    gradient, others = batch.summed(of, params)
+    return with_prior(ladder, params, gradient, batch), others
+
+
+def with_prior(ladder: Ladder, params: PyTree, gradient: PyTree, batch: Batch) -> PyTree:
+    """N/n of a gradient summed over rows, and for θ that of log p(θ)."""
+    gradient = jax.tree.map(lambda g: batch.scale * g, gradient)
+    prior = jax.grad(ladder.log_prior)(params["theta"])
+    return gradient | {"theta": jax.tree.map(jnp.add, gradient["theta"], prior)}
 
 
 def looked(ladder: Ladder, noise: jax.Array, batch: Batch) -> tuple[jax.Array, PyTree]:
-    """The key for draws of h, and x of a batch's rows."""
-    look_key, draw_key = jax.random.split(noise)
-    return draw_key, ladder.look(look_key, batch.data[0])
+    """Each row's key for its draws, (n,), and its x, (n, …): both depend on the row's place in the batch alone."""
+    keys = jax.vmap(jax.random.split)(batch.keys(noise))
+    return keys[:, 1], each_row(ladder.look, keys[:, 0], batch.data[0])
+
+
+def each_row(function: Callable, keys: jax.Array, *args: PyTree, axis: int = 0) -> PyTree:
+    """``function(key, *args)`` of every row; it takes and returns a single row, an axis of length one: the first of
+    what it takes, and ``axis`` of what it returns."""
+
+    def one(key: jax.Array, *args: PyTree) -> PyTree:
+        found = function(key, *jax.tree.map(lambda a: a[None], args))
+        return jax.tree.map(lambda a: jnp.squeeze(a, axis), found)
+
+    return jax.vmap(one, out_axes=axis)(keys, *args)
+
+
+def drawn(ladder: Ladder, keys: jax.Array, params: PyTree, x: PyTree, draws: int, *, pathwise: bool = False) -> tuple:
+    """Draws of h ~ q(h | x), leading axes (draw, row), each row's by its own key."""
+    return each_row(lambda key, x: ladder.drawn(key, params, x, draws, pathwise=pathwise)[0], keys, x, axis=1)
 
 
 def autoencoding(
@@ -74,19 +119,22 @@ def autoencoding(
 
     def parts(noise: jax.Array, params: PyTree, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
         """Means over draws: log p(x | h¹) (n,), and for each layer the costs of its units (n, units)."""
-        key, x = looked(ladder, noise, batch)
-        h, q, p = _drawn(key, ladder, params, x, samples, relaxation)
-        density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
-        above = jax.tree.map(lambda a: a[None], x)
-        layers = zip(q, density, p[1:], h, strict=True)
-        costs = [jnp.mean(unit_costs(*each, i in closed), axis=0) for i, each in enumerate(layers)]
-        return jnp.mean(p[0].log_prob(above), axis=0), costs
 
-    def bound(params: PyTree, likelihood: jax.Array, costs: list[jax.Array], batch: Batch) -> jax.Array:
-        return summed(ladder, params, likelihood - sum(jnp.sum(cost, -1) for cost in costs), batch)
+        def of_row(key: jax.Array, x: PyTree) -> tuple[jax.Array, list[jax.Array]]:
+            h, q, p = _drawn(key, ladder, params, x, samples, relaxation)
+            density = _held(ladder, params, x, h, relaxation) if gradient == "path" else q
+            above = jax.tree.map(lambda a: a[None], x)
+            layers = zip(q, density, p[1:], h, strict=True)
+            costs = [jnp.mean(unit_costs(*each, i in closed), axis=0) for i, each in enumerate(layers)]
+            return jnp.mean(p[0].log_prob(above), axis=0), costs
+
+        return each_row(of_row, *looked(ladder, noise, batch))
+
+    def bound(likelihood: jax.Array, costs: list[jax.Array]) -> jax.Array:
+        return likelihood - sum(jnp.sum(cost, -1) for cost in costs)
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return bound(params, *parts(noise, params, batch), batch)
+        return summed(ladder, params, lambda params, part: bound(*parts(noise, params, part)), batch)
 
     steady = isinstance(warmup, int | float) and warmup == 0
     if steady and beta == 1 and free_bits == 0:
@@ -95,13 +143,17 @@ def autoencoding(
     def slope(noise: jax.Array, params: PyTree, batch: Batch, step: jax.Array) -> tuple:
         weight = beta if steady else beta * jnp.minimum(1.0, jnp.asarray(step, jnp.result_type(float)) / warmup)
 
-        def climbed(params: PyTree) -> tuple[jax.Array, jax.Array]:
-            likelihood, costs = parts(noise, params, batch)
-            price = sum(_priced(cost, batch, free_bits) for cost in costs)
-            return summed(ladder, params, likelihood, batch) - weight * price, bound(params, likelihood, costs, batch)
+        paid: list[Any] = [1.0] * ladder.depth  # per unit: 1 where its cost counts, 0 where it is below the free bits
+        if free_bits:
+            paid = _above(lambda params, part: parts(noise, params, part)[1], params, batch, free_bits)
 
-        (_, told), slopes = jax.value_and_grad(climbed, has_aux=True)(params)
-        return told, slopes, step + 1
+        def terms(params: PyTree, part: Batch) -> tuple[jax.Array, jax.Array]:
+            likelihood, costs = parts(noise, params, part)
+            price = sum(jnp.sum(on * cost, -1) for on, cost in zip(paid, costs, strict=True))
+            return likelihood - weight * price, jnp.sum(part.counted(bound(likelihood, costs)))
+
+        slopes, told = climbed(ladder, params, terms, batch)
+        return batch.scale * told + ladder.log_prior(params["theta"]), slopes, step + 1
 
     return Objective(keys, value, lambda params: jnp.zeros((), jnp.int32), slope)
 
@@ -123,27 +175,35 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
     """
     _check(ladder, samples, gradient, ImportanceGradient, None)
 
+    def terms(noise: jax.Array, params: PyTree, part: Batch) -> jax.Array:
+        def of_row(key: jax.Array, x: PyTree) -> jax.Array:
+            h, q = ladder.drawn(key, params, x, samples, pathwise=True)
+            return k_sample(log_weights(ladder, params, x, h, q)[0])
+
+        return each_row(of_row, *looked(ladder, noise, part))
+
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        key, x = looked(ladder, noise, batch)
-        h, q = ladder.drawn(key, params, x, samples, pathwise=True)
-        return summed(ladder, params, k_sample(log_weights(ladder, params, x, h, q)[0]), batch)
+        return summed(ladder, params, functools.partial(terms, noise), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
-        key, x = looked(ladder, noise, batch)
+        def of(params: PyTree, part: Batch) -> tuple[jax.Array, PyTree]:
+            keys, x = looked(ladder, noise, part)
 
-        def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
-            q = _held(ladder, params, x, h, None)
-            return log_weights(ladder, {"theta": theta}, x, h, q)[0]
+            def weighed(theta: PyTree, h: tuple) -> jax.Array:  # log w (K, n), q's own parameters held
+                q = _held(ladder, params, x, h, None)
+                return log_weights(ladder, {"theta": theta}, x, h, q)[0]
 
-        h, back = jax.vjp(lambda params: ladder.drawn(key, params, x, samples, pathwise=True)[0], params)
-        log_w, pull = jax.vjp(weighed, params["theta"], h)
-        told, along = jax.value_and_grad(lambda log_w: summed(ladder, params, k_sample(log_w), batch))(log_w)
-        share = jax.nn.softmax(log_w, axis=0)
-        theta, through = pull(along)  # of draw k and row n: N/n w̃_k ∂log w_k
-        slopes = back(again(share, through))[0]
-        prior = jax.grad(ladder.log_prior)(params["theta"])
-        theta = jax.tree.map(lambda *terms: sum(terms), theta, slopes["theta"], prior)
-        return told, slopes | {"theta": theta}, memory
+            h, back = jax.vjp(lambda params: drawn(ladder, keys, params, x, samples, pathwise=True), params)
+            log_w, pull = jax.vjp(weighed, params["theta"], h)
+            told, along = jax.value_and_grad(lambda log_w: jnp.sum(part.counted(k_sample(log_w))))(log_w)
+            share = jax.nn.softmax(log_w, axis=0)
+            theta, through = pull(along)  # of draw k and row n: w̃_k ∂log w_k
+            slopes = back(again(share, through))[0]
+            return told, slopes | {"theta": jax.tree.map(jnp.add, theta, slopes["theta"])}
+
+        told, slopes = batch.summed(of, params)
+        told = batch.scale * told + ladder.log_prior(params["theta"])
+        return told, with_prior(ladder, params, slopes, batch), memory
 
     return Objective(keys, value, slope=slope if gradient == "doubly" else None)
 
@@ -211,13 +271,14 @@ def _held(ladder: Ladder, params: PyTree, x: PyTree, h: tuple, relaxation: float
     return q if relaxation is None else relaxed.softened(ladder, q, relaxation)
 
 
-def _priced(cost: jax.Array, batch: Batch, free: float) -> jax.Array:
-    """N Σ_j max(λ, mean of unit j's cost over unmasked rows); cost (n, units)."""
-    counted = batch.counted(cost)
-    if free == 0:
-        return batch.scale * jnp.sum(counted)
-    rows = jnp.maximum(jnp.sum(batch.mask), 1 if batch.rows is None else jnp.finfo(cost.dtype).tiny)
-    return batch.scale * rows * jnp.sum(jnp.maximum(jnp.sum(counted, axis=0) / rows, free))
+def _above(costs: Callable, params: PyTree, batch: Batch, free: float) -> list[jax.Array]:
+    """For each layer (units,), 1.0 where a unit's mean cost over unmasked rows exceeds ``free``, else 0.0."""
+
+    def of(params: PyTree, part: Batch) -> tuple[jax.Array, list[jax.Array]]:
+        return jnp.sum(part.mask), [jnp.sum(part.counted(cost), axis=0) for cost in costs(params, part)]
+
+    rows, totals = batch.summed(of, params)
+    return [(total > free * rows).astype(total.dtype) for total in totals]
 
 
 def _check(ladder: Ladder, samples: object, gradient: str, known: object, relaxation: float | None) -> None:

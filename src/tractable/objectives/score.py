@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
-from tractable.objectives.pathwise import k_sample, keys, looked, summed
+from tractable.objectives.pathwise import climbed, drawn, k_sample, keys, looked, summed
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
 PyTree = Any
 Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
+Walked = Callable[[Batch], tuple[Any, Walk]]  # rows -> (x, their walk)
 BASELINES = ("layers", "input", None)
 
 
@@ -61,6 +62,14 @@ class Memory(NamedTuple):
         return jnp.sqrt(jnp.maximum(1, self.variance / jnp.where(self.weight > 0, self.weight, 1)))
 
 
+class Seen(NamedTuple):
+    """Sums over rows of l_i − C_i − c_i, each row's averaged over its draws."""
+
+    rows: jax.Array  # () how many count
+    away: jax.Array  # (L,)
+    square: jax.Array  # (L,), of squares
+
+
 class Signals(NamedTuple):
     """Weights of one step's gradients, (L, draw, row), held constant."""
 
@@ -95,13 +104,15 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
     check(ladder, chosen, samples)
     walked = functools.partial(_walked, ladder, samples)
 
+    def terms(noise: jax.Array, params: PyTree, part: Batch) -> jax.Array:
+        log_p, log_q, _ = _terms(ladder, params, *walked(noise, part))
+        return jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
+
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        x, walk = walked(noise, batch)
-        log_p, log_q, _ = _terms(ladder, params, x, walk)
-        return summed(ladder, params, jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0), batch)
+        return summed(ladder, params, functools.partial(terms, noise), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: Memory) -> tuple:
-        return slope_at(ladder, chosen, params, *walked(noise, batch), batch, memory)
+        return slope_at(ladder, chosen, params, functools.partial(walked, noise), batch, memory)
 
     return Objective(keys, value, functools.partial(remember, ladder), slope)
 
@@ -117,13 +128,15 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
     expect("Each draw is held against the others: vimco(samples=...)", samples, Annotated[int, at_least(2)])
     walked = functools.partial(_walked, ladder, samples)
 
+    def terms(noise: jax.Array, params: PyTree, part: Batch) -> jax.Array:
+        log_p, log_q, _ = _terms(ladder, params, *walked(noise, part))
+        return k_sample(jnp.sum(log_p, 0) - jnp.sum(log_q, 0))
+
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        x, walk = walked(noise, batch)
-        log_p, log_q, _ = _terms(ladder, params, x, walk)
-        return summed(ladder, params, k_sample(jnp.sum(log_p, 0) - jnp.sum(log_q, 0)), batch)
+        return summed(ladder, params, functools.partial(terms, noise), batch)
 
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple:
-        return *multisample_slope_at(ladder, params, *walked(noise, batch), batch), memory
+        return *multisample_slope_at(ladder, params, functools.partial(walked, noise), batch), memory
 
     return Objective(keys, value, slope=slope)
 
@@ -155,46 +168,45 @@ def remember(ladder: Ladder, params: PyTree) -> Memory:
 
 
 def slope_at(
-    ladder: Ladder, switches: Reductions, params: PyTree, x: PyTree, walk: Walk, batch: Batch, memory: Memory
+    ladder: Ladder, switches: Reductions, params: PyTree, walked: Walked, batch: Batch, memory: Memory
 ) -> tuple[jax.Array, PyTree, Memory]:
-    """NVIL's (ELBO, gradient, memory after the batch), in the sum scale, from the draws that ``walk`` makes.
+    """NVIL's (ELBO, gradient, memory after the batch), in the sum scale.
 
     Args:
-        x: (row, …), in place of the batch's data.
-        batch: says which rows count, and how much.
+        walked: x (row, …) of a part of the batch's rows, and the walk that draws their h.
+        batch: says which rows count, and how much; its rows may lie over devices.
     """
 
-    def surrogate(params: PyTree) -> tuple[jax.Array, tuple]:
+    def terms(params: PyTree, part: Batch) -> tuple[jax.Array, tuple]:
+        x, walk = walked(part)
         log_p, log_q, h = _terms(ladder, params, x, walk)
         told = jax.lax.stop_gradient(signals(log_p, log_q, local=switches.local))
         guess = jnp.zeros_like(told)
         if switches.baseline is not None:
             guess = baselines(params["psi"], seen_below(ladder, params, x, h, switches.baseline), told.shape)
-        weights, after = centred(switches, told - jax.lax.stop_gradient(guess), batch.mask, memory)
-        climbed = jnp.sum(log_p, 0) + jnp.sum(weights.inference * log_q + weights.baseline * guess, 0)
-        bound = jax.lax.stop_gradient(jnp.sum(log_p, 0) - jnp.sum(log_q, 0))
-        values = [summed(ladder, params, jnp.mean(terms, axis=0), batch) for terms in (climbed, bound)]
-        return values[0], (values[1], after)
+        residual = told - jax.lax.stop_gradient(guess)
+        weights = centred(switches, residual, memory)
+        mine = jnp.sum(log_p, 0) + jnp.sum(weights.inference * log_q + weights.baseline * guess, 0)
+        bound = jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
+        return jnp.mean(mine, axis=0), (jnp.sum(part.counted(bound)), seen_of(residual, part.mask, memory))
 
-    (_, (value, after)), gradient = jax.value_and_grad(surrogate, has_aux=True)(params)
-    return value, gradient, after
+    gradient, (bound, seen) = climbed(ladder, params, terms, batch)
+    value = batch.scale * bound + ladder.log_prior(params["theta"])
+    return value, gradient, remembered(switches, memory, seen)
 
 
-def multisample_slope_at(
-    ladder: Ladder, params: PyTree, x: PyTree, walk: Walk, batch: Batch
-) -> tuple[jax.Array, PyTree]:
-    """VIMCO's (K-sample bound, gradient), in the sum scale, from the draws that ``walk`` makes."""
+def multisample_slope_at(ladder: Ladder, params: PyTree, walked: Walked, batch: Batch) -> tuple[jax.Array, PyTree]:
+    """VIMCO's (K-sample bound, gradient), in the sum scale; arguments as for ``slope_at``."""
 
-    def surrogate(params: PyTree) -> tuple[jax.Array, jax.Array]:
-        log_p, log_q, _ = _terms(ladder, params, x, walk)
+    def terms(params: PyTree, part: Batch) -> tuple[jax.Array, jax.Array]:
+        log_p, log_q, _ = _terms(ladder, params, *walked(part))
         log_w = jnp.sum(log_p, 0) - jnp.sum(log_q, 0)  # (K, row)
         bound = k_sample(log_w)  # its derivative at given draws is Σ_k w̃_k ∇ log w_k
         weights = jax.lax.stop_gradient(gains(log_w))
-        climbed = bound + jnp.sum(weights * jnp.sum(log_q, 0), axis=0)
-        return summed(ladder, params, climbed, batch), summed(ladder, params, bound, batch)
+        return bound + jnp.sum(weights * jnp.sum(log_q, 0), axis=0), jnp.sum(part.counted(bound))
 
-    (_, value), gradient = jax.value_and_grad(surrogate, has_aux=True)(params)
-    return value, gradient
+    gradient, bound = climbed(ladder, params, terms, batch)
+    return batch.scale * bound + ladder.log_prior(params["theta"]), gradient
 
 
 def signals(log_p: jax.Array, log_q: jax.Array, *, local: bool) -> jax.Array:
@@ -232,24 +244,35 @@ def baselines(psi: PyTree, seen: Sequence[jax.Array], shape: tuple[int, ...]) ->
     return jnp.stack([jnp.broadcast_to(guess, shape[1:]) for guess in each])
 
 
-def centred(switches: Reductions, residual: jax.Array, mask: jax.Array, memory: Memory) -> tuple[Signals, Memory]:
-    """Signals from l_i − C_i, (L, draw, row), and the memory after this batch."""
-    counts = (mask > 0)[None, None]
+def seen_of(residual: jax.Array, mask: jax.Array, memory: Memory) -> Seen:
+    """What the memory learns of rows: sums about c, so that no digits are lost to a large mean."""
+    away = residual - memory.centre()[:, None, None]
+    counts = mask > 0
 
-    def mean(terms: jax.Array) -> jax.Array:
-        rows = jnp.sum(jnp.where(counts, terms, 0), axis=2) / jnp.maximum(jnp.sum(mask > 0), 1)  # (L, draw)
-        return jnp.mean(rows, axis=1)
+    def total(terms: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(counts[None], jnp.mean(terms, axis=1), 0), axis=1)
 
-    here = mean(residual)
-    spread = mean(jnp.square(residual - here[:, None, None]))
+    return Seen(jnp.sum(counts, dtype=residual.dtype), total(away), total(jnp.square(away)))
+
+
+def remembered(switches: Reductions, memory: Memory, seen: Seen) -> Memory:
+    """The memory after a batch, from sums over all its rows."""
+    rows = jnp.maximum(seen.rows, 1)
+    away = seen.away / rows
+    spread = jnp.maximum(seen.square / rows - jnp.square(away), 0)
     keep, add = switches.decay, 1 - switches.decay
-    after = Memory(keep * memory.mean + add * here, keep * memory.variance + add * spread, keep * memory.weight + add)
+    mean = keep * memory.mean + add * (memory.centre() + away)
+    return Memory(mean, keep * memory.variance + add * spread, keep * memory.weight + add)
+
+
+def centred(switches: Reductions, residual: jax.Array, memory: Memory) -> Signals:
+    """Signals from l_i − C_i, (L, draw, row)."""
     own = mine = residual - memory.centre()[:, None, None] if switches.centre else residual
     if switches.leave_one_out:
         mine = residual - (jnp.sum(residual, axis=1, keepdims=True) - residual) / (residual.shape[1] - 1)
     if switches.normalise:
         own, mine = own / memory.scale()[:, None, None], mine / memory.scale()[:, None, None]
-    return Signals(mine, own), after
+    return Signals(mine, own)
 
 
 def check(ladder: Ladder, switches: Reductions, samples: int) -> None:
@@ -278,8 +301,13 @@ def check(ladder: Ladder, switches: Reductions, samples: int) -> None:
 
 def _walked(ladder: Ladder, samples: int, noise: jax.Array, batch: Batch) -> tuple[Any, Walk]:
     """x of a batch's rows, and how h is drawn for them."""
-    key, x = looked(ladder, noise, batch)
-    return x, lambda params: ladder.drawn(key, params, x, samples)
+    keys, x = looked(ladder, noise, batch)
+
+    def walk(params: PyTree) -> tuple[tuple, list]:
+        h = drawn(ladder, keys, params, x, samples)
+        return ladder.infer(params, jax.tree.map(lambda a: a[None], x), lambda i, _: h[i])
+
+    return x, walk
 
 
 def _terms(ladder: Ladder, params: PyTree, x: PyTree, walk: Walk) -> tuple[jax.Array, jax.Array, tuple]:

@@ -137,7 +137,7 @@ def _measured(
 def _weights(ladder: Ladder, setting: Reductions, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """Weights of ∇ log q(h^i | ·), (L, draw, row)."""
     residual = _residual(ladder, setting, fixed.psi, params, x, h)
-    return centred(setting, residual, jnp.ones(residual.shape[2]), fixed.memory)[0].inference
+    return centred(setting, residual, fixed.memory).inference
 
 
 def _residual(ladder: Ladder, setting: Reductions, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:

@@ -1,5 +1,6 @@
 """Wake–sleep and reweighted wake–sleep: two halves, each climbing a log density at draws that are held fixed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 
 from tractable.core import Batch, Objective
 from tractable.models.ladder import Ladder
-from tractable.objectives.pathwise import k_sample, keys, summed
+from tractable.objectives.pathwise import climbed, drawn, each_row, k_sample, keys, looked
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, NotNegative, expect
@@ -68,42 +69,44 @@ def check(name: str, samples: int, wake_phi: float | int, sleep_phi: float | int
 
 
 def slope_at(
-    ladder: Ladder, params: dict[str, PyTree], x: PyTree, h: tuple, dream: tuple[PyTree, tuple] | None, batch: Batch,
-    *, wake_phi: float = 0.0, sleep_phi: float = 1.0,
+    ladder: Ladder, params: dict[str, PyTree], draw: Callable, batch: Batch, *, wake_phi: float = 0.0,
+    sleep_phi: float = 1.0,
 ) -> tuple[jax.Array, dict[str, PyTree]]:  # fmt: skip
     """The bound and the gradient of {θ, φ, …} at given draws; K = 1 with weights 0 and 1 gives wake–sleep's.
 
     Args:
-        x: (n, …).
-        h: draws of q(h | x), leading axes (K, n).
-        dream: draws (x, h) of p, leading axis (n,); None where sleep_phi is 0.
-        batch: its mask and scale; masked rows do not count, nor do their dreams.
+        draw: of a part of the batch's rows (x, h, dream): x (n, …); h, draws of q(h | x), leading axes (K, n); dream,
+            draws (x, h) of p, leading axis (n,), or None where sleep_phi is 0.
+        batch: its mask and scale; masked rows do not count, nor do their dreams. Its rows may lie over devices.
     """
 
-    def halves(params: dict[str, PyTree]) -> tuple[jax.Array, jax.Array]:
+    def halves(params: dict[str, PyTree], part: Batch) -> tuple[jax.Array, jax.Array]:
+        x, h, dream = draw(part)
         held = params | {"theta": jax.lax.stop_gradient(params["theta"])}  # an inference network may share θ
         seen = jax.tree.map(lambda a: a[None], x)
         log_p = tree.total(ladder.log_p(params["theta"], seen, h))  # (K, n)
         log_q = tree.total(ladder.log_q(held, seen, h))
         log_w = jax.lax.stop_gradient(log_p - log_q)
-        climbed = log_p + wake_phi * log_q if wake_phi else log_p
-        terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * climbed, axis=0)  # (n,)
+        weighed = log_p + wake_phi * log_q if wake_phi else log_p
+        terms = jnp.sum(jax.nn.softmax(log_w, axis=0) * weighed, axis=0)  # (n,)
         if sleep_phi and dream is not None:
             terms = terms + sleep_phi * tree.total(ladder.log_q(held, *jax.tree.map(lambda a: a[None], dream)))[0]
-        return summed(ladder, params, terms, batch), summed(ladder, params, k_sample(log_w), batch)
+        return terms, jnp.sum(part.counted(k_sample(log_w)))
 
-    (_, bound), gradient = jax.value_and_grad(halves, has_aux=True)(params)
-    return bound, gradient
+    gradient, bound = climbed(ladder, params, halves, batch)
+    return batch.scale * bound + ladder.log_prior(params["theta"]), gradient
 
 
 def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) -> Objective:
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple[jax.Array, PyTree, tuple]:
-        look_key, draw_key, dream_key = jax.random.split(noise, 3)
-        x = ladder.look(look_key, batch.data[0])
-        h, _ = ladder.drawn(draw_key, params, x, samples)
-        dream = ladder.dreamt(dream_key, params["theta"], batch.mask.shape[0]) if sleep_phi else None
-        found = slope_at(ladder, params, x, h, dream, batch, wake_phi=wake_phi, sleep_phi=sleep_phi)
-        return *found, memory
+        def draw(part: Batch) -> tuple[PyTree, tuple, Any]:
+            keys, x = looked(ladder, noise, part)
+            draw_keys, dream_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+            h = drawn(ladder, draw_keys, params, x, samples)
+            dream = each_row(lambda key: ladder.dreamt(key, params["theta"], 1), dream_keys) if sleep_phi else None
+            return x, h, dream
+
+        return *slope_at(ladder, params, draw, batch, wake_phi=wake_phi, sleep_phi=sleep_phi), memory
 
     def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
         return slope(noise, params, batch, ())[0]
