@@ -227,8 +227,8 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
             process.kill()
     assert all(out.endswith("done\n") for out, _ in said), [errors[-2000:] for _, errors in said]
     errors = another(f"of_process(2, {str(tmp_path)!r})", 2).communicate(timeout=300)[1]
-    for run in (*range(len(BOTH)), "file"):
-        first, second, alone = (np.load(tmp_path / f"{run}-{process}.npy") for process in range(3))
+    for name in (*range(len(BOTH)), "file"):
+        first, second, alone = (np.load(tmp_path / f"{name}-{process}.npy") for process in range(3))
         np.testing.assert_array_equal(first, alone, errors[-2000:])
         np.testing.assert_array_equal(second, alone)
 
