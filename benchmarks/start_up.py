@@ -2,7 +2,8 @@
 
 Whole jobs are whole processes, interpreter and imports included: once with an empty cache of compiled programs, and
 once more with what the first left there. All candidates keep theirs by JAX's own variables. The import is of all that
-``infer`` needs.
+``infer`` needs. Beside the seconds on the clock stand the processor's, user's and system's, which depend less on what
+else the machine does. Python's bytecode is there, as after any second start.
 
 Predicted, on an idle machine: what ``infer`` needs within 1.1 of NumPyro's import; help and errors 1 s; the coin by
 NUTS 5 s, and 2.5 s the second time; NUTS on a table of 1,000 rows 10 s and 4 s; ``tractable fit`` of a small table
@@ -12,6 +13,7 @@ below 450 MB; a second ``infer`` of the same model compiles nothing.
 """
 
 import argparse
+import compileall
 import importlib.util
 import json
 import os
@@ -24,6 +26,8 @@ import time
 import warnings
 
 from measuring import arguments, table
+
+import tractable
 
 ALL = "import tractable as tr; tr.infer, tr.models, tr.NUTS"
 TABLE = """
@@ -95,16 +99,16 @@ start = jnp.zeros(5)
 METHODS = {"map": {}, "rejection": {}, "mala": {}, "nuts": {}, "sgld": {}}
 
 
-def fresh(code: str) -> float:
-    """Wall time of ``code`` in a fresh interpreter, the interpreter's own start left out: it prints the seconds."""
-    timed = f"import time; _t = time.perf_counter()\n{code}\nprint(time.perf_counter() - _t)"
-    return float(
-        subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout.split()[-1]
-    )
+def fresh(code: str) -> tuple[float, float]:
+    """Seconds of the clock and of the processor for ``code`` in a fresh interpreter, whose own start is left out."""
+    clocks = "time.perf_counter(), time.process_time()"
+    timed = f"import time; _a, _b = {clocks}\n{code}\n_c, _d = {clocks}\nprint(_c - _a, _d - _b)"
+    said = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout.split()
+    return float(said[-2]), float(said[-1])
 
 
-def whole(command: list[str], cache: str) -> tuple[float, float]:
-    """Seconds and MB at most of a whole process, whose compiled programs are kept in ``cache``."""
+def whole(command: list[str], cache: str) -> tuple[float, float, float]:
+    """Seconds, seconds of the processor, and MB at most of a whole process; its programs are kept in ``cache``."""
     keep = {
         "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -112,20 +116,21 @@ def whole(command: list[str], cache: str) -> tuple[float, float]:
     began = time.perf_counter()
     process = subprocess.Popen(command, env=os.environ | keep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, used = os.wait4(process.pid, 0)
-    return time.perf_counter() - began, used.ru_maxrss / 1024
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def imports(repeats: int) -> None:
     names = {"numpyro": "import numpyro", "all that infer needs": ALL, "import tractable": "import tractable"}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for _ in range(repeats):
         for name, code in names.items():
             seconds[name].append(fresh(code))
-    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    medians = {name: [statistics.median(of) for of in zip(*taken, strict=True)] for name, taken in seconds.items()}
+    wall, cpu = medians["numpyro"]
     print("### Importing\n")
     table(
-        ["what", "seconds", "of NumPyro's"],
-        [[name, taken, taken / medians["numpyro"]] for name, taken in medians.items()],
+        ["what", "seconds", "of NumPyro's", "CPU s", "of NumPyro's"],
+        [[name, taken, taken / wall, used, used / cpu] for name, (taken, used) in medians.items()],
     )
     print()
 
@@ -148,12 +153,12 @@ def jobs(repeats: int) -> None:
             with tempfile.TemporaryDirectory() as cache:
                 out = [[str(pathlib.Path(cache) / f"run{i}")] if command is fit else [] for i in range(2)]
                 first, second = (whole(command + out[i], cache + "/programs") for i in range(2))
-                found[name].append([first[0], second[0], first[1]])
+                found[name].append([*first[:2], *second[:2], first[2]])
     rows = [
         [*name, *(statistics.median(column) for column in zip(*taken, strict=True))] for name, taken in found.items()
     ]
     print("### Whole jobs: processes from start to end\n")
-    table(["job", "by", "first, s", "second, s", "MB at most"], rows)
+    table(["job", "by", "first, s", "CPU s", "second, s", "CPU s", "MB at most"], rows)
     print()
 
 
@@ -227,6 +232,7 @@ def main() -> None:
     if args.child:
         child(args.child)
         return
+    compileall.compile_dir(tractable.__path__[0], quiet=1)
     print("## How long until the first answer?\n")
     if args.quick:
         global METHODS

@@ -14,7 +14,7 @@ from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, wi
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
 from tractable.tools.errors import RunError
-from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
 PyTree = Any
@@ -88,8 +88,7 @@ def shape(draws: int, thin: int, size: int, chains: int, *, moments: bool = Fals
     return Shape(thin, block, max(1, min(groups, BUFFER_BYTES // max(bytes_a_group, 1))), moments)
 
 
-@compiled("program", "loop", "plan", donate=("buffer", "moments"))
-def advance(
+def _advance_over_devices(
     program: Callable,
     loop: Shape,
     plan: Plan | None,
@@ -115,6 +114,11 @@ def advance(
     laid, chain, all_of = over.specs(program.streams)
     ins, outs = (laid, chain, chain, over.later, chain), (chain, over.later, chain, all_of, all_of)
     return over.mapped(mine, ins, outs)(rows, keys, states, buffer, moments)
+
+
+_static, _donated = ("program", "loop", "plan"), ("buffer", "moments")
+advance = compiled(*_static, donate=_donated)(_advance_over_devices)
+_advance_long = compiled(*_static, donate=_donated, if_few=COMPILE_FAST)(_advance_over_devices)
 
 
 def _advance(
@@ -281,6 +285,7 @@ def run(
     on_segment: Callable | None = None,
     stop: Callable[[], bool] = lambda: False,
     every: int = 1,
+    long: bool = False,
 ) -> Run:
     """Groups ``done`` to ``groups`` of a run, in segments of about half a second.
 
@@ -300,6 +305,7 @@ def run(
         stop: called at every visit; true ends the run, marked as interrupted. A segment still unfinished a second
             after the request to stop is dropped.
         every: visit only after multiples of this many groups.
+        long: a step is thousands of operations, which with few rows take longer to compile well than to run.
 
     Raises:
         RunError: a state is not finite; says the step and the leaf, and holds the last good state.
@@ -328,7 +334,7 @@ def run(
             rows = _read(data, plan, loop, keys, g, last, over)
         before, traced = time.perf_counter(), traces
         given = jax.tree.map(jnp.copy, moments)  # a copy, as ``advance`` donates it
-        then, buffer, after, reached, fine = advance(
+        then, buffer, after, reached, fine = (_advance_long if long else advance)(
             program, loop, plan, tuned, rows, keys, states, buffer, given, jnp.array(g), jnp.array(last)
         )
         if over is not None and over.several:
@@ -408,9 +414,11 @@ def _outputs(program, plan, tuned, rows, cut, keys, states) -> tuple:
 
 def _buffer(loop: Shape, chains: int, observed: jax.ShapeDtypeStruct, info: PyTree) -> tuple:
     """Buffers for a segment's draws (None if only moments are kept) and its steps' info."""
-    length = loop.capacity * loop.kept
-    draws = None if loop.moments else jnp.zeros((length, chains, *observed.shape), observed.dtype)
-    return draws, jax.tree.map(lambda x: jnp.zeros((length, chains, *x.shape), x.dtype), info)
+
+    def zeros(x: jax.ShapeDtypeStruct) -> jax.Array:  # a copy of NumPy's: JAX's would be a program for each shape
+        return jnp.array(np.zeros((loop.capacity * loop.kept, chains, *x.shape), x.dtype))
+
+    return None if loop.moments else zeros(observed), jax.tree.map(zeros, info)
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "loop", "capacity"))

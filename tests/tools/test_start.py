@@ -41,6 +41,25 @@ print("heavy:", *({{"jax", "pandas", "scipy", "sklearn"}} & set(sys.modules)))
     assert said(code)[-1] == "heavy:"
 
 
+def test_infer_waits_for_no_tables_pages_or_other_methods_and_compiles_few_programs() -> None:
+    """The number of programs may only fall; HMC has those of NUTS, and they compile faster."""
+    heavy = ["arviz_stats", "blackjax", "equinox", "matplotlib", "pandas", "scipy.stats", "sklearn", "xarray", "zarr"]
+    code = f"""
+import sys, jax, numpy as np, numpyro.distributions as dist, tractable as tr
+tr.infer, tr.models, tr.NUTS
+print(*({{*{heavy!r}}} & set(sys.modules)))
+model, programs = tr.Model(prior={{"p": dist.Beta(5, 5)}}, likelihood=lambda t: dist.Bernoulli(t["p"])), []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **about: programs.append(about) if event.endswith("backend_compile_duration") else None
+)
+data = tr.Data(np.tile([1, 0, 1, 1], 25))
+print("compiled", tr.infer(model, data, tr.HMC(warmup=50, draws=50), progress=False).count, len(programs))
+"""
+    *early, _, draws, programs = said(code)
+    assert early == [] and draws == "50"
+    assert int(programs) <= 24
+
+
 def test_functions_are_not_hidden_by_files() -> None:
     code = "import tractable.inference, tractable.comparison, tractable.selection, tractable as tr;"
     assert (

@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from scipy import stats
+import scipy  # whose parts are imported when they are first used
 
 from tractable.beliefs.check import Check
 from tractable.data.rows import Data, Plan
@@ -61,10 +61,10 @@ def noise_of_windows(data: Data, width: int) -> tuple[float, str]:
 
 def _ratio(values: np.ndarray, windows: int) -> tuple[float, float]:
     """The ratio for one column, and how likely so large a one is in random order."""
-    ranks = stats.rankdata(values).reshape(windows, -1)
+    ranks = scipy.stats.rankdata(values).reshape(windows, -1)
     n = ranks.shape[1]
     between, within, rows = n * ranks.mean(1).var(ddof=1), ranks.var(1, ddof=1).mean(), ranks.var(ddof=1)
     if rows == 0:
         return 1.0, 1.0
-    chance = 0.0 if within == 0 else float(stats.f.sf(between / within, windows - 1, windows * (n - 1)))
+    chance = 0.0 if within == 0 else float(scipy.stats.f.sf(between / within, windows - 1, windows * (n - 1)))
     return float(between / rows), chance

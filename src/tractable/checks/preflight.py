@@ -47,7 +47,7 @@ def check(model: Model, data: Data | None) -> None:
     if data is None or data.size == 0:
         _check_shapes(model, seen, (), None, precision)
         return
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype), data.rows)
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), data.rows)
     leaves, structure = jax.tree.flatten(row)
     _check_shapes(model, seen, tuple(leaves), structure, precision)
     _check_support(model, data)

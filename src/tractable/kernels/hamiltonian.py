@@ -102,13 +102,18 @@ def warm_up(
     key: jax.Array,
     position: PyTree,
     steps: int,
+    first: tuple[jax.Array, jax.Array],
     *,
     target: float,
     dense: bool,
     leapfrogs: int = 10,
     max_depth: int = 10,
 ) -> tuple[PyTree, jax.Array, jax.Array]:
-    """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix)."""
+    """Stan's windowed warm-up of one chain: (position, step size, inverse mass matrix).
+
+    ``first`` is the step size and the inverse mass matrix of the first step. As each chain has its own from there on,
+    ``vmap`` should see that at once: where chains share the first ones, it traces all of the warm-up again.
+    """
     import blackjax
 
     extra: dict[str, Any] = (
@@ -120,6 +125,8 @@ def warm_up(
         is_mass_matrix_diagonal=not dense,
         target_acceptance_rate=target,
         adaptation_info_fn=lambda *_: (),
+        initial_step_size=first[0],  # pyright: ignore[reportArgumentType]
+        initial_inverse_mass_matrix=first[1],
         **extra,
     )
     (state, parameters), _ = adaptation.run(key, position, steps)

@@ -1,5 +1,6 @@
 """The base of methods that draw chains: starting points, warm-up, the main run, saving and resuming."""
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -7,6 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Cost, Draws, Moments
@@ -18,6 +20,7 @@ from tractable.methods.session import PARTS
 from tractable.tools.errors import CheckpointError, ModelError
 from tractable.tools.leaves import beneath, nested, restored
 from tractable.tools.settings import Count, at_least
+from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 PyTree = Any
 POSITION = "position"  # name of the trace that holds the draws
@@ -60,6 +63,7 @@ class Drawing(Method):
 
     chained: ClassVar[bool] = True
     verified: ClassVar[bool] = True
+    long: ClassVar[bool] = False  # a step's program takes longer to compile well than most runs on few rows take
     outside: ClassVar[tuple[str, ...]] = ("chains", "draws")
     chains: Count = 4
     draws: Count = 1000
@@ -87,14 +91,13 @@ class Drawing(Method):
         began = time.perf_counter()
         if session.resume is not None:
             return self.go_on(session, self.resumed(session, session.resume), self.draws)
-        start_key, warm_key, run_key = jax.random.split(session.key, 3)
+        start_key, warm_keys, keys = _keys(session.key, self.chains)
         positions = self.starts(session, start_key)
-        positions, tuned, found, thin = self.warm_up(session, program, chain_keys(warm_key, self.chains), positions)
+        positions, tuned, found, thin = self.warm_up(session, program, warm_keys, positions)
         if session.stop():  # an interrupted warm-up is discarded; a resumed run repeats it
             nothing = self.belief({}, session.model, thin)
             return Outcome(nothing, found, {"warm-up": time.perf_counter() - began}, True)
         shape = self.shape(session, program, thin)
-        keys = chain_keys(run_key, self.chains)
         rows = None if plan is not None else loop.rows_of(program, data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
         begun = Chains(0, keys, states, tuned, thin, shape.block, found)
@@ -148,7 +151,7 @@ class Drawing(Method):
         result = loop.run(
             program, shape, data, plan, chains.tuned, chains.keys, chains.states,
             groups=groups, done=chains.groups, moments=chains.moments, keep=kept, trace=kept,
-            on_segment=on_segment, stop=session.stop, every=every,
+            on_segment=on_segment, stop=session.stop, every=every, long=self.long,
         )  # fmt: skip
         chains = chains._replace(groups=result.groups, states=result.states, moments=result.moments, surplus={})
         seconds = {
@@ -188,7 +191,7 @@ class Drawing(Method):
         return Cost(self.steps(belief) * self.share(data) * looks, 0.0)
 
     def bytes_kept(self, model: Model) -> int:
-        return self.chains * self.draws * model.space.size * jnp.zeros(()).dtype.itemsize
+        return self.chains * self.draws * model.space.size * jnp.result_type(float).itemsize
 
     def steps(self, belief: Belief) -> float:
         """Steps of all chains, warm-up included."""
@@ -223,6 +226,13 @@ def chain_keys(key: jax.Array, chains: int) -> jax.Array:
 _folded = jax.jit(jax.vmap(jax.random.fold_in, (None, 0)))
 
 
+@compiled("chains", if_few=COMPILE_FASTEST)
+def _keys(key: jax.Array, chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A run's keys, by one program: for the starting points, and for each chain's warm-up and main run."""
+    start, warm, run = jax.random.split(key, 3)
+    return start, chain_keys(warm, chains), chain_keys(run, chains)
+
+
 def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.Array:
     """(chain, d) unconstrained starting points of finite density.
 
@@ -230,19 +240,34 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     example position of a log density; the interval shrinks at every further attempt.
     """
     batch = None if data is None else whole(data.first(1000))
-    found, whole_keys = [], chain_keys(key, chains)
+    attempts = functools.cache(functools.partial(_attempts, key, chains, model.space.size))
+    found, start = [], model.start
     for chain in range(chains):
         for attempt in range(ATTEMPTS):
-            here = jax.random.fold_in(whole_keys[chain], attempt)
-            start = model.start
-            position = tried(model, here, attempt) if start is None else model.position_of(start(here))
+            keys, jitters = attempts(attempt)
+            position = (
+                _around(model, np.asarray(jitters)[chain], attempt)
+                if start is None
+                else np.asarray(model.position_of(start(keys[chain])))
+            )
             value, slope = preflight.value_and_slope(model, position, batch)
             if np.isfinite(value) and np.all(np.isfinite(slope)):
                 found.append(position)
                 break
         else:
-            raise ModelError(preflight.explain(model, position, data))
-    return jnp.stack(found)
+            raise ModelError(preflight.explain(model, jnp.asarray(position), data))
+    return jnp.asarray(np.stack(found))
+
+
+@compiled("chains", "size", if_few=COMPILE_FASTEST)
+def _attempts(key: jax.Array, chains: int, size: int, attempt: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """All chains' keys for an attempt at a starting point, and jitters (chain, d) on (−1, 1)."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(chain_keys(key, chains), attempt)
+    return keys, jax.vmap(lambda key: _jitter(key, size))(keys)
+
+
+def _jitter(key: jax.Array, size: int) -> jax.Array:
+    return jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
 
 
 def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
@@ -255,10 +280,14 @@ def starts_of(session: Session, key: jax.Array, count: int) -> jax.Array:
 
 def tried(model: Model, key: jax.Array, attempt: int) -> jax.Array:
     """(d,) a starting point to try; the last of ``ATTEMPTS`` is the centre itself."""
-    centre, width = jnp.zeros(model.space.size), 2.0
+    return jnp.asarray(_around(model, np.asarray(_jitter(key, model.space.size)), attempt))
+
+
+def _around(model: Model, jitter: np.ndarray, attempt: int) -> np.ndarray:
+    """``tried`` for a jitter (d,) on (−1, 1); NumPy, which rounds alike, has nothing to compile."""
+    centre, width = np.zeros_like(jitter), 2.0
     if model.prior_is_callable:
-        centre, width = model.position_of(model.example(jax.random.key(0))), 1.0
-    jitter = jax.random.uniform(key, centre.shape, minval=-1.0, maxval=1.0)
+        centre, width = np.asarray(model.position_of(model.example(jax.random.key(0)))), 1.0
     return centre + (width * 0.7**attempt if attempt < ATTEMPTS - 1 else 0.0) * jitter
 
 

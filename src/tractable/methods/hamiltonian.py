@@ -42,6 +42,7 @@ class NUTS(Drawing):
     beside: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
     summands: ClassVar[bool] = False
+    long: ClassVar[bool] = True
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
@@ -78,13 +79,14 @@ class NUTS(Drawing):
         if session.stop() if several else not waited(steps, session.stop):
             return WarmUp(positions, {}, {}, self.thin)
         session.say("warm-up", self.warmup, self.warmup)
-        tuned = {"step_size": jnp.median(steps), "inverse_mass": jnp.mean(masses, 0)}
-        if not (np.isfinite(tuned["step_size"]) and tuned["step_size"] > 0):
+        step = np.median(np.asarray(steps))
+        tuned = {"step_size": jnp.asarray(step), "inverse_mass": jnp.mean(masses, 0)}
+        if not (np.isfinite(step) and step > 0):
             raise RunError(
-                f"Warm-up ended at a step size of {float(tuned['step_size'])}: the log density or its gradient is "
+                f"Warm-up ended at a step size of {step}: the log density or its gradient is "
                 "not finite where the chains went. Look for parameters whose prior is far wider than the data allow."
             )
-        return WarmUp(warmed, tuned, {"step_size": float(tuned["step_size"])}, self.thin)
+        return WarmUp(warmed, tuned, {"step_size": float(step)}, self.thin)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
@@ -131,11 +133,15 @@ class HMC(NUTS):
 def _warm_up(program: Program, rows: PyTree, keys: jax.Array, positions: jax.Array) -> tuple:
     method: Any = program.method
 
-    def chain(rows: PyTree, key: jax.Array, position: jax.Array) -> tuple:
+    def chain(rows: PyTree, key: jax.Array, begin: tuple) -> tuple:
+        position, *first = begin
         return hamiltonian.warm_up(
-            method.algorithm, log_density(program.model, rows, flat=True), key, position, method.warmup,
+            method.algorithm, log_density(program.model, rows, flat=True), key, position, method.warmup, tuple(first),
             target=method.target, dense=method.dense, leapfrogs=getattr(method, "leapfrogs", 10),
             max_depth=method.max_depth,
         )  # fmt: skip
 
-    return loop.over_mesh(program.over, chain)(rows, keys, positions)
+    chains, size = positions.shape
+    mass = jnp.eye(size, dtype=positions.dtype) if method.dense else jnp.ones(size, positions.dtype)
+    first = jnp.ones(chains, positions.dtype), jnp.broadcast_to(mass, (chains, *mass.shape))
+    return loop.over_mesh(program.over, chain)(rows, keys, (positions, *first))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpyro.distributions as dist
-from sklearn import datasets
 
 from tractable.core import Data, Model
 from tractable.models import conjugate, linear
@@ -94,14 +93,16 @@ def mixture() -> np.ndarray:
     return linear.draw_mixture(100, seed=BIMODAL)
 
 
-def _loaded(loader: Callable, **options: bool) -> Data:
-    x, y = loader(return_X_y=True, **options)
+def _loaded(name: str, **options: bool) -> Data:
+    from sklearn import datasets  # imported here: every fit by the command line imports this module, few use it
+
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
     return Data(y, x)
 
 
 def _diabetes() -> Data:
     """The unscaled data: scikit-learn's own scaling would use held-out rows too."""
-    return _loaded(datasets.load_diabetes, scaled=False)
+    return _loaded("diabetes", scaled=False)
 
 
 def _standardised(data: Data, by: Data, outputs: bool = True) -> Data:
@@ -175,13 +176,13 @@ EXAMPLES = {
         Example(
             "breast-cancer",
             "Logistic regression, breast cancer data (569 × 30, a fifth held out)",
-            lambda: (linear.generalised_linear(30, "bernoulli"), *_held_out(_loaded(datasets.load_breast_cancer))),
+            lambda: (linear.generalised_linear(30, "bernoulli"), *_held_out(_loaded("breast_cancer"))),
             "Nearly separable: the prior decides how sure the predictions are.",
         ),
         Example(
             "wine",
             "Softmax regression with three classes, wine data (178 × 13, a fifth held out)",
-            lambda: (linear.generalised_linear(13, "categorical", 3), *_held_out(_loaded(datasets.load_wine))),
+            lambda: (linear.generalised_linear(13, "categorical", 3), *_held_out(_loaded("wine"))),
             "Separable: without a prior the weights would grow without end.",
         ),
         Example(

@@ -79,14 +79,15 @@ class Compiled(Generic[T]):
     compiled for, and the arrays that are traced. The form's ``whole(arrays)`` joins both again inside the function.
 
     With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
-    options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST.
+    options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
+    and a longer one are compiled alike.
     """
 
     def __init__(
         self, function: Callable[..., T], static: tuple[str, ...], donate: tuple[str, ...], if_few: dict[str, Any]
     ) -> None:
         functools.update_wrapper(self, function)
-        self._signature, self._static = inspect.signature(function), static
+        self._signature, self._static, self._room = inspect.signature(function), static, (*static, *donate)
 
         def program(numbers: dict[str, PyTree], /, **arguments: object) -> T:
             return function(**arguments | {name: whole_of(arguments[name], held) for name, held in numbers.items()})
@@ -98,7 +99,7 @@ class Compiled(Generic[T]):
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         numbers, arguments = self._taken_apart(args, kwargs)
-        given = [numbers, *(argument for name, argument in arguments.items() if name not in self._static)]
+        given = [numbers, *(argument for name, argument in arguments.items() if name not in self._room)]
         program = self._if_few if self._if_few is not None and _are_few(given) else self._program
         return program(numbers, **arguments)
 
