@@ -384,11 +384,11 @@ def _finish(states, g, pieces, infos, moments, interrupted, started, compile_sec
 
 
 def _shapes(data: Data, plan: Plan | None) -> PyTree:
-    """What ``rows_of`` gives on one device, as shapes."""
-    more = 0 if plan is None else plan.width
+    """What ``rows_of`` gives on one device, as shapes; of one row without batches, lest a state holds every row's."""
 
     def shape(a: np.ndarray) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((len(a) + more, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
+        count = 1 if plan is None else len(a) + plan.width
+        return jax.ShapeDtypeStruct((count, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
 
     return data.each(shape)
 

@@ -98,16 +98,16 @@ class AutoEncoding(Amortised):
         ladder, data = self.needed(session.model), session.data
         plain = replace(self, free_bits=0.0, beta=1.0, warmup=0, epochs=max(1, self.epochs // 10))
         plan = plan_batches(plain, data, self.batch_size)
-        program = Amortising(ladder, plain, not data.resident, over=session.over)
+        program = Amortising(ladder, plain, not data.resident)
         shape = loop.shape(plain.epochs * plan.count, 1, 1, 1)
         shape = shape._replace(capacity=capacity(shape, session, program, 1))
         groups, key = -(-plain.epochs * plan.count // shape.group), jax.random.fold_in(session.key, 1)
         tuned = {"steps": jnp.asarray(groups * shape.group, jnp.result_type(float))}
         before = {"theta": ladder.space.unravel(jnp.asarray(belief.position)), "phi": belief.network}
         begun = loop.begin(
-            program._replace(over=None), tuned, None, chain_keys(key, 1),
-            jax.tree.map(lambda a: jnp.asarray(a)[None], before),
-        )  # fmt: skip
+            program, tuned, None, chain_keys(key, 1), jax.tree.map(lambda a: jnp.asarray(a)[None], before)
+        )
+        program = program._replace(over=session.over)
         ended = loop.run(
             program, shape, data, plan, tuned, chain_keys(key, 1), begun, groups=groups, keep=False, trace=False
         )

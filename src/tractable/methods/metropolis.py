@@ -17,8 +17,8 @@ from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.kernels.random_walk import random_walk
-from tractable.methods.drawing import Drawing, WarmUp
-from tractable.methods.method import Check, Program, Session
+from tractable.methods.drawing import Chains, Drawing, WarmUp
+from tractable.methods.method import Check, Outcome, Program, Session
 from tractable.methods.search import laplace_root, modes
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, Share
@@ -44,6 +44,10 @@ class Metropolis(Drawing):
         """A step size ε that suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
 
+    @property
+    def sums_rows(self) -> bool:
+        return True
+
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(self.density(model, rows), tuned)
 
@@ -52,8 +56,18 @@ class Metropolis(Drawing):
         raise SettingsError(f"{type(self).__name__} has no kernel of its own.")
 
     def density(self, model: Model, rows: PyTree) -> Any:
-        many = rows is not None and jax.tree.leaves(rows)[0].shape[0] >= MANY
-        return log_density(model, rows, flat=True, terms=many and jnp.result_type(float) == jnp.float32)
+        """The log density, as its summands where float32 needs them; of rows over devices there is only the sum."""
+        apart = rows is not None and in_terms(jax.tree.leaves(rows)[0].shape[0])
+        return log_density(model, rows, flat=True, terms=apart)
+
+    def go_on(self, session: Session, chains: Chains, *args: Any, **more: Any) -> Outcome:
+        program, data, states = self.program(session), session.data, chains.states
+        laid = session.over is not None and session.over.lays_rows
+        if (states.terms.ndim > 1) != (data is not None and not laid and in_terms(data.size)):
+            # It was saved, or drawn, with its rows over devices and goes on without, or the other way.
+            rows = loop.rows_of(program, data, None)
+            states = loop.begin(program, chains.tuned, rows, chains.keys, states.position)
+        return super().go_on(session, chains._replace(states=states), *args, **more)
 
     def warm_up(self, session: Session, program: Program, keys: jax.Array, positions: jax.Array) -> WarmUp:
         """Dual averaging of log ε towards the target acceptance rate, block by block, with three covariance updates.
@@ -116,6 +130,11 @@ class Metropolis(Drawing):
             sentence = "share where the log density was NaN; refused as impossible"
             out.append(Check("NaN proposals", bad, "caution" if bad > 0.01 else "trust", sentence))
         return out
+
+
+def in_terms(rows: int) -> bool:
+    """Whether a log ratio of so many rows is the sum of its terms' differences."""
+    return rows >= MANY and jnp.result_type(float) == jnp.float32
 
 
 def around_modes(session: Session, positions: jax.Array) -> tuple[jax.Array, np.ndarray | None]:
