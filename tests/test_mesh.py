@@ -1,10 +1,12 @@
 """A run over a mesh: the same bits on any number of devices, in one process or in two; bad meshes get a sentence."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,10 @@ from tractable.methods.amortised import Amortised, Amortising
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import plan_batches
 from tractable.models.ladder import Ladder
-from tractable.tools.errors import SettingsError
+from tractable.models.linear import generalised_linear
+from tractable.results.folder import Saver
+from tractable.results.identity import identity
+from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
 
 RNG = np.random.default_rng(5)
 N = 203  # neither 16 nor the batches divide it
@@ -171,8 +176,30 @@ def eight() -> None:
     print("same")
 
 
-BOTH = (tr.NUTS(draws=20, warmup=30, chains=2), tr.MAP(optimizer="adam", steps=100))  # over chains, and over rows
+# Over chains, over rows, and long enough to be stopped.
+ALL = (
+    tr.NUTS(draws=20, warmup=30, chains=2), tr.MAP(optimizer="adam", steps=100),
+    tr.RandomWalk(draws=300, warmup=50, chains=2),
+)  # fmt: skip
 FROM_FILE = tr.MAP(optimizer="adam", batch_size=50, steps=100)
+
+
+def stopped(process: int, runs: Path) -> None:
+    """A run that process 1 alone is asked to stop, which both leave saved."""
+    (runs / f"id{process}").write_text(str(os.getpid()))
+
+    def stop(phase: str, done: int, of: int) -> None:  # only process 0 hears of progress
+        if phase == "drawing":
+            os.kill(int((runs / "id1").read_text()), signal.SIGTERM)
+            time.sleep(0.2)
+
+    if process == 0:
+        with pytest.warns(TractableWarning, match="was interrupted"):
+            numbers("auto", ALL[2], checkpoint=runs / "run2", progress=stop)
+        return
+    with pytest.raises(SystemExit) as left:
+        numbers("auto", ALL[2], checkpoint=runs / "run2")
+    assert left.value.code == 143
 
 
 def of_process(process: int, folder: str) -> None:
@@ -181,15 +208,16 @@ def of_process(process: int, folder: str) -> None:
     assert (len(jax.devices()), jax.process_count()) == (2, 1 if process == 2 else 2)
     runs = Path(folder)
     if process == 2:
-        for number, method in enumerate(BOTH):
+        for number, method in enumerate(ALL):
             np.save(runs / f"{number}-2.npy", numbers("auto", method))
         np.save(runs / "file-2.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
         return
-    for number, method in enumerate(BOTH):
+    stopped(process, runs)
+    for number, method in enumerate(ALL):
         found = numbers("auto", method, checkpoint=runs / f"run{number}")
         np.save(runs / f"{number}-{process}.npy", found)
     np.save(runs / f"file-{process}.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
-    np.testing.assert_array_equal(numbers("auto", BOTH[0], checkpoint=runs / "run0"), np.load(runs / "0-0.npy"))
+    np.testing.assert_array_equal(numbers("auto", ALL[0], checkpoint=runs / "run0"), np.load(runs / "0-0.npy"))
     print("done", flush=True)
 
 
@@ -229,7 +257,7 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
             process.kill()
     assert all(out.endswith("done\n") for out, _ in said), [errors[-2000:] for _, errors in said]
     errors = another(f"of_process(2, {str(tmp_path)!r})", 2).communicate(timeout=300)[1]
-    for name in (*range(len(BOTH)), "file"):
+    for name in (*range(len(ALL)), "file"):
         first, second, alone = (np.load(tmp_path / f"{name}-{process}.npy") for process in range(3))
         np.testing.assert_array_equal(first, alone, errors[-2000:])
         np.testing.assert_array_equal(second, alone)
@@ -263,11 +291,50 @@ def test_rows_need_rows():
         tr.infer(tr.Model.from_log_density(lambda x: -(x**2), jnp.zeros(())), None, tr.NUTS(), mesh=rows)
 
 
+def test_a_run_goes_on_over_the_kind_of_mesh_that_it_began_over(tmp_path):
+    """No mesh, chains alone, rows in a fixed order and rows in any order have four kinds of last bits."""
+    one, walk = np.array(jax.devices()[:1]), tr.NUTS(draws=4, warmup=4, chains=1)
+    rows, both = Mesh(one, ("row",)), Mesh(one.reshape(1, 1), ("chain", "row"))
+
+    def refused(begun: str, meshed: Any, **options: Any) -> str:
+        folder = tmp_path / begun
+        Saver(folder, identity(MODEL, DATA, walk, 3) | {"mesh": begun})  # a run that has just begun
+        with pytest.raises(CheckpointError, match="holds another run") as caught:
+            numbers(meshed, walk, checkpoint=folder, **options)
+        return str(caught.value)
+
+    assert "mesh: saved 'none', now 'over chains'" in refused("none", 1)
+    assert "mesh: saved 'none', now 'over rows, reproducible'" in refused("none", rows)
+    assert "mesh: saved 'over chains', now 'none'" in refused("over chains", None)
+    assert "mesh: saved 'over chains', now 'over rows, reproducible'" in refused("over chains", both)
+    begun, now = "over rows, reproducible", "now 'over rows, not reproducible'"
+    assert now in refused(begun, rows, reproducible=False)
+    assert "now 'none'" in refused(begun, None)
+
+    # What ``infer`` records is what it asks for; folders that record nothing go on as they did.
+    whole = numbers(rows, walk, checkpoint=tmp_path / "rows")
+    np.testing.assert_array_equal(numbers(both, walk, checkpoint=tmp_path / "rows"), whole)
+    with pytest.raises(CheckpointError, match="mesh: saved 'over rows, reproducible', now 'none'"):
+        numbers(None, walk, checkpoint=tmp_path / "rows")
+    Saver(tmp_path / "old", identity(MODEL, DATA, walk, 3))
+    np.testing.assert_array_equal(numbers(rows, walk, checkpoint=tmp_path / "old"), whole)
+
+
 def test_chains_are_spread_evenly():
     meshed = Mesh(np.array(jax.devices() * 4)[:4].reshape(4, 1), ("chain", "row"))
     with pytest.raises(SettingsError, match="3 chains cannot be spread evenly over 4 devices"):
         over(meshed, "chain", chains=3)
     assert over(meshed, "chain", chains=8).mesh.shape["chain"] == 4
+
+
+def test_a_mean_field_by_quadrature_says_that_its_mesh_does_nothing():
+    linear = generalised_linear(3, "normal")
+    with pytest.warns(TractableWarning, match="mesh= does nothing here.*solver='stochastic'"):
+        over_one = tr.infer(linear, tr.Data(Y, given=X), tr.MeanField(), mesh=1, verify=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = tr.infer(linear, tr.Data(Y, given=X), tr.MeanField(), verify=None)
+    np.testing.assert_array_equal(over_one.unconstrained, plain.unconstrained)
 
 
 def test_rows_of_which_no_order_is_fixed():

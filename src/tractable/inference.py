@@ -24,7 +24,7 @@ from tractable.methods.stretches import HELD
 from tractable.results.folder import MEMORY_SHARE, Follower, Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
-from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError
+from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError, TractableError
 from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
@@ -60,7 +60,8 @@ def infer(
         draws: where kept draws go: None for memory, "moments" to keep only their running mean and sd, or a folder to
             stream them to (zarr).
         checkpoint: a folder. The run is saved there as it goes, whatever the method. A run that was killed continues
-            from there, bit for bit as if uninterrupted; with other data, model or settings that is an error.
+            from there, bit for bit as if uninterrupted; with other data, model, settings or order of sums (``mesh``)
+            that is an error.
         mesh: the devices that share the work, of this process or of all that ``jax.distributed`` has joined: how many,
             "auto" for all, or a ``jax.sharding.Mesh`` with axes "chain" and "row". A number goes over the chains of
             methods that draw, and over the rows of others; docs/many-machines.md says which method takes which axis.
@@ -104,26 +105,35 @@ def infer(
         needs("draws=FOLDER", method)
     if folder is None and not moments:
         _check_memory(model, method)
-    lying = _over(method, data, mesh, reproducible)
+    lying = devices_of(method, data, mesh, reproducible)
     leads = lying is None or lying.leads
 
     def opened() -> Saver | Follower | None:
         if folder is None:
             return None
-        run = identity(model, data, method, seed, held_out)
+        path, saver, fault = pathlib.Path(folder), None, None
+        run = identity(model, data, method, seed, held_out) | {"mesh": "none" if lying is None else lying.bits}
+        try:
+            if leads:
+                holding.enter_context(held(path))
+                _check_disk(model, method, path)
+                saver = Saver(path, run, resumable=checkpoint is not None)
+        except TractableError as error:
+            fault = error
+        # The others look once it is open, and nothing is written until they have.
+        if lying is not None and lying.several and lying.told(int(fault is not None)).any() and fault is None:
+            fault = CheckpointError(f"The process that writes {folder} cannot open it; its own message says why.")
+        if fault is not None:
+            raise fault
         if lying is None or not lying.several:
-            return Saver(pathlib.Path(folder), run, resumable=checkpoint is not None)
-        saver = Saver(pathlib.Path(folder), run, resumable=checkpoint is not None) if leads else None
-        lying.told(0)  # the others look once it is open, and nothing is written until they have
-        saver = Follower(pathlib.Path(folder), run) if saver is None else saver
+            return saver
+        saver = Follower(path, run) if saver is None else saver
         steps = lying.told(saver.step)
         if any(steps != steps[0]):
             raise CheckpointError(f"{folder} is not one folder for all processes: expected a path that they share.")
         return saver
 
-    with held(folder if leads else None), _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
-        if folder is not None and leads:
-            _check_disk(model, method, pathlib.Path(folder))
+    with contextlib.ExitStack() as holding, _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
         with sitting(model, data, seed, progress, lying, opened, moments) as session:
             outcome = _learnt(method, session._replace(held_out=held_out))
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
@@ -204,7 +214,9 @@ def _meant(method: object) -> str:
     return nearest(name, names.values()) if found is None else f" Give {found}()."
 
 
-def _over(method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool) -> Over | None:
+def devices_of(
+    method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool = True
+) -> Over | None:
     """The mesh that a run lies over; raises for methods that cannot use its axes."""
     if mesh is None:
         return None

@@ -169,6 +169,12 @@ def four() -> None:
     ):
         seen.clear()
         one, many = (tr.infer(model, tr.Data(data), method, seed=1, mesh=count) for count in (None, 4))
+        if name != "by gradient":  # the bits of two devices are those of four
+            two = tr.infer(model, tr.Data(data), method, seed=1, mesh=2)
+            seen = seen[: len(seen) // 3 * 2]
+            assert two.found["objective"] == many.found["objective"], name
+            pairs = zip(jax.tree.leaves(two.mean()), jax.tree.leaves(many.mean()), strict=True)
+            assert all(np.array_equal(a, b) for a, b in pairs), name
         assert all(a is None for a in seen[: len(seen) // 2])
         laid = [a for a in seen if a is not None]
         assert laid and all(len(sharding.device_set) == 4 for pair in laid for sharding in pair)

@@ -84,45 +84,18 @@ def examples(failures: o.Failures = False, out: o.FailuresOut = None) -> None:
 
 @command
 def fit(
-    table: o.FitTable = None,
-    example: o.Example = None,
-    target: o.Target = None,
-    method: o.MethodName = None,
-    set_: o.Assignments = None,
-    config: o.Config = None,
-    seed: o.Seed = None,
-    out: o.Out = None,
-    held_out: o.HeldOut = 0.2,
-    formula: o.Formula = None,
-    family: o.FitFamily = None,
-    exclude: o.Exclude = None,
-    weights: o.Weights = None,
-    exposure: o.Exposure = None,
-    censored: o.Censored = None,
-    event: o.Event = None,
-    until: o.Until = None,
-    sep: o.Sep = None,
-    decimal: o.Decimal = None,
-    model: o.FitKind = "glm",
-    hidden: o.FitHidden = None,
-    prior: o.Prior = None,
-    components: o.Components = None,
-    states: o.States = None,
-    by: o.By = None,
-    time: o.Time = None,
-    covariance: o.Covariance = None,
-    choose: o.Choose = None,
-    latent: o.Latent = None,
-    array: o.ArrayName = None,
-    redraw: o.Redraw = False,
-    missing: o.Missing = None,
-    drop_missing: o.Drop = False,
-    shifted: o.Shifted = None,
-    verify: o.Verify = None,
-    resume: o.Resume = False,
-    jobs: o.Jobs = 1,
-    quiet: o.Quiet = False,
-) -> None:
+    table: o.FitTable = None, example: o.Example = None, target: o.Target = None, method: o.MethodName = None,
+    set_: o.Assignments = None, config: o.Config = None, seed: o.Seed = None, out: o.Out = None,
+    held_out: o.HeldOut = 0.2, formula: o.Formula = None, family: o.FitFamily = None, exclude: o.Exclude = None,
+    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
+    until: o.Until = None, sep: o.Sep = None, decimal: o.Decimal = None, model: o.FitKind = "glm",
+    hidden: o.FitHidden = None, prior: o.Prior = None, components: o.Components = None, states: o.States = None,
+    by: o.By = None, time: o.Time = None, covariance: o.Covariance = None, choose: o.Choose = None,
+    latent: o.Latent = None, array: o.ArrayName = None, redraw: o.Redraw = False, missing: o.Missing = None,
+    drop_missing: o.Drop = False, shifted: o.Shifted = None, verify: o.Verify = None, resume: o.Resume = False,
+    jobs: o.Jobs = 1, mesh: o.Mesh = None, coordinator: o.Coordinator = None, processes: o.Processes = None,
+    process: o.Process = None, quiet: o.Quiet = False,
+) -> None:  # fmt: skip
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
     A table's target is explained by a generalised linear model, or a network: by default Normal for a number, Bernoulli
@@ -135,40 +108,26 @@ def fit(
     Ctrl-C or SIGTERM, which keeps its results so far.
     """
     given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
+    from tractable.cli.joining import join, mesh_of, place_of
+
+    devices, place = mesh_of(mesh), place_of(mesh, coordinator, processes, process)
+    leads = devices is None or join(place)  # before anything is computed
     from tractable.cli.fit import fit as run
     from tractable.cli.how import How
 
-    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet, jobs))
+    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet, jobs, devices, leads))
 
 
 @command
 def compare(
-    table: o.Table = None,
-    example: o.Example = None,
-    target: o.Target = None,
-    methods: o.MethodNames = None,
-    set_: o.EveryAssignment = None,
-    jobs: o.Jobs = 1,
-    seed: o.Seed = None,
-    out: o.CompareOut = None,
-    held_out: o.HeldOut = 0.2,
-    formula: o.Formula = None,
-    family: o.Family = None,
-    exclude: o.Exclude = None,
-    weights: o.Weights = None,
-    exposure: o.Exposure = None,
-    censored: o.Censored = None,
-    event: o.Event = None,
-    until: o.Until = None,
-    sep: o.Sep = None,
-    decimal: o.Decimal = None,
-    model: o.Kind = "glm",
-    hidden: o.Hidden = None,
-    prior: o.Prior = None,
-    missing: o.Missing = None,
-    drop_missing: o.Drop = False,
+    table: o.Table = None, example: o.Example = None, target: o.Target = None, methods: o.MethodNames = None,
+    set_: o.EveryAssignment = None, jobs: o.Jobs = 1, seed: o.Seed = None, out: o.CompareOut = None,
+    held_out: o.HeldOut = 0.2, formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None,
+    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
+    until: o.Until = None, sep: o.Sep = None, decimal: o.Decimal = None, model: o.Kind = "glm",
+    hidden: o.Hidden = None, prior: o.Prior = None, missing: o.Missing = None, drop_missing: o.Drop = False,
     quiet: o.Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compare methods on one model, against its exact posterior or, if that is unknown, a run of NUTS.
 
     Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
@@ -190,32 +149,13 @@ def compare(
 
 @command
 def calibrate(
-    table: o.Table = None,
-    example: o.Example = None,
-    target: o.Target = None,
-    method: o.MethodName = None,
-    set_: o.Assignments = None,
-    runs: o.Runs = 200,
-    jobs: o.Jobs = 1,
-    seed: o.Seed = None,
-    out: o.CalibrateOut = None,
-    formula: o.Formula = None,
-    family: o.Family = None,
-    exclude: o.Exclude = None,
-    weights: o.Weights = None,
-    exposure: o.Exposure = None,
-    censored: o.Censored = None,
-    event: o.Event = None,
-    until: o.Until = None,
-    sep: o.Sep = None,
-    decimal: o.Decimal = None,
-    model: o.Kind = "glm",
-    hidden: o.Hidden = None,
-    prior: o.Prior = None,
-    missing: o.Missing = None,
-    drop_missing: o.Drop = False,
-    quiet: o.Quiet = False,
-) -> None:
+    table: o.Table = None, example: o.Example = None, target: o.Target = None, method: o.MethodName = None,
+    set_: o.Assignments = None, runs: o.Runs = 200, jobs: o.Jobs = 1, seed: o.Seed = None, out: o.CalibrateOut = None,
+    formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None, weights: o.Weights = None,
+    exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None, until: o.Until = None,
+    sep: o.Sep = None, decimal: o.Decimal = None, model: o.Kind = "glm", hidden: o.Hidden = None,
+    prior: o.Prior = None, missing: o.Missing = None, drop_missing: o.Drop = False, quiet: o.Quiet = False,
+) -> None:  # fmt: skip
     """Check whether a method recovers the parameters that generated simulated data like these.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
@@ -240,24 +180,11 @@ def calibrate(
 
 @command
 def pack(
-    source: o.PackTable,
-    out: o.PackOut,
-    target: o.Target = None,
-    columns: o.Columns = None,
-    seed: o.Seed = None,
-    rows_per_shard: o.PerShard = None,
-    formula: o.Formula = None,
-    family: o.Family = None,
-    exclude: o.Exclude = None,
-    weights: o.Weights = None,
-    exposure: o.Exposure = None,
-    censored: o.Censored = None,
-    event: o.Event = None,
-    until: o.Until = None,
-    missing: o.Missing = None,
-    drop_missing: o.Drop = False,
-    quiet: o.Quiet = False,
-) -> None:
+    source: o.PackTable, out: o.PackOut, target: o.Target = None, columns: o.Columns = None, seed: o.Seed = None,
+    rows_per_shard: o.PerShard = None, formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None,
+    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
+    until: o.Until = None, missing: o.Missing = None, drop_missing: o.Drop = False, quiet: o.Quiet = False,
+) -> None:  # fmt: skip
     """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
 
     Methods that read a file batch by batch need its rows in random order. With --target the table is encoded too, as
@@ -280,13 +207,9 @@ def report(run: o.Folder) -> None:
 
 @command
 def predict(
-    run: o.Folder,
-    new: o.NewRows,
-    out: o.PredictOut = Path("predictions.parquet"),
-    level: o.Level = 0.9,
-    calibrate: o.Calibrate = None,
-    array: o.NewArray = None,
-) -> None:
+    run: o.Folder, new: o.NewRows, out: o.PredictOut = Path("predictions.parquet"), level: o.Level = 0.9,
+    calibrate: o.Calibrate = None, array: o.NewArray = None,
+) -> None:  # fmt: skip
     """Predict the target for new rows, by a run that was fitted to a table.
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would reduce), and an

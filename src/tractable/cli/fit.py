@@ -1,7 +1,10 @@
 """What ``fit``, ``report`` and ``predict`` do, for every kind of model."""
 
+import contextlib
+import dataclasses
 from pathlib import Path
 
+import jax
 import joblib
 import typer
 
@@ -18,9 +21,12 @@ from tractable.cli.folders import (
     write_run,
 )
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
+from tractable.cli.joining import agreed
 from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, say
 from tractable.cli.task import Request, Result, Task
+from tractable.inference import devices_of
+from tractable.methods import Method
 from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError
@@ -31,8 +37,19 @@ from tractable.tools.writing import write_table
 
 def fit(model: str, arguments: Arguments, how: How) -> None:
     """Fit a model of the kind ``model`` and leave posterior, page and tables in its folder."""
+    with contextlib.ExitStack() as closing:
+        task, method, seed, saved = agreed(lambda: asked(model, arguments, how))
+        folder = agreed(lambda: opened(task, method, seed, saved, how, closing))  # once all have looked at it
+        # By configuration, which each kind's own independent fits take: numbers of components, members of an ensemble.
+        with joblib.parallel_config(n_jobs=how.jobs):
+            result = task.kind.learn(task, method, seed, folder, how.progress)
+        agreed(lambda: conclude(task, method, seed, result, folder, how))
+
+
+def asked(model: str, arguments: Arguments, how: How) -> tuple[Task, Method, int, Arguments]:
+    """The task, method and seed, and the entries of the run gone on with."""
     kind = kinds.named(model)
-    kinds.check_options(kind, {"resume": how.resume})
+    kinds.check_options(kind, {"resume": how.resume, "mesh": how.mesh})
     saved = run_gone_on_with(how)
     kind = kinds.kind_gone_on_with(how.out, saved, model) if saved else kind
     kinds.check_options(kind, arguments)
@@ -42,31 +59,40 @@ def fit(model: str, arguments: Arguments, how: How) -> None:
             raise SettingsError(f"--resume continues the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
     expect("fit(--jobs)", how.jobs, Jobs)
-    task = kind.read(kind, arguments)
+    task = dataclasses.replace(kind.read(kind, arguments), mesh=how.mesh)
     method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
     method = kind.adapted_method(task, method, how.sized)
+    devices_of(method, task.data, how.mesh)  # raises where they cannot share the run
+    if how.out is None and how.mesh is not None and jax.process_count() > 1:
+        raise SettingsError("Several processes share one folder, which all must see: name it by --out.")
+    return task, method, seed, saved
 
-    folder = how.out if how.out is not None else fresh(f"{task.name}-{kind.folder or method.label}")
-    about = {"problem": task.spec, "method": method.settings(), "seed": seed}
-    with held(folder):
+
+def opened(task: Task, method: Method, seed: int, saved: Arguments, how: How, closing: contextlib.ExitStack) -> Path:
+    """The run's folder, which this process, if it writes, holds until ``closing``."""
+    folder = how.out if how.out is not None else fresh(f"{task.name}-{task.kind.folder or method.label}")
+    if how.leads:
+        closing.enter_context(held(folder))
+        closing.enter_context(left_only_with_results(folder, new=not saved))
         if not saved:
-            write_run(folder, about)
+            write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
         if not how.quiet:
-            say(f"{kind.learner or method.label} on {task.label}, into {folder}")
-        # By configuration, which each kind's own independent fits take: numbers of components, members of an ensemble.
-        with left_only_with_results(folder, new=not saved), joblib.parallel_config(n_jobs=how.jobs):
-            result = kind.learn(task, method, seed, folder, how.progress)
-        write_run(folder, about)  # again: learning may have added to the task, such as the number of components chosen
-        conclude(task, result, folder, how.quiet)
+            say(f"{task.kind.learner or method.label} on {task.label}, into {folder}")
+    return folder
 
 
-def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
+def conclude(task: Task, method: Method, seed: int, result: Result, folder: Path, how: How) -> None:
     """Write the page, print tables and verdict (or the folder alone), and exit with the run's code."""
-    task.kind.page(folder, task, result)
     report, selection = result.posterior.report(), result.selection
+    interrupted = selection.interrupted if selection else result.posterior.interrupted
+    if not how.leads:
+        return end(interrupted, "")
+    # Again: learning may have added to the task, such as the number of components chosen.
+    write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
+    task.kind.page(folder, task, result)
     for remark in selection.remarks if selection else ():
         say(f"Note: {remark}", "yellow")
-    if quiet:
+    if how.quiet:
         typer.echo(folder)
     else:
         console = show.console()
@@ -74,7 +100,7 @@ def conclude(task: Task, result: Result, folder: Path, quiet: bool) -> None:
             console.print(each)
         console.print(show.verdict(report.verdict, report.checks))
         console.print(f"{show.seconds(result.seconds)}. Report: {folder / 'report.html'}", soft_wrap=True)
-    end(selection.interrupted if selection else result.posterior.interrupted, report.verdict)
+    end(interrupted, report.verdict)
 
 
 def report(folder: Path) -> None:

@@ -23,10 +23,12 @@ class How:
     resume: bool
     quiet: bool
     jobs: int = 1
+    mesh: int | str | None = None
+    leads: bool = True  # of several processes, this one speaks and writes
 
     @property
     def progress(self) -> bool | None:
-        return False if self.quiet else None
+        return False if self.quiet or not self.leads else None
 
     @property
     def sized(self) -> bool:

@@ -82,6 +82,7 @@ NOT_OF_MIXTURES = {
     "hidden": "it has no hidden layers.",
     "prior": "it has no network.",
     "shifted": "it makes no predictions that could be less sure; tractable predict gives rows their log density.",
+    "mesh": "it tries several numbers of components or states, each on one device. In Python tr.infer spreads one.",
 }
 
 

@@ -170,6 +170,14 @@ Jobs = Annotated[
     int,
     Option(help="Number of processes that share independent fits; -1 for one per core."),
 ]
+Mesh = Annotated[
+    Text, Option(metavar="N|auto", help="For glm and mlp: over how many devices the run lies; auto for all of them.")
+]
+Coordinator = Annotated[
+    Text, Option(metavar="HOST:PORT", help="With --mesh, where the environment names none: the address of process 0.")
+]
+Processes = Annotated[int | None, Option(help="With --coordinator: how many processes share the run.")]
+Process = Annotated[int | None, Option(help="With --coordinator: the number of this one. 0 speaks and writes for all.")]
 CompareOut = Annotated[File, Option(help="A folder.  \\[default: runs/NAME-compare]")]
 
 # Only for calibrate.

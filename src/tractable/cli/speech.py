@@ -20,6 +20,10 @@ TYPED = {  # advice in the library's messages -> what to type on a command line
     "pass missing='drop'": "pass --drop-missing",
     "family='continuous-bernoulli'": "--family continuous-bernoulli",
     "redraw=True": "--redraw",
+    "mesh= ": "--mesh ",
+    "mesh=": "--mesh ",
+    "solver='stochastic'": "--set solver=stochastic",
+    "same checkpoint=": "same --out, and --resume,",
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pandas as pd
 
@@ -37,6 +38,7 @@ class Task:
     model: Any = None  # a Model; None where one of several is to be chosen
     encoder: Any = None  # an Encoder, from the file's rows to the model's; None for an example
     shifted: np.ndarray | None = None  # inputs of rows from elsewhere, which predictions should be less sure of
+    mesh: int | str | None = None  # devices that share the run
 
     @classmethod
     def of_file(
@@ -151,9 +153,11 @@ def posterior_of(
         found = load(folder, task.model, task.data)
     else:
         first = None if later else how
-        found = infer(task.model, task.data, method, seed=seed, progress=progress, checkpoint=folder, verify=first)
+        options: Any = {"seed": seed, "progress": progress, "checkpoint": folder, "verify": first, "mesh": task.mesh}
+        found = infer(task.model, task.data, method, **options)
     if not later or found.interrupted or any(check.name == HELD_OUT for check in found.report().checks):
         return found
     found = found.verify(how, held_out=task.held_out)
-    found.write(folder, streamed=method.chained)
+    if jax.process_index() == 0:
+        found.write(folder, streamed=method.chained)
     return found

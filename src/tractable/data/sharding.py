@@ -51,6 +51,11 @@ class Over:
         """Whether the mesh has devices of other processes."""
         return len({device.process_index for device in self.mesh.devices.flat}) > 1
 
+    @property
+    def bits(self) -> str:
+        """What else the last bits of its numbers depend on: runs begun over one kind of mesh go on over that kind."""
+        return "over chains" if not self.lays_rows else f"over rows, {'' if self.reproducible else 'not '}reproducible"
+
     # What lies where
 
     def spread(self, tree: PyTree, *axes: str | None) -> PyTree:
@@ -329,7 +334,10 @@ def _of_count(count: object, axis: str, chains: int | None) -> Mesh:
             f"got {count!r}."
         )
     if not 1 <= count <= len(there):
-        raise SettingsError(f"mesh={count}, but JAX sees {len(there)} device{'s' if len(there) > 1 else ''} here.")
+        raise SettingsError(
+            f"mesh={count}, but JAX sees {len(there)} device{'s' if len(there) > 1 else ''} here. It takes a CPU for "
+            f"several with XLA_FLAGS=--xla_force_host_platform_device_count={max(count, 2)} in the environment."
+        )
     return jax.make_mesh((int(count),), (axis,), (AxisType.Auto,), devices=there[: int(count)])
 
 

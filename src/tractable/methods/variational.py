@@ -32,6 +32,7 @@ from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, is_number
 from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.words import tell
 
 PyTree = Any
 WEIGHED = 1000  # draws whose importance weights are computed at the end
@@ -62,7 +63,7 @@ class Variational(Method):
         start: "mode", with the curvature there, up to 1000 parameters; or "random".
         starts: climbs side by side; the best bound is kept and the report says whether they agree.
         solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound
-            deterministic; "stochastic" draws; "auto" takes quadrature where the model allows it.
+            deterministic, on one device; "stochastic" draws; "auto" takes quadrature where the model allows it.
         draws: independent draws of q in the posterior; ``sample`` makes fresh ones.
     """
 
@@ -143,6 +144,11 @@ class Variational(Method):
                 "Use solver='stochastic'."
             )
         if exact is not None:
+            if session.over is not None:  # some fifty evaluations on one device, where a climb takes a thousand steps
+                tell(
+                    f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= does "
+                    "nothing here. Where one device cannot hold the rows, give solver='stochastic'."
+                )
             phi, found = quadrature.climb(exact, q, model, data, stop=session.stop)
             interrupted = session.stop()
         else:

@@ -146,7 +146,9 @@ def opened(folder: pathlib.Path, manifest: dict[str, Any]) -> tuple[int, dict[st
         if (folder / RESULT).exists():
             raise CheckpointError(f"{folder} holds the result of another run; choose another folder.")
         return None
-    different = files.differences(saved[2]["identity"], manifest)
+    # Runs of earlier versions do not say over what mesh they were.
+    before = {name: value for name, value in manifest.items() if name == "mesh"} | saved[2]["identity"]
+    different = files.differences(before, manifest)
     if different:
         raise CheckpointError(
             f"{folder} holds another run, which cannot be continued: "

@@ -505,7 +505,8 @@ class Posterior(Learnt):
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto",
         held_out: Data | PyTree = None,
     ) -> "Posterior":  # fmt: skip
-        """Continue for ``draws`` more kept draws per chain, with the same result as one longer run.
+        """Continue for ``draws`` more kept draws per chain, with the same result as one longer run. It goes on on one
+        device, whose last bits are not those of a mesh.
 
         ``verify`` and ``held_out`` are passed to ``verify()``, which checks the whole again.
         """
