@@ -75,7 +75,7 @@ class GaussianMixture(Clusters, Density):
         posterior_, report_: the estimate as a Posterior, and how far to trust it.
         n_features_in_, feature_names_in_: number and names of the fitted columns.
 
-    >>> X = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]]) + 0.1 * np.eye(6, 2)
+    >>> X = np.random.default_rng(0).normal(size=(40, 2)) + np.repeat([[0.0, 0.0], [6.0, 2.0]], 20, axis=0)
     >>> mixture = GaussianMixture(2, covariance_type="tied", random_state=0).fit(X)
     >>> bool(mixture.predict([[0, 1]])[0] == mixture.predict([[2, 3]])[0])
     True
