@@ -456,7 +456,7 @@ class Data(Spelt):
     def read(self, starts: np.ndarray, width: int, part: slice = slice(None)) -> PyTree:
         """Rows [start, start + width) round the end for every start, from file: (len(starts), width, ...).
 
-        Of several processes each reads, and maps, only its own ``part`` of the rows of every batch.
+        Of several processes each reads only its own ``part`` of the rows of every batch.
         """
         first, stop, _ = part.indices(width)
 

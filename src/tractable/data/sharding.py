@@ -109,7 +109,7 @@ class Over:
     def read(self, data: Data, plan: Plan, starts: np.ndarray, capacity: int) -> PyTree:
         """Batches from file that begin at rows ``starts`` (chain, groups, blocks, steps).
 
-        Every process reads, and maps, only the parts of its own devices. The rows of a batch are cut into shards of
+        Every process reads only the parts of its own devices. The rows of a batch are cut into shards of
         neighbours; those past its end have no say.
 
         Returns:
