@@ -116,7 +116,11 @@ def stopped(name: str, stops: int, scratch: pathlib.Path, rng: random.Random) ->
             process.join()
             spent, saved, interrupted = spent + 1, saved + bool(list(folder.rglob("step-*"))), True
         if answer.exists() or not interrupted:  # it came to its end, or failed by itself
-            ended, same = ended + 1, same + (answer.exists() and answer.read_text() == whole.read_text())
+            right = answer.exists() and answer.read_text() == whole.read_text()
+            ended, same = ended + 1, same + right
+            if not right:
+                what = "other numbers" if answer.exists() else f"no numbers, exit code {process.exitcode}"
+                print(f"{name}: {what} after {spent} stops", file=sys.stderr, flush=True)
             answer.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
     return spent, saved, ended, same

@@ -523,3 +523,29 @@ def test_errors_are_one_family():
         tr.infer(alone(lambda x: -(x**2), jnp.zeros(3)), None, WALK)
     assert not re.search("Traced|JitTracer|0x[0-9a-f]{6}", str(caught.value))
     assert core.Model is tr.Model and math.isfinite(1.0)
+
+
+@pytest.mark.parametrize("stops", [(3,), (9, 15, 12)])
+@quiet
+def test_a_stopped_search_goes_on(tmp_path, stops):
+    """MAP's search is on the host: a stop cuts it short, yet what it then evaluates is no part of the whole search."""
+
+    def bent(theta: jax.Array) -> jax.Array:
+        return -20 * jnp.square(theta[1] - jnp.square(theta[0])) - jnp.square(1 - theta[0]) / 2
+
+    def run(stop: int = 0) -> tr.Posterior:
+        told = iter(range(1, 1000))
+
+        def progress(phase: str, done: int, of: int) -> None:
+            if next(told) == stop:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return tr.infer(model, None, tr.MAP(starts=3), checkpoint=tmp_path / "run", progress=progress, verify=None)
+
+    model = alone(bent, jnp.zeros(2))
+    whole = tr.infer(model, None, tr.MAP(starts=3), progress=False, verify=None)
+    for stop in stops:
+        assert run(stop).interrupted
+    again = run()
+    np.testing.assert_array_equal(again.point, whole.point)
+    assert again.found["evaluations"] == whole.found["evaluations"] and again.found["slope"] == whole.found["slope"]

@@ -138,7 +138,8 @@ class Journal:
     """Records the evaluations of a deterministic search on the host; a resumed run replays them, then evaluates anew.
 
     This saves a search by a library that cannot be stopped half-way. A journal keeps at most 2²⁴ numbers; a resumed
-    run evaluates the rest again.
+    run evaluates the rest again. Once a stop was asked for it neither records nor replays: a search that was cut short
+    evaluates its end point where an unbroken one goes on.
     """
 
     def __init__(self, session: Session, phase: str, of: int) -> None:
@@ -146,10 +147,12 @@ class Journal:
         saved = session.resume or {}
         lengths = saved.get("lengths", np.zeros(0, int))
         self.heard = np.split(saved["heard"], np.cumsum(lengths)[:-1]) if len(lengths) else []
-        self.count, self.keep = 0, session.keeper()
+        self.count, self.keep, self.stop = 0, session.keeper(), session.stop
 
     def __call__(self, ask: Callable[[], tuple[float, np.ndarray]]) -> tuple[float, np.ndarray]:
         """A value and its gradient (d,), or other numbers, recorded or from ``ask()``."""
+        if self.stop():
+            return ask()
         self.count += 1
         if self.count <= len(self.heard):
             value, *gradient = np.split(self.heard[self.count - 1], [1])
