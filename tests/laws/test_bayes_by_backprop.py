@@ -19,13 +19,14 @@ import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 from montecarlo import C, Scores, Z, assert_holds, broken, error, of_p
-from scipy import stats
+from scipy import special, stats
 
 import tractable as tr
 from tractable import core, objectives
 from tractable.beliefs import approximations
 from tractable.core import Batch, Data, Model, Through
 from tractable.data.rows import Plan, place, window
+from tractable.kernels import spread as spreads
 from tractable.methods import BayesByBackprop, Laplace
 from tractable.models import conjugate
 from tractable.models.network import mlp, scale_mixture
@@ -434,6 +435,68 @@ def test_twice_the_data():
     """Every datum twice: half the variance."""
     once, twice = (ratios(TRAINED, times, 1e2)[2] for times in (1, 2))
     assert_holds({"variance": error(twice**2 / once**2, 0.5, 0.025)})
+
+
+# σ after the climb.
+
+
+def settled(log_density: Any, mean: Any, sd: Any, steps: int) -> Any:
+    """The kernel's state after so many steps, by one compiled loop."""
+    kernel = spreads.spread(log_density, jnp.asarray(mean))
+    state = kernel.init(jax.random.key(0), jnp.log(jnp.asarray(sd)))
+    noise = kernel.draw(jax.random.key(3), steps, state)
+    return jax.jit(lambda noise, at: jax.lax.scan(lambda s, e: kernel.step(e, s, None), at, noise)[0])(noise, state)
+
+
+def test_spread_of_a_normal():
+    """1/Λᵢᵢ to rounding for up to sixteen correlated numbers; within its own standard errors for forty."""
+    for size, steps in ((3, 12), (16, 12), (40, 400)):
+        root = np.random.default_rng(size).normal(size=(size, 2 * size)) + 1
+        matrix = jnp.asarray(root @ root.T / size)
+        state = settled(lambda z, _, m=matrix: -z @ m @ z / 2, np.ones(size), np.full(size, 0.3), steps)
+        ratio, error_of = np.asarray(spreads.precision(state) / jnp.diag(matrix)), spreads.relative_error(state)
+        tolerance = 1e-3 if size <= 16 else 5.4 * np.max(error_of)
+        assert np.all(np.abs(ratio - 1) < tolerance) and tolerance < 0.3
+        np.testing.assert_allclose(np.exp(-2 * state.position), spreads.precision(state), rtol=1e-4)
+
+
+def test_spread_where_the_curvature_varies():
+    """log p = θ − e^θ has Λ = e^θ, whose mean under q is e^{μ + σ²/2}: σ² e^{σ²/2} = e^{−μ}. At μ alone it is e^μ."""
+    state = settled(lambda z, _: jnp.sum(z - jnp.exp(z)), np.array([0.5]), [1.0], 30_000)
+    right = math.sqrt(2 * special.lambertw(math.exp(-0.5) / 2).real)
+    got, known = float(np.exp(state.position[0])), float(spreads.relative_error(state)[0]) / 2
+    assert abs(got / right - 1) < 5.4 * known < 0.05 < abs(math.exp(-0.25) / right - 1)
+
+
+NARROW = {
+    "all rows": {"batch_size": None},
+    "batches": {"batch_size": 40},
+    "geometric": {"batch_size": 40, "kl_weights": "geometric"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [None, "half", "climb"])
+def test_default_settings_find_the_sds(monkeypatch, mutant):
+    """Within 2 % where marginal sds are three times these, by all batches and KL weights; climbs end 20 % off."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 1)) * math.sqrt(0.92) + rng.normal(size=(400, 3)) * math.sqrt(0.08)
+    y = x @ np.array([0.8, -0.4, 0.3]) + NOISE * rng.normal(size=400)
+    diagonal = np.square(x).sum(0) / NOISE**2 + 1 / SD**2
+    prior = {"w": dist.Normal(jnp.zeros(3), SD).to_event(1)}
+    model = Model(prior, lambda params, x: dist.Normal(jnp.dot(x, params["w"]), NOISE))
+    if mutant == "half":
+        monkeypatch.setattr(spreads, "precision", lambda state, right=spreads.precision: right(state) / 2)
+    if mutant == "climb":
+        monkeypatch.setattr(BayesByBackprop, "closed", lambda self, problem, phi, steps: (phi, {}))
+    off = {}
+    for name, settings in NARROW.items():
+        if mutant is None or name == "batches":
+            method = BayesByBackprop(**settings)
+            found = tr.infer(model, Data(y, given=x), method, progress=False, verify=None).fitted
+            assert found is not None
+            off[name] = np.max(np.abs(np.log1p(np.exp(found.phi["rho"])) * np.sqrt(diagonal) - 1))
+    assert max(off.values()) < 0.02 if mutant is None else off["batches"] > 0.04, off
 
 
 def test_twice_the_data_laplace():

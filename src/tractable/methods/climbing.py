@@ -268,7 +268,9 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
     pair = problem.tree(averaged if at.kept is None else at.kept)
     values = problem.bound.values(problem.tuned, pair)
     best = int(np.argmax(values.mean(1)))
-    phi = jax.tree.map(lambda a: a[best], pair)
+    phi, more = jax.tree.map(lambda a: a[best], pair), {}
+    if not interrupted and at.kept is None:
+        phi, more = problem.method.closed(problem, phi, at.groups * problem.shape.group)
     found = {
         "objective": float(values[best].mean()),
         "gain": at.gain,
@@ -277,10 +279,11 @@ def _chosen(problem: Problem, at: Ascent, averaged: np.ndarray, interrupted: boo
         "agreement": float(values[best].mean() - values.mean(1).min()),
         "signal at start": at.signal,
         "signal": problem.bound.signal(problem.tuned, phi),
-    }
+    } | more
     if at.peak is not None:
         found |= at.peak.found(problem.shape.group)
-    return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], interrupted)
+    over = interrupted or problem.session.stop()
+    return Climbed(phi, found, np.concatenate([at.bounds, at.history], 1)[best], over)
 
 
 def _held(problem: Problem, at: Ascent) -> Ascent:

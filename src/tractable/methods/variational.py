@@ -22,7 +22,7 @@ from tractable.checks.verify import SHAPE
 from tractable.core import Kernel, Model, log_posterior, whole
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
-from tractable.methods.climbing import SIGMAS, WINDOW, climb
+from tractable.methods.climbing import SIGMAS, WINDOW, Problem, climb
 from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum, nearer
@@ -169,7 +169,8 @@ class Variational(Method):
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "steps" not in found:  # by quadrature, each evaluation on all rows
             return Cost(found["evaluations"], 0.0)
-        return Cost(found["steps"] * self.share(data) * self.samples * self.starts, 0.0)
+        gradients = found["steps"] * self.samples * self.starts + found.get("gradients for σ", 0)
+        return Cost(gradients * self.share(data), 0.0)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
         """The starting φ, with a leading axis of starts."""
@@ -182,6 +183,10 @@ class Variational(Method):
     def most(self, plan: Plan | None) -> int:
         """The largest number of steps."""
         return self.steps
+
+    def closed(self, problem: Problem, phi: PyTree, steps: int) -> tuple[PyTree, dict[str, Any]]:
+        """φ of a climb of so many steps after what follows it, and figures about that."""
+        return phi, {}
 
     def shape(self, model: Model, data: Data | None, plan: Plan | None, positions: PyTree) -> loop.Shape:
         """The loop's: a segment is a window, of whole epochs where there are batches whose noise has to sum to zero."""
