@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tractable.core import Batch, whole
 from tractable.data.sharding import Over
@@ -90,13 +91,18 @@ class SavedAttempts:
         self.count, self.earlier = self.count + 1, reached
 
 
-def settled(gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array]:
-    """The gain still to come, and whether it is small: gains that shrink by a factor r add r/(1 − r) times the last."""
+def settled(
+    gain: jax.Array, before: jax.Array, objective: jax.Array, tolerance: float, size: ArrayLike = 1
+) -> tuple[jax.Array, jax.Array]:
+    """The gain still to come, and whether it is small: gains that shrink by a factor r add r/(1 − r) times the last.
+
+    ``size`` rows, of about a nat each, are added to the objective, and rounded even where their sum is near 0.
+    """
     rate = jnp.clip(gain / jnp.where(before > 0, before, jnp.inf), 0, 0.999)
     rate = jnp.where(before > 0, rate, 0.999)
     to_come = jnp.abs(gain) * rate / (1 - rate)
     scale = jnp.maximum(jnp.abs(objective), 1.0)
-    digit = jnp.finfo(jnp.result_type(objective)).eps * scale
+    digit = jnp.finfo(jnp.result_type(objective)).eps * jnp.maximum(scale, size)
     # EM falls by rounding only, so after a fall gains of that size are rounding too.
     rounding = jnp.where((gain < 0) | (before < 0), FALLEN, ROUNDING) * digit
     none = jnp.abs(gain) <= rounding  # rounding, from which nothing can be extrapolated
@@ -157,7 +163,7 @@ def segment(
     """Step until ``last`` or until every climb has settled: the state, and the objectives (start, SEGMENT)."""
     kernel = em(_e_step(method, model, spread), method.halves(model)[1], method.log_prior(model))
     batch = whole(rows) if mask is None else Batch(rows, mask, size)
-    count = now.done.shape[0]
+    count, total = now.done.shape[0], jnp.sum(batch.counted(jnp.ones_like(batch.mask)))
     trace = jnp.full((SEGMENT, count), jnp.nan, now.gain.dtype)
 
     def going(carry: tuple) -> jax.Array:
@@ -168,7 +174,7 @@ def segment(
         now, trace, i = carry
         states, info = jax.vmap(lambda s: kernel.step(jnp.zeros(0), s, batch))(now.states)
         fine = jax.vmap(tree.all_finite)(states.position) & jnp.isfinite(info.objective)
-        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance)
+        to_come, little = settled(info.gain, now.gain, info.objective, method.tolerance, total)
         little = little & (now.time > 1)
         ended = little & now.little
         live = ~now.done
@@ -233,7 +239,7 @@ def climb_on_file(method: Any, model: Any, session: Session, thetas: PyTree, att
         trace = np.append(now.trace, value)
         gain = float(value - trace[-2]) if len(trace) > 1 else 0.0
         last = [jnp.asarray(v) for v in (gain, now.before, value)]
-        little = len(trace) > 2 and bool(settled(last[0], last[1], last[2], method.tolerance)[1])
+        little = len(trace) > 2 and bool(settled(*last, method.tolerance, session.data.total)[1])
         calm = now.calm + 1 if little else 0
         if stopped or calm > 1 or len(trace) > method.steps or not math.isfinite(value):
             ended = ([*now.ends, now.theta], [*now.traces, trace[:-1]], np.append(now.values, value))

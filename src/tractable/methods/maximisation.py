@@ -21,7 +21,15 @@ from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
 from tractable.methods import points
 from tractable.methods.drawing import chain_keys, starts
-from tractable.methods.em_climb import ROUNDING, Reached, SavedAttempts, climb_in_memory, climb_on_file, with_retries
+from tractable.methods.em_climb import (
+    FALLEN,
+    ROUNDING,
+    Reached,
+    SavedAttempts,
+    climb_in_memory,
+    climb_on_file,
+    with_retries,
+)  # fmt: skip
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel, latent_model
@@ -298,7 +306,7 @@ def chosen(reached: Reached, model: Any, data: Data) -> tuple[int, dict[str, Any
         "degenerate starts": int(np.sum(~fine)),
         "fall": float(max(0.0, -gains.min(initial=0.0))),
         "M-steps without gain": int(np.sum(gains == 0)),
-        "to come": _to_come(gains, values[best]),
+        "to come": _to_come(gains, values[best], data.total),
     }
     return best, found
 
@@ -309,12 +317,13 @@ def examined(posterior: Learnt) -> list[Check]:
     return [] if model is None else model.examine(posterior.mean(), math.ceil(posterior.rows))
 
 
-def _to_come(gains: np.ndarray, objective: float) -> float:
-    """Nats still to come, by Aitken's extrapolation of the last two gains."""
+def _to_come(gains: np.ndarray, objective: float, size: int | float) -> float:
+    """Nats still to come, by Aitken's extrapolation of the last two gains; 0 where they are rounding."""
     if len(gains) < 2:
         return math.inf if len(gains) else 0.0
     before, last = gains[-2:]
-    if abs(last) <= ROUNDING * float(jnp.finfo(jnp.result_type(float)).eps) * max(1.0, abs(objective)):
+    digit = float(jnp.finfo(jnp.result_type(float)).eps) * max(1.0, abs(objective), size)
+    if abs(last) <= (FALLEN if min(before, last) < 0 else ROUNDING) * digit:
         return 0.0
     rate = float(np.clip(last / before, 0, 0.999)) if before > 0 else 0.999
     return float(abs(last) * rate / (1 - rate))
