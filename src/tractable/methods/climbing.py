@@ -102,10 +102,14 @@ class Problem(NamedTuple):
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """φ with a leading axis of starts, as vectors (start, p)."""
-        return np.asarray(jax.vmap(tree.raveller(self.like)[0])(phis))
+        return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in jax.tree.leaves(phis)], 1)
 
     def tree(self, vectors: np.ndarray) -> PyTree:
-        return jax.vmap(tree.raveller(self.like)[1])(jax.device_put(vectors))
+        """The way back; like ``vector`` by NumPy, which has nothing to compile."""
+        leaves, structure = jax.tree.flatten(self.like)
+        parts = np.split(vectors, np.cumsum([leaf.size for leaf in leaves])[:-1], 1)
+        shaped = [np.reshape(a, (-1, *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
+        return jax.device_put(jax.tree.unflatten(structure, shaped))
 
 
 def climb(method: Any, session: Session) -> Climbed:
