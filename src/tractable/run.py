@@ -324,6 +324,9 @@ def run(
         weight = None if weight is None else jnp.zeros(chains, weight.dtype)
         moments = Moments(jnp.zeros(chains), zeros, jnp.copy(zeros), weight)
     buffer = _buffer(loop, chains, observed, info)
+    if over is not None:
+        keys, states, moments = over.placed((keys, states, moments), over.specs(False)[1])
+        buffer = over.placed(buffer, over.later)
     pieces, infos = [], []
     segment, started, compile_seconds, interrupted = 1, time.perf_counter(), 0.0, False
     g = done

@@ -62,6 +62,13 @@ class Over:
         """Host arrays over the mesh; without axes, all of it on every device."""
         return jax.tree.map(lambda a: _placed(a, NamedSharding(self.mesh, PartitionSpec(*axes))), tree)
 
+    def placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        """Arrays where a program that hands them on by ``spec`` leaves them: from elsewhere it is compiled anew."""
+        axes = [] if self.several else [axis if axis and self.mesh.shape[axis] > 1 else None for axis in spec]
+        while axes and axes[-1] is None:
+            axes.pop()
+        return self.spread(tree, *axes)
+
     def lay(self, rows: PyTree, counts: np.ndarray | None = None) -> tuple[PyTree, jax.Array]:
         """Rows (n ≥ 1) by shards of ⌈n/shards⌉, and how often each counts.
 
@@ -348,9 +355,9 @@ def _placed(a: jax.Array | np.ndarray, where: NamedSharding) -> jax.Array:
     if isinstance(a, jax.Array) and jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         data = _placed(jax.random.key_data(a), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
+    host = np.asarray(a)  # from one device to parts of several would be a program for each shape
     if where.is_fully_addressable:
-        return jax.device_put(a, where)
-    host = np.asarray(a)
+        return jax.device_put(host, where)
     host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
     return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 

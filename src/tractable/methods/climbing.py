@@ -102,10 +102,14 @@ class Problem(NamedTuple):
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """φ with a leading axis of starts, as vectors (start, p)."""
-        return np.asarray(jax.vmap(tree.raveller(self.like)[0])(phis))
+        return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in jax.tree.leaves(phis)], 1)
 
     def tree(self, vectors: np.ndarray) -> PyTree:
-        return jax.vmap(tree.raveller(self.like)[1])(jax.device_put(vectors))
+        """The way back; like ``vector`` by NumPy, which has nothing to compile."""
+        leaves, structure = jax.tree.flatten(self.like)
+        parts = np.split(vectors, np.cumsum([leaf.size for leaf in leaves])[:-1], 1)
+        shaped = [np.reshape(a, (-1, *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
+        return jax.device_put(jax.tree.unflatten(structure, shaped))
 
 
 def climb(method: Any, session: Session) -> Climbed:
@@ -137,7 +141,7 @@ def _begun(method: Any, session: Session, start_key: jax.Array, run_key: jax.Arr
     program = Climb(model, method, plan is not None and not data.resident, over=session.over)
     rows = None if data is None or plan is not None else data.arrays()
     judged = data if data is None or plan is None else judged_on(data, plan)
-    bound = Bound(program._replace(over=None), plan, judged, rows, run_key, method.starts)
+    bound = Bound(program._replace(over=None), plan, judged, rows, run_key)
     keys = chain_keys(run_key, method.starts)
     tuned = {"learning_rate": number(method.learning_rate), "temperature": number(1.0)}
     wide = jax.ShapeDtypeStruct((method.starts, model.space.size), number(0.0).dtype)
@@ -342,7 +346,6 @@ class Bound(NamedTuple):
     data: Any  # Data, or None
     rows: PyTree
     key: jax.Array
-    starts: int
 
     def within(self) -> tuple[Plan | None, PyTree]:
         """Plan and rows in memory; for data on file, those of ``judged_on``."""
@@ -352,14 +355,14 @@ class Bound(NamedTuple):
         return plan, self.data.windows(plan.width)
 
     def values(self, tuned: PyTree, phis: PyTree) -> np.ndarray:
-        """(φ, draw) noisy bounds of several φ on common random numbers."""
+        """(start, draw) noisy bounds of every start's φ, on random numbers that are the same in every call."""
         plan, rows = self.within()
         return np.asarray(_values(self.program, plan, tuned, rows, phis, self.key), np.float64)
 
     def gain(self, tuned: PyTree, unravel: Callable, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
         """The gain of ``after`` (start, p) on ``before`` at the start that gains most surely, and its error."""
-        values = self.values(tuned, unravel(np.concatenate([before, after])))
-        gains = values[self.starts :] - values[: self.starts]
+        values, held = (self.values(tuned, unravel(phis)) for phis in (after, before))  # one program for all looks
+        gains = values - held
         errors = gains.std(1, ddof=1) / math.sqrt(gains.shape[1])
         worst = int(np.argmax(gains.mean(1) - SIGMAS * errors))
         return float(gains[worst].mean()), float(errors[worst])

@@ -114,7 +114,7 @@ class MAP(Method):
                 session.model, session.data, position, prior=self.prior, steps=self.steps, tolerance=self.tolerance,
                 jacobian=jacobian, stop=session.stop, journal=journal,
             )
-            for position in positions
+            for position in np.asarray(positions)
         ]  # fmt: skip
         journal.close()
         return Climbed(found, {}, {}, session.stop())
@@ -132,9 +132,9 @@ class MAP(Method):
             None if session.held_out is None else lambda states: _score(model, states, session.held_out),
         )  # fmt: skip
         found = []
-        for position in at.states.position:
+        for position in np.asarray(at.states.position):
             value, gradient = total_of(model, position, data, self.prior, jacobian)
-            slope = float(jnp.max(jnp.abs(gradient)))
+            slope = float(np.max(np.abs(gradient)))
             found.append(Maximum(np.asarray(position), float(value), slope, self.steps, np.asarray(gradient)))
         return Climbed(found, at.info, at.found(shape.group), interrupted)
 

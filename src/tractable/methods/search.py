@@ -39,7 +39,7 @@ class Maximum(NamedTuple):
 def maximum(
     model: Model,
     data: Data | None,
-    start: jax.Array,
+    start: jax.Array | np.ndarray,
     prior: bool = True,
     steps: int = 2000,
     tolerance: float = 1e-6,
@@ -62,7 +62,7 @@ def maximum(
 
     def smooth(position: np.ndarray) -> tuple[float, np.ndarray]:
         def ask() -> tuple[float, np.ndarray]:
-            value, gradient = total(model, jnp.asarray(position, start.dtype), batch, prior, jacobian)
+            value, gradient = total(model, np.asarray(position, start.dtype), batch, prior, jacobian)
             return float(value), np.asarray(gradient, np.float64)
 
         return split.without_kinks(position, *journal(ask))
@@ -119,6 +119,8 @@ class _Split(NamedTuple):
 
     def without_kinks(self, position: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient (d,) without the terms −rate |w − centre|, whose slope at the kink is JAX's."""
+        if not len(self.index):
+            return value, gradient
         away = position[self.index] - self.centre
         pull = _added(gradient, self.index, self.rate * np.where(away == 0, _slope_of_kink(), np.sign(away)))
         return value + float(self.rate @ np.abs(away)), pull
@@ -159,16 +161,16 @@ def _added(vector: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndar
 
 def _polish(model, batch, position, prior, jacobian, dtype) -> tuple[np.ndarray, int]:
     """Newton steps while they climb: L-BFGS stops where its line search can no longer tell values apart."""
-    value, gradient = total(model, jnp.asarray(position, dtype), batch, prior, jacobian)
+    value, gradient = map(np.asarray, total(model, np.asarray(position, dtype), batch, prior, jacobian))
     evaluations = 1
     for _ in range(4):
-        hessian = np.asarray(curvature(model, jnp.asarray(position, dtype), batch, prior, jacobian), np.float64)
+        hessian = np.asarray(curvature(model, np.asarray(position, dtype), batch, prior, jacobian), np.float64)
         try:
             step = np.linalg.solve(hessian, np.asarray(gradient, np.float64))
         except np.linalg.LinAlgError:
             break
         proposed = position + step
-        new_value, new_gradient = total(model, jnp.asarray(proposed, dtype), batch, prior, jacobian)
+        new_value, new_gradient = map(np.asarray, total(model, np.asarray(proposed, dtype), batch, prior, jacobian))
         evaluations += 2
         better = np.abs(new_gradient).max() < np.abs(gradient).max() and new_value >= value - 1e-6 * abs(value)
         if not (np.isfinite(new_value) and better):
@@ -185,7 +187,7 @@ def standard_errors(model: Model, data: Data | None, position: np.ndarray, prior
     if model.space.size > INFORMATION or (data is not None and not data.resident):
         return {}
     batch = all_rows(data)
-    where = jnp.asarray(position, jnp.result_type(float))
+    where = np.asarray(position, jnp.result_type(float))
     information = np.asarray(curvature(model, where, batch, prior, False), np.float64)
     if not np.all(np.isfinite(information)):
         return {"eigenvalue": float("nan")}
@@ -248,7 +250,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
     batch, best = all_rows(data), -np.inf
     proposed = position
     for _ in range(NEARER):
-        value, gradient = total(model, jnp.asarray(proposed, jnp.result_type(float)), batch, True, True)
+        value, gradient = total(model, np.asarray(proposed, jnp.result_type(float)), batch, True, True)
         if not (float(value) > best and np.all(np.isfinite(gradient))):
             break
         position, best = proposed, float(value)
@@ -258,7 +260,7 @@ def nearer(model: Model, data: Data, position: np.ndarray, root: np.ndarray | No
 
 def laplace_root(model: Model, data: Data | None, mode: np.ndarray) -> np.ndarray | None:
     """L with L Lᵀ the inverse curvature of the unconstrained log density at a mode; None if that is singular."""
-    where = jnp.asarray(mode, jnp.result_type(float))
+    where = np.asarray(mode, jnp.result_type(float))
     precision = np.asarray(curvature(model, where, all_rows(data), True, True), np.float64)
     if not np.all(np.isfinite(precision)):
         return None
@@ -277,20 +279,21 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """Rate 1/b and centre of every Laplace prior, flat (d,); rate 0 elsewhere."""
     if model.prior_is_callable:
         return np.zeros(model.space.size), np.zeros(model.space.size)
-    example = model.space.unravel(jnp.zeros(model.space.size))
+    example = jax.eval_shape(model.space.unravel, jax.ShapeDtypeStruct((model.space.size,), jnp.result_type(float)))
 
-    def spread(pick: str):
-        def leaf(d: PyTree, like: jax.Array) -> jax.Array:
+    def spread(pick: str) -> np.ndarray:  # by NumPy, which has nothing to compile
+        def leaf(d: PyTree, like: jax.ShapeDtypeStruct) -> np.ndarray:
             inner: Any = d
             while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
                 inner = inner.base_dist
             if not isinstance(inner, dist.Laplace):
-                return jnp.zeros_like(like)
-            value = 1 / jnp.asarray(inner.scale) if pick == "rate" else jnp.asarray(inner.loc)
-            return jnp.broadcast_to(value, jnp.shape(like))
+                return np.zeros(like.shape)
+            given = inner.scale if pick == "rate" else inner.loc
+            value = np.asarray(given, jnp.result_type(given))
+            return np.broadcast_to(1 / value if pick == "rate" else value, like.shape)
 
         tree = jax.tree.map(leaf, model.prior, example, is_leaf=is_distribution)
-        return np.asarray(model.space.ravel(tree), np.float64)
+        return np.concatenate([np.ravel(a) for a in jax.tree.leaves(tree)]).astype(np.float64)
 
     return spread("rate"), spread("centre")
 
@@ -304,7 +307,7 @@ def total(
 
 
 def total_of(
-    model: Model, position: jax.Array, data: Data | None, prior: bool = True, jacobian: bool = False
+    model: Model, position: jax.Array | np.ndarray, data: Data | None, prior: bool = True, jacobian: bool = False
 ) -> tuple[float, np.ndarray]:
     """The same of all rows wherever they lie: those of a file some at a time, summed in double precision."""
     if data is None or data.resident:

@@ -206,7 +206,7 @@ class Variational(Method):
             scale = 0.1 if model.start is None else 0.01  # more noise would swamp a network's starting weights
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
-        for position in positions:
+        for position in np.asarray(positions):
             found = maximum(model, data, position, steps=500, tolerance=1e-4, jacobian=True, stop=session.stop).position
             good = np.all(np.isfinite(found))
             root = laplace_root(model, data, found)
@@ -223,7 +223,7 @@ class Variational(Method):
         Where rows are many to a parameter they are nearly quadratic within the posterior's width, and what is left of
         a batch's noise is small: an average of climbs then knows means to far less than their sds.
         """
-        near = np.all(np.abs(np.asarray(means - means[0])) <= NEAR * np.asarray(sds[0]))
+        near = np.all(np.abs(np.asarray(means) - np.asarray(means[0])) <= NEAR * np.asarray(sds[0]))
         if session.data is None or not near or not self.corrects(session.model, session.data):
             return {}
         value, slope = _likelihood(session.model, means[0], whole(session.data.arrays()))
