@@ -240,7 +240,7 @@ def test_log_prob_of_models(name):
 
 
 def complete_law(name: str, complete: Callable) -> Scores:
-    """log p(x, z | θ), a quadratic of z: its integral is p(x | θ), its top E[z | x], whatever z it is looked at from."""
+    """log p(x, z | θ), a quadratic of z: its integral is p(x | θ), its top E[z | x], seen from any z."""
     model, rows = MODELS[name][0], rows_of(name)
     theta, d = some_theta(model), model.layout.latent
     states, one = T * d, jnp.array(RNG.normal(size=(5, T, d)))

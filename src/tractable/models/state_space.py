@@ -92,7 +92,8 @@ def linear_gaussian(
         z_1 ~ N(m, Q),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
 
     z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches
-    of sequences) by the gradient of log p(x). Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
+    of sequences) by the gradient of log p(x). ``Gibbs`` draws z too, and θ given z, where no row without noise has
+    learnt entries: given z these could not move. Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
     short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is
     ``sequences([y])``. EM is slow along ridges between Q and R: in single precision it may stop short, which its
     report says; in double precision (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
