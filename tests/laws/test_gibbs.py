@@ -234,6 +234,12 @@ COOK = tr.LatentModel(
 )  # fmt: skip
 MIXTURE = tr.models.bayesian_gaussian_mixture(2, 2, weight_concentration=1.5, degrees_of_freedom=5.0)
 CHAIN = tr.models.hidden_markov(2, centre=0.0, scale=1.0, prior_counts=2.0, steps=6)
+KALMAN: dict[str, Any] = {"scale": 1.0, "prior_counts": 4.0, "steps": 3, "features": 1, "floor": 0.0}
+TREND = tr.models.linear_gaussian(
+    2, transition=[[np.nan, 1], [0, 1]], emission=[[1, 0]], state_noise=[np.nan, 0.0], initial="own", **KALMAN
+)
+GAPS = np.zeros((5, 3, 1))  # of sequences: numbers that are missing, and steps after the last
+GAPS[0, 1] = GAPS[1, 2] = GAPS[2] = np.nan
 
 
 def from_prior(model: Any, key: jax.Array, rows: int) -> tuple[Any, Any]:
@@ -246,7 +252,8 @@ def from_prior(model: Any, key: jax.Array, rows: int) -> tuple[Any, Any]:
         params = model.sample_prior(one)
     if model is SCHOOLS:
         return params, model.datum(params).sample(other, (rows,))
-    return params, model.sample(other, params, rows)[0]
+    x = model.sample(other, params, rows)[0]
+    return params, (x + GAPS if model is TREND else x)
 
 
 def joint_law(model: Any, scan: Any, tuned: Any = None, rows: int = 5, count: int = 4000, sweeps: int = 3) -> Scores:
@@ -275,6 +282,7 @@ ROWS = {  # data that blocks are found on
     "cook": (COOK, np.random.default_rng(0).normal(size=5)),
     "mixture": (MIXTURE, np.random.default_rng(0).normal(size=(5, 2))),
     "chain": (CHAIN, np.random.default_rng(0).normal(size=(5, 6))),
+    "trend": (TREND, np.random.default_rng(0).normal(size=(5, 3, 1)) + GAPS),
 }
 KINDS = {
     "schools": {"mu": "normal", "var": "inverse gamma"},
@@ -284,13 +292,17 @@ KINDS = {
         "initial": "Dirichlet", "transition": "Dirichlet", "emission_mean": "normal",
         "emission_sd": "root of an inverse gamma",
     },
+    "trend": {
+        "initial_mean": "normal", "initial_noise": "root of an inverse gamma",
+        "state_noise": "root of an inverse gamma", "noise": "root of an inverse gamma",
+    },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_sweeps_leave_simulated_data_as_they_were(name):
     model, rows = ROWS[name]
-    scan = Gibbs().scanned(model, Data(rows))
+    scan = Gibbs().scanned(model, Data(rows, missing="keep"))
     assert {e.name: e.part.kind for e in scan.entries if e.part.kind} == KINDS[name]
     assert_holds(joint_law(model, scan), 4000)
 
@@ -309,6 +321,14 @@ def test_sweep_mutants():
     scan = Gibbs().scanned(COOK, Data(ROWS["cook"][1]))
     assert broken(joint_law(z_of_the_prior(COOK), scan, sweeps=1))
     assert broken(joint_law(COOK.with_steps(complete=lambda theta, rows, z: 0.0 * rows), scan, sweeps=1))
+
+
+def test_a_path_mutant():
+    """States drawn for numbers in another order."""
+    sums: Any = TREND.sums
+    turned = TREND.with_steps(drawn=lambda key, theta, rows: sums.drawn(key, theta, rows[:, ::-1]))
+    scan = Gibbs().scanned(TREND, Data(ROWS["trend"][1], missing="keep"))
+    assert broken(joint_law(turned, scan, count=2000, sweeps=1))
 
 
 # Beside what knows nothing of Gibbs.
@@ -354,12 +374,39 @@ def test_the_cook(name):
     spread = np.abs(table["sd"].to_numpy() / SDS - 1) / (5.33 * np.sqrt(2 / worth))
     shares = np.abs(posterior.allocations(draws=1000)[:, 1] - SHARES) / (5.33 * 0.5 / np.sqrt(min(1000, worth.min())))
     assert_holds({"mean": off.max(), "sd": spread.max(), "moods": shares.max()})
+    off = np.mean(posterior.paths(draws=1000) - SHARES, axis=0)
+    assert_holds({"drawn moods": np.abs(off).max() / (5.33 * 0.5 / np.sqrt(min(1000, worth.min())))})
     assert worth.min() > 300
     report = {check.name: check for check in posterior.report().checks}
     assert report["exact draws"].verdict == "trust" and ("normal" in report["exact draws"].sentence) == (
         "walk" not in name
     )
     assert ("acceptance mean" in report) == ("walk" in name)
+
+
+def test_paths_drawn_and_summed_out():
+    """A level that is seen with noise: sweeps and NUTS, to which there are no paths, find one posterior."""
+    rng = np.random.default_rng(3)
+    level = tr.models.linear_gaussian(1, transition=[[1.0]], offset=0.0, scale=2.0)
+    parts = [np.cumsum(rng.normal(size=n)) + rng.normal(size=n) for n in (40, 25)]
+    parts[0][10:14] = np.nan
+    rows = tr.models.sequences(parts)
+    swept = tr.infer(level, rows, Gibbs(draws=2000, warmup=100), seed=1, verify=None)
+    moved = tr.infer(level, rows, tr.NUTS(draws=1000, warmup=300), seed=1, verify=None)
+    one, other = swept.summary(), moved.summary()
+    error_of = np.hypot(one["mcse_mean"], other["mcse_mean"])
+    off = np.abs(one["mean"] - other["mean"]) / (5.33 * error_of)
+    worth = np.sqrt(1 / one["ess_bulk"] + 1 / other["ess_bulk"])
+    spread = np.abs(np.log(one["sd"] / other["sd"])) / (5.33 * worth)
+    assert_holds({"mean": off.max(), "sd": spread.max()})
+    assert one["ess_bulk"].min() > 200
+    assert {check.name: check.verdict for check in swept.report().checks}["exact draws"] == "trust"
+    theta = jax.tree.map(jnp.asarray, swept.spread(200)[0])
+    means, covariances = map(np.asarray, jax.jit(jax.vmap(lambda theta: level.smoothed(theta, rows.y)))(theta))
+    off = np.sum(swept.paths(draws=200, seed=4) - means, axis=0) / np.sqrt(covariances[..., 0].sum(0))
+    assert_holds({"paths": np.abs(off).max() / 5.33})
+    with pytest.raises(ModelError, match="paths"):
+        swept.allocations()
 
 
 def test_means_of_two_modes():

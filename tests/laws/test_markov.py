@@ -22,7 +22,7 @@ import tractable as tr
 from tractable.core import Batch, whole
 from tractable.kernels import forward_backward as fb
 from tractable.kernels.em import em
-from tractable.models import emissions
+from tractable.models import emissions, markov
 from tractable.models.linear_mixture import normalised
 from tractable.models.markov import Complete, HiddenMarkov, hidden_markov, shares
 from tractable.tools.errors import DataError, ModelError, SettingsError
@@ -188,6 +188,27 @@ def alike(a: Any, b: Any, tolerance: float) -> Scores:
     return {
         jax.tree_util.keystr(path): error(x, y, tolerance * max(1.0, float(np.abs(y).max()))) for (path, x), y in pairs
     }
+
+
+def pieces_law(monkeypatch: Any, rows: np.ndarray, name: str = "", wrong: Callable | None = None) -> Scores:
+    """Pieces of two steps, the last filled up: the E-step of the whole sequences."""
+    weights = np.arange(1.0, 1 + len(rows))
+    with monkeypatch.context() as patch:
+        patch.setattr(markov, "LONG", 0)
+        patch.setattr(markov, "PIECE", 2 * K * len(rows))
+        if wrong is not None:
+            patch.setattr(fb, name, functools.partial(wrong, getattr(fb, name)))
+        found = jax.jit(lambda theta: PLAIN.e_step(theta, Batch(jnp.array(rows), weights, len(rows))))(THETA)
+    return alike(found, e_step(THETA, rows, weights), 1e-12)
+
+
+@strict
+def test_pieces_are_the_whole(monkeypatch):
+    assert_holds(pieces_law(monkeypatch, Y))
+    assert_holds(pieces_law(monkeypatch, Y[:1]))
+    assert broken(pieces_law(monkeypatch, Y, "passed", lambda passed, pi, a, b, *_: passed(pi, a, b)))  # back anew
+    assert broken(pieces_law(monkeypatch, Y, "forward", lambda forward, _, a, b, *way: forward(PI, a, b, *way)))
+    assert broken(pieces_law(monkeypatch, Y, "_along", lambda along, a, rank: 0 * along(a, rank)))
 
 
 @strict

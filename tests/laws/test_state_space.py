@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from montecarlo import Scores, assert_holds, broken, error, z_mean
 from scipy import stats
@@ -112,21 +113,69 @@ def test_slopes_are_the_joint_normals():
     assert_holds({"slope": error(slope, (ends[0] - ends[1]) / 2e-5, 1e-7)})
 
 
+def drawing_law(drawn: Callable, system: kalman.System = SYSTEM) -> Scores:
+    """Drawn states are linear in standard normals: their mean and covariance are the joint normal's, exactly."""
+    wanted = joint(system, X, np.asarray(DRIFT))
+
+    def flat(noise: jax.Array) -> jax.Array:
+        return drawn(noise.reshape(T, D), system, jnp.array(X), DRIFT).ravel()
+
+    nothing = jnp.zeros(T * D)
+    slope, mean, other = jax.jit(lambda noise: (jax.jacobian(flat)(nothing), flat(nothing), flat(noise)))(DRIFT.ravel())
+    return {
+        "mean": error(mean, wanted["mean"].ravel(), 1e-12),
+        "covariance": error(slope @ slope.T, wanted["covariance"].reshape(T * D, -1), 1e-11),
+        "linear": error(other, mean + slope @ DRIFT.ravel(), 1e-11),
+    }
+
+
+SINGULAR = SYSTEM._replace(state_noise=jnp.outer(jnp.arange(3.0), jnp.arange(3.0)))
+
+
+@pytest.mark.parametrize("system", [SYSTEM, SINGULAR], ids=["any", "singular"])
 @strict
-def test_drawn_states():
-    """Means and covariances of drawn states: those given the numbers."""
-    roots = tuple(jnp.linalg.cholesky(a) for a in (SYSTEM.covariance, SYSTEM.state_noise))
-    keys = jax.random.split(jax.random.key(0), 4000)
-    draws = np.asarray(jax.jit(jax.vmap(lambda k: kalman.drawn(k, SYSTEM, jnp.array(X), DRIFT, roots)))(keys))
-    c = WANTED["covariance"]
-    off = draws - WANTED["mean"]
-    scores = {}
-    for t, i in np.ndindex(T, D):
-        scores[f"mean {t} {i}"] = z_mean(draws[:, t, i], WANTED["mean"][t, i], c[t, i, t, i])
-    for t in range(1, T):
-        spread = c[t, 0, t, 0] * c[t - 1, 1, t - 1, 1] + c[t, 0, t - 1, 1] ** 2
-        scores[f"cross {t}"] = z_mean(off[:, t, 0] * off[:, t - 1, 1], c[t, 0, t - 1, 1], spread)
-    assert_holds(scores)
+def test_drawn_states(system):
+    assert_holds(drawing_law(kalman.drawn, system))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda n, s, x, b: kalman.drawn(n, s._replace(state_noise=jnp.diag(jnp.diagonal(s.state_noise))), x, b),
+        lambda n, s, x, b: kalman.drawn(n, s, x, jnp.roll(b, -1, 0)),
+        lambda n, s, x, b: kalman.drawn(n, s, jnp.nan_to_num(x), b),
+        lambda n, s, x, b: kalman.smoothed(s, x, b)[0].mean + 0.5 * n,
+    ],
+    ids=["noise uncorrelated", "drift one step late", "mask ignored", "states by themselves"],
+)
+@strict
+def test_drawing_mutants(change):
+    assert broken(drawing_law(change))
+
+
+def unstable_law(drawn: Callable) -> Scores:
+    """z_t = 1.2 z_{t−1} + noise seen with noise, 300 steps: draws are those of a band precision, solved in NumPy."""
+    a, steps = 1.2, 300
+    system = kalman.System(*map(jnp.array, ([0.0], [[1.0]], [[a]], [[1.0]], [[1.0]], [1.0])))
+    x, noise = np.random.default_rng(0).normal(size=(2, steps, 1))
+    precision = np.diag(np.full(steps, 2 + a**2)) - a * (np.eye(steps, k=1) + np.eye(steps, k=-1))
+    precision[-1, -1] = 2
+    mean = np.linalg.solve(precision, x)
+    found = jax.jit(lambda noise: drawn(noise, system, jnp.array(x), jnp.zeros((steps, 1))))(noise)
+    # Backward in turn, z is a triangular root of the covariance times the noise.
+    root = np.linalg.cholesky(np.linalg.inv(precision)[::-1, ::-1])[::-1, ::-1]
+    return {"draw": error(found, mean + root @ noise, 1e-10)}
+
+
+@strict
+def test_an_unstable_system_is_drawn_too():
+    def about_a_simulated_path(noise: jax.Array, system: kalman.System, x: jax.Array, drift: jax.Array) -> jax.Array:
+        """Durbin & Koopman 2002: the digits of z are lost to a path that runs away."""
+        z = jax.lax.scan(lambda z, n: (1.2 * z + n, 1.2 * z + n), jnp.zeros(1), noise)[1]
+        return z + kalman.smoothed(system, x - z - noise[::-1], drift)[0].mean
+
+    assert_holds(unstable_law(kalman.drawn))
+    assert broken(unstable_law(about_a_simulated_path))
 
 
 # The models.
@@ -188,6 +237,61 @@ def test_log_prob_of_models(name):
         means.append(exact["mean"][:, :d])
     log_p, states = jax.jit(lambda theta: (model.log_prob(theta, rows), model.smoothed(theta, rows)[0]))(theta)
     assert_holds({"log p": error(log_p, wanted, 1e-8), "states": error(states, means, 1e-8)})
+
+
+def complete_law(name: str, complete: Callable) -> Scores:
+    """log p(x, z | θ), a quadratic of z: its integral is p(x | θ), its top E[z | x], seen from any z."""
+    model, rows = MODELS[name][0], rows_of(name)
+    theta, d = some_theta(model), model.layout.latent
+    states, one = T * d, jnp.array(RNG.normal(size=(5, T, d)))
+
+    @jax.jit
+    def looked(theta: Any) -> tuple:
+        def of(z: jax.Array) -> jax.Array:
+            return complete(model, theta, rows, z.reshape(5, T, d))
+
+        slope, curve = jax.jacobian(of)(one.ravel()), jax.hessian(lambda z: jnp.sum(of(z)))(one.ravel())
+        return of(one.ravel()), slope, curve, model.log_prob(theta, rows), model.smoothed(theta, rows)[0]
+
+    value, slope, curve, log_p, smoothed = map(np.asarray, looked(theta))
+    out = {"log p": [], "states": []}
+    for n in range(5):
+        mine = slice(n * states, (n + 1) * states)
+        inside = np.flatnonzero(np.diag(curve)[mine])  # states after the last step do not count
+        precision, g = -curve[mine, mine][np.ix_(inside, inside)], slope[n, mine][inside]
+        step = np.linalg.solve(precision, g)
+        volume = 0.5 * (len(inside) * np.log(2 * np.pi) - np.linalg.slogdet(precision)[1])
+        out["log p"].append(value[n] + 0.5 * g @ step + volume - log_p[n])
+        out["states"].append(np.asarray(one[n]).ravel()[inside] + step - smoothed[n].ravel()[inside])
+    return {name: error(np.concatenate([np.ravel(each) for each in found]), 0, 1e-8) for name, found in out.items()}
+
+
+@every
+def test_the_density_with_states(name):
+    assert_holds(complete_law(name, lambda model, *args: model.sums.complete(*args)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, theta, rows, z: model.sums.complete(theta, jnp.nan_to_num(rows), z),
+        lambda model, theta, rows, z: model.sums.complete(theta._replace(noise=theta.noise**2), rows, z),
+        lambda model, theta, rows, z: model.sums.complete(theta, rows, z[:, ::-1]),
+        lambda model, theta, rows, z: model.sums.complete(theta, rows, z) + dist.Normal(0.0, 1.0).log_prob(z[:, 0, 0]),
+    ],
+    ids=["mask ignored", "variance for sd", "backward", "the start twice"],
+)  # fmt: skip
+def test_density_mutants(change):
+    assert broken(complete_law("default", change))
+
+
+def test_states_that_theta_determines_are_not_drawn():
+    """A row without noise whose coefficients are learnt: given z they could not move."""
+    trend: dict[str, Any] = {"transition": [[1, 1], [0, 1]], "emission": [[1, 0]], "state_noise": [np.nan, 0.0]}
+    assert linear_gaussian(2, initial="own", **trend).sums.drawn is not None
+    assert linear_gaussian(2, **trend).sums.drawn is None  # the slope's mean is learnt
+    known = linear_gaussian(2, 2, state_noise=[[1.0, 1.0], [1.0, 1.0]], initial=([0.0, 0.0], 1.0))
+    assert known.sums.drawn is None
 
 
 smoothed = jax.jit(kalman.smoothed)

@@ -50,7 +50,7 @@ class Sums(NamedTuple):
         encode: ``(theta, rows) -> `` means (n, q) and covariance (q, q) of z given x, where z is normal.
         causes: (m, ...) the values of z, where z takes few.
         drawn: ``(key, theta, rows) -> z``, which value each row's z has, (n,) from 0, drawn from p(z | x_n, θ); (n, T)
-            of a sequence's.
+            of a sequence's, (n, T, d) of states that are vectors.
         complete: ``(theta, rows, z) -> (n,)``, log p(x_n, z_n | θ) of such a z, nats.
     """
 

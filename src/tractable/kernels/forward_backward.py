@@ -14,11 +14,13 @@ García-Fernández 2021) are slower on few cores. On an accelerator those produc
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+PyTree = Any
 UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
 LONG = 256  # steps from which an accelerator runs them in parallel
 ROOM = 1 << 28  # most numbers that running in parallel may hold
@@ -36,7 +38,10 @@ def log_b_scaled(log_b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """b divided by the largest of its step, (T, K, …), and the log of that largest, (T, …)."""
     largest = jax.lax.stop_gradient(jnp.max(log_b, axis=1))  # any other scale gives the same result
     largest = jnp.where(jnp.isfinite(largest), largest, 0)
-    return jnp.exp(log_b - largest[:, None]), largest
+    if log_b.ndim > 2:
+        return jnp.exp(log_b - largest[:, None]), largest
+    # Of one sequence, steps are the axis along which a processor has several exponentials at a time.
+    return jax.lax.optimization_barrier(jnp.exp(log_b.T - largest[None])).T, largest
 
 
 def forward(
@@ -60,25 +65,67 @@ def forward(
     return jax.lax.scan(step, first, b)[1]
 
 
-def backward(transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None) -> jax.Array:
-    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``."""
+def backward(
+    transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None, last: jax.Array | None = None
+) -> jax.Array:
+    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T is 1, or ``last``.
+
+    ``last`` is for steps in turn.
+    """
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
-    if chosen(b, parallel):
+    if last is None and chosen(b, parallel):
         return _backward_in_parallel(transition, ratio)
 
     def step(beta: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _moved(ratio * beta, transition.T), beta
 
-    return jax.lax.scan(step, jnp.ones_like(b[0]), ratio, reverse=True)[1]
+    return jax.lax.scan(step, jnp.ones_like(b[0]) if last is None else last, ratio, reverse=True)[1]
 
 
-def passed(initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel: bool | None = None) -> tuple:
-    """``Passed`` and log p(x), (…)."""
+def passed(
+    initial: jax.Array, transition: jax.Array, log_b: jax.Array, parallel: bool | None = None,
+    last: jax.Array | None = None,
+) -> tuple:  # fmt: skip
+    """``Passed`` and log p(x), (…); ``last`` as in ``backward``."""
     b, largest = log_b_scaled(log_b)
     filtered, scale = forward(initial, transition, b, parallel)
-    beta = backward(transition, b, scale, parallel)
+    beta = backward(transition, b, scale, parallel, last)
     ratio = b * beta / jnp.where(scale > 0, scale, 1)[:, None]
     return Passed(filtered, filtered * beta, ratio), jnp.sum(jnp.log(scale) + largest, axis=0)
+
+
+def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, told: Callable) -> tuple:
+    """Both passes over pieces of consecutive steps, none of which leaves the cache: forward, then backward in turn.
+
+    The pass back makes α anew from where each piece begins, so that memory is O(a piece) beside the data.
+
+    Args:
+        pieces: with a leading axis of the number of pieces.
+        log_b: ``piece -> (T, K, …)``.
+        told: ``(piece, Passed, α_T A diag(ratio) (K, K, …) into the next piece) -> pytree``, summed over pieces.
+
+    Returns:
+        The sums, p(z_1 | x) and log p(x).
+    """
+
+    def forth(ahead: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        b, largest = log_b_scaled(log_b(piece))
+        filtered, scale = forward(ahead, transition, b, False)
+        return _moved(filtered[-1], transition), (ahead, jnp.sum(jnp.log(scale) + largest, axis=0))
+
+    def back(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, tuple]:
+        piece, ahead = now
+        found = passed(ahead, transition, log_b(piece), False, later[0])[0]
+        across = _along(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
+        first = found.ratio[0]
+        return (_moved(first, transition.T), first), (told(piece, found, across), found.smoothed[0])
+
+    shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
+    begun = jnp.broadcast_to(_along(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)
+    aheads, logs = jax.lax.scan(forth, begun, pieces)[1]
+    ends = jnp.ones_like(begun), jnp.zeros_like(begun)
+    sums, first = jax.lax.scan(back, ends, (pieces, aheads), reverse=True)[1]
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), sums), first[0], jnp.sum(logs, axis=0)
 
 
 @jax.custom_jvp

@@ -114,39 +114,75 @@ def simulated(
     return z, x + jnp.sqrt(system.noise)[None] * jax.random.normal(key_x, x.shape, x.dtype)
 
 
-def drawn(
-    key: jax.Array, system: System, x: jax.Array, drift: jax.Array, roots: tuple[jax.Array, jax.Array]
-) -> jax.Array:
-    """A draw of the states from p(z | x), (T, d): a simulated path plus a correction (Durbin & Koopman 2002).
+def drawn(noise: jax.Array, system: System, x: jax.Array, drift: jax.Array, parallel: bool | None = None) -> jax.Array:
+    """A draw of the states from p(z | x), (T, d): the filter forward, then each state given the next, from the last.
 
-    z̃, x̃ ~ p(z, x),    z = z̃ + E[z | x − x̃], the mean for a system of starting mean 0 and no drift
+        z_T ~ N(m_T, F_T),    z_t ~ N(m_t, F_t) given z_{t+1} = A z_t + b + noise, whose entries count as numbers seen
+
+    Where A is unstable no path runs away from x. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
+
+    Args:
+        noise: (T, d) standard normal, the only randomness; the draw is linear in it.
+        x, drift, parallel: as for ``filtered``; the way back always takes T steps.
     """
-    z, made = simulated(key, system, drift, roots)
-    centred = system._replace(mean=jnp.zeros_like(system.mean))
-    return z + smoothed(centred, x - made, jnp.zeros_like(drift))[0].mean
+    found = filtered(system, x, drift, parallel)
+    unit, (apart, spread) = jnp.eye(len(system.mean), dtype=system.mean.dtype), _apart(system.state_noise)
+    rows, unroll = jnp.matmul(apart, system.transition, precision="highest"), min(len(unit), UNROLLED)
+
+    def entry(carry: tuple, one: tuple) -> tuple[tuple, jax.Array]:
+        (mean, covariance), (row, noise) = carry, one
+        sd = jnp.sqrt(jnp.maximum(jnp.sum(row * _times(covariance, row)), 0))
+        value = jnp.sum(row * mean) + sd * noise
+        return _updated(carry, (value, row, jnp.zeros_like(noise)))[0], value  # the next entries, given this one
+
+    def step(later: tuple[jax.Array, jax.Array], now: tuple) -> tuple[tuple, jax.Array]:
+        (z, drift), (mean, covariance, own_drift, noise) = later, now
+        seen = _times(apart, z - drift), rows, spread
+        carry = jax.lax.scan(_updated, (mean, covariance), seen, unroll=unroll)[0]
+        z = jax.lax.scan(entry, carry, (unit, noise), unroll=unroll)[1]
+        return (z, own_drift), z
+
+    last = jax.lax.scan(entry, (found.mean[-1], found.covariance[-1]), (unit, noise[-1]), unroll=unroll)[1]
+    each = jax.tree.map(lambda a: a[:-1], (found.mean, found.covariance, drift, noise))
+    return jnp.concatenate([jax.lax.scan(step, (last, drift[-1]), each, reverse=True)[1], last[None]])
+
+
+def _apart(covariance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """W, unit lower triangular, and variances v with W Q Wᵀ = diag v, also for a singular Q."""
+    unit = jnp.eye(len(covariance), dtype=covariance.dtype)
+    whiten, left = unit, covariance
+    least = 10 * jnp.finfo(covariance.dtype).eps * jnp.diagonal(covariance)
+    for j in range(len(covariance)):
+        pivot = left[j, j]
+        below = jnp.where(pivot > least[j], left[:, j] / jnp.where(pivot > least[j], pivot, 1), 0).at[: j + 1].set(0)
+        without = unit - below[:, None] * unit[j][None]
+        whiten = jnp.matmul(without, whiten, precision="highest")
+        left = jnp.matmul(jnp.matmul(without, left, precision="highest"), without.T, precision="highest")
+    return whiten, jnp.where(jnp.diagonal(left) > least, jnp.diagonal(left), 0)
+
+
+def _updated(carry: tuple, one: tuple) -> tuple[tuple, tuple]:
+    """Mean and covariance given one more number; its log density, and k, v / s and 1 / s."""
+    (mean, covariance), (x, row, noise) = carry, one
+    there = ~jnp.isnan(x)
+    off = jnp.where(there, x, 0) - jnp.sum(row * mean)
+    towards = _times(covariance, row)
+    spread = jnp.sum(row * towards) + noise
+    log_prob = jnp.where(there, -0.5 * (off**2 / spread + jnp.log(spread) + LOG_2PI), 0)
+    there = there & (spread > 0)  # a number that is known already says nothing
+    gain = jnp.where(there, towards / spread, 0)
+    left = jnp.eye(len(mean), dtype=mean.dtype) - gain[:, None] * row[None]
+    kept = jnp.matmul(jnp.matmul(left, covariance, precision="highest"), left.T, precision="highest")
+    covariance = kept + noise * gain[:, None] * gain[None]
+    told = gain, jnp.where(there, off / spread, 0), jnp.where(there, 1 / spread, 0)
+    return (mean + gain * off, covariance), (log_prob, *told)
 
 
 def _forward(system: System, x: jax.Array, drift: jax.Array) -> tuple[Filtered, _Gains]:
-    unit = jnp.eye(len(system.mean), dtype=system.mean.dtype)
-
-    def number(carry: tuple, one: tuple) -> tuple[tuple, tuple]:
-        (mean, covariance), (x, row, noise) = carry, one
-        there = ~jnp.isnan(x)
-        off = jnp.where(there, x, 0) - jnp.sum(row * mean)
-        towards = _times(covariance, row)
-        spread = jnp.sum(row * towards) + noise
-        gain = jnp.where(there, towards / spread, 0)
-        left = unit - gain[:, None] * row[None]
-        kept = jnp.matmul(jnp.matmul(left, covariance, precision="highest"), left.T, precision="highest")
-        covariance = kept + noise * gain[:, None] * gain[None]
-        log_prob = jnp.where(there, -0.5 * (off**2 / spread + jnp.log(spread) + LOG_2PI), 0)
-        told = gain, jnp.where(there, off / spread, 0), jnp.where(there, 1 / spread, 0)
-        return (mean + gain * off, covariance), (log_prob, *told)
-
     def step(carry: tuple, now: tuple) -> tuple[tuple, tuple]:
         (ahead, ahead_covariance), (x, drift) = carry, now
         rows = x, system.emission, system.noise
-        (mean, covariance), (logs, *gains) = jax.lax.scan(number, carry, rows, unroll=min(len(x), UNROLLED))
+        (mean, covariance), (logs, *gains) = jax.lax.scan(_updated, carry, rows, unroll=min(len(x), UNROLLED))
         found = Filtered(ahead, ahead_covariance, mean, covariance, jnp.sum(logs))
         return _moved(system, mean, covariance, drift), (found, _Gains(*gains))
 

@@ -109,11 +109,12 @@ class Gibbs(Drawing):
 
         z_n ~ p(z_n | x_n, θ) of every row,    θ_b ~ p(θ_b | x, z, all other θ)
 
-    z of a ``LatentModel`` is drawn, allocations of a mixture or paths of a hidden Markov model, in time linear in
-    rows; given z, θ is often conjugate. A parameter is drawn exactly where its conditional is normal, gamma, inverse
-    gamma (of a variance, or a sd whose square it is), beta, Dirichlet, Wishart or inverse Wishart. That is found from
-    derivatives and shown at several places before it is used (``kernels.conditionals``), whatever the model; the report
-    holds it against the draws. Geman & Geman 1984; Gelfand & Smith 1990; Diebolt & Robert 1994; Chib 1996.
+    z of a ``LatentModel`` is drawn, allocations of a mixture or paths of a hidden Markov or linear-Gaussian model, in
+    time linear in rows and steps; given z, θ is often conjugate. A parameter is drawn exactly where its conditional is
+    normal, gamma, inverse gamma (of a variance, or a sd whose square it is), beta, Dirichlet, Wishart or inverse
+    Wishart. That is found from derivatives and shown at several places before it is used (``kernels.conditionals``),
+    whatever the model; the report holds it against the draws. Geman & Geman 1984; Gelfand & Smith 1990; Diebolt &
+    Robert 1994; Carter & Kohn 1994; Chib 1996.
 
     Args:
         blocks: a dict of names of parameters, several as a tuple, and ``"exact"`` or the method that moves them:

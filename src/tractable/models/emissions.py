@@ -171,6 +171,8 @@ def present(x: jax.Array, axis: int = 1) -> tuple[jax.Array, jax.Array]:
 
 def over_steps(share: jax.Array, terms: jax.Array) -> jax.Array:
     """The sum over steps and sequences of shares (T, K, …) times terms (T, K or 1, d, …): (K, d)."""
+    if terms.ndim == 3:  # one sequence: sums along its steps, which lie side by side then
+        return jnp.sum(jax.lax.optimization_barrier(share.T)[:, None] * jnp.transpose(terms, (1, 2, 0)), axis=-1)
     return jnp.sum(share[:, :, None] * terms, axis=(0, *range(3, terms.ndim)))
 
 

@@ -33,6 +33,8 @@ from tractable.tools.shared import shared
 
 PyTree = Any
 SMALL = 1280  # up to this many bytes per step, a CPU's loop over steps stays in one kernel and is twice as fast
+LONG = 1 << 19  # densities of a group of sequences from which a processor takes their steps in pieces
+PIECE = 1 << 14  # densities in a piece, which a cache holds several times
 ROOM = 1 << 27  # numbers in a group of sequences on an accelerator
 FAMILIES = ("normal", "multivariate-normal", "poisson", "bernoulli", "categorical")
 
@@ -314,15 +316,42 @@ class Chain(NamedTuple):
         if isinstance(self.emission, Own):
             _, shares, first, moves, log_prob = self.passed(theta, _counting(rows, weights), weights)
             return Expected(Complete(theta, rows, shares, first, moves), log_prob)
-        y = self._checked(rows)
+        y, k = self._checked(rows), self.emission.states
 
         def of_group(theta: HiddenMarkov, batch: Batch) -> Expected:
             rows = _counting(batch.data, batch.mask)
+            if jax.default_backend() == "cpu" and rows.shape[0] * rows.shape[1] * k > LONG:
+                return self.in_pieces(theta, rows, batch.mask)
             x, shares, first, moves, log_prob = self.passed(theta, rows, batch.mask)
             sums = self.emission.sums(theta.emission, x, shares, jnp.sum(batch.mask))
             return Expected(Passes(first, moves, sums), log_prob)
 
         return _one_by_one(lambda theta: accumulate(of_group, theta, y, weights, self.lanes(y)))(theta)
+
+    def in_pieces(self, theta: HiddenMarkov, rows: jax.Array, weights: jax.Array) -> Expected:
+        """The E-step of long sequences on a processor, a piece of their steps at a time."""
+        emission, k, (n, steps) = self.emission, self.emission.states, rows.shape[:2]
+        each = max(1, PIECE // (n * k))
+        count = -(-steps // each)
+        filled = jnp.full((n, count * each - steps, *rows.shape[2:]), jnp.nan, rows.dtype)
+        rows, total = jnp.concatenate([rows, filled], axis=1), jnp.sum(weights)
+        there = after(emission.there(emission.laid(rows)))
+        counted = (there * (weights[None] if n > 1 else weights[0])).reshape(count, each, *there.shape[1:])
+        y = rows.reshape(n, count, each, *rows.shape[2:]).swapaxes(0, 1)
+        pieces = y, counted, jnp.concatenate([counted[1:, 0], jnp.zeros_like(counted[:1, 0])])
+
+        def log_b(piece: tuple) -> jax.Array:
+            return emission.log_density(theta.emission, emission.laid(piece[0]))
+
+        def told(piece: tuple, found: fb.Passed, across: jax.Array) -> tuple[PyTree, jax.Array]:
+            y, counted, later = piece
+            sums = emission.sums(theta.emission, emission.laid(y), found.smoothed * counted[:, None], total / count)
+            moves = fb.moves(theta.transition, found, counted[1:])
+            return sums, moves + jnp.sum((across * later[None, None]).reshape(k, k, -1), axis=2)
+
+        (sums, moves), first, log_prob = fb.in_pieces(theta.initial, theta.transition, log_b, pieces, told)
+        first = (first * counted[0, 0][None]).reshape(k, -1).sum(1)
+        return Expected(Passes(first, moves, sums), jnp.sum(weights * log_prob))
 
     def lanes(self, rows: PyTree) -> int:
         """Number of sequences computed in parallel."""

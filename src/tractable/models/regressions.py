@@ -78,6 +78,32 @@ class Regression:
     def learns_noise(self) -> bool:
         return isinstance(self.noise, str) or bool(np.isnan(self.noise).any())
 
+    @property
+    def noiseless(self) -> np.ndarray:
+        """Whether a row is known to have no noise, (m,); of a singular covariance all are."""
+        if isinstance(self.noise, str):
+            return np.zeros(len(self.known), bool)
+        singular = self.noise.ndim == 2 and np.linalg.matrix_rank(self.noise, hermitian=True) < len(self.noise)
+        return np.full(len(self.known), singular) if self.noise.ndim == 2 else self.noise == 0
+
+    @property
+    def moves_noiseless(self) -> bool:
+        """Whether coefficients are learnt of a row without noise: they and y then determine each other."""
+        return bool(self.free[self.noiseless].any())
+
+    def log_density(self, off: jax.Array, counts: jax.Array, leaf: Leaf) -> jax.Array:
+        """log p of residuals off (..., m) where counts (..., m) is not 0, (...,); rows without noise leave out."""
+        variance = self.variance(leaf)
+        if not self.full:
+            sds = jnp.sqrt(jnp.where(self.noiseless, 1, variance))
+            return jnp.sum(jnp.where((counts > 0) & ~self.noiseless, dist.Normal(0.0, sds).log_prob(off), 0), -1)
+        if self.noiseless.any():
+            return jnp.zeros(off.shape[:-1], off.dtype)
+        root = inverse_root(variance)
+        white = jnp.matmul(off, root.T, precision="highest")
+        each = dist.Normal(0.0, 1.0).log_prob(white) + jnp.log(jnp.diagonal(root))
+        return jnp.sum(jnp.where(counts > 0, each, 0), -1)
+
     def coefficients(self, leaves: list[tuple[slice, Leaf]]) -> jax.Array:
         """β (m, e), from pairs of columns and the leaf of θ that fills them."""
         parts = [filled(self.known[:, columns], leaf) for columns, leaf in leaves]

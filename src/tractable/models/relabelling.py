@@ -51,7 +51,7 @@ def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Arra
     """Σ_s w_s p(z | x_n, θ_s) of every row, (n, m); θ with a leading axis (s,)."""
     x = rows[0] if rows[1] is None else rows
     if model.responsibilities is None:
-        raise ModelError("Rows are allocated to the values of a z of few values; this model's z has none.")
+        raise ModelError("allocations() expects a z of few values, which this model has not; paths() draws states.")
     shares: OfRows = model.responsibilities
 
     def add(total: jax.Array, now: tuple[PyTree, jax.Array]) -> tuple[jax.Array, None]:
@@ -60,6 +60,19 @@ def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Arra
 
     first = jax.eval_shape(shares, jax.tree.map(lambda a: a[0], params), x)
     return jax.lax.scan(add, jnp.zeros(first.shape, first.dtype), (params, weights.astype(first.dtype)))[0]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def drawn(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
+    """z of every row from p(z | x_n, θ_s), (s, n, ...); θ with a leading axis (s,)."""
+    if model.sums is None or model.sums.drawn is None:
+        raise ModelError(
+            "paths() expects a z that Gibbs draws: of few values, or states of a hidden Markov or linear-Gaussian "
+            "model (with noise in every row that is learnt)."
+        )
+    draw, x = model.sums.drawn, rows[0] if rows[1] is None else rows
+    keys = jax.random.split(key, len(jax.tree.leaves(params)[0]))
+    return jax.lax.map(lambda now: draw(now[0], now[1], x), (keys, params))
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -75,4 +75,6 @@ def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
 
 def after(there: jax.Array) -> jax.Array:
     """(T, …) 1 up to the last observed step, 0 after it."""
-    return jnp.flip(jnp.cumsum(jnp.flip(there, 0), axis=0), 0).astype(jnp.result_type(float)).clip(0, 1)
+    index = jnp.arange(len(there)).reshape(-1, *(1,) * (there.ndim - 1))
+    last = jnp.max(jnp.where(there > 0, index, -1), axis=0, keepdims=True)
+    return (index <= last).astype(jnp.result_type(float))

@@ -92,7 +92,8 @@ def linear_gaussian(
         z_1 ~ N(m, Q),    z_t ~ N(A z_{t−1} + B u_t, Q),    x_t ~ N(C z_t + D u_t + o, R)
 
     z is integrated out, so any method learns θ: ``EM`` in closed form, with standard errors; MAP, NUTS, SGLD (batches
-    of sequences) by the gradient of log p(x). Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
+    of sequences) by the gradient of log p(x). ``Gibbs`` draws z too, and θ given z, where no row without noise has
+    learnt entries: given z these could not move. Sequences are (n, T) or (n, T, p). NaN marks missing numbers and pads
     short sequences, so give ``tr.models.sequences([...])`` or ``tr.Data(y, missing="keep")``; a single series is
     ``sequences([y])``. EM is slow along ridges between Q and R: in single precision it may stop short, which its
     report says; in double precision (``jax_enable_x64``) it does not. Shumway & Stoffer 1982.
@@ -223,10 +224,12 @@ class Layout(NamedTuple):
             known or (self.initial is not None and self.initial.prior is not None)
         )
         flat = self.dynamics.prior is None
+        sides = [side for side in (self.initial, self.dynamics, self.emissions) if side is not None]
+        drawn = {} if any(s.moves_noiseless for s in sides) else {"drawn": self.drawn, "complete": self.complete}
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=None if flat else (DrawablePrior if drawable else SystemPrior)(self),
-            sample=None if self.length is None else self.sample, begin=self.begin, examine=self.examine,
+            sample=None if self.length is None else self.sample, begin=self.begin, examine=self.examine, **drawn,
         )  # fmt: skip
         made.layout = self
         return made.with_steps(check=self.check, observations=self.observations, ahead=self.ahead)
@@ -411,16 +414,33 @@ class Layout(NamedTuple):
     def drawn(self, key: jax.Array, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """Draws of every sequence's states from p(z | x), (n, T, d)."""
         rows, whole = self._checked(rows), self.whole(theta)
-        roots = _root(whole.covariance), _root(whole.state_noise)
-        keys = jax.random.split(key, len(jax.tree.leaves(rows)[0]))
+        y = jax.tree.leaves(rows)[0]
+        noise = jax.random.normal(key, (*y.shape[:2], self.latent), jnp.result_type(float))
 
         def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
-            def one(x: jax.Array, u: jax.Array, key: jax.Array) -> jax.Array:
-                return kalman.drawn(key, self.system(whole)[0], *self.parts(whole, x, u)[:2], roots)
+            def one(x: jax.Array, u: jax.Array, noise: jax.Array) -> jax.Array:
+                return kalman.drawn(noise, self.system(whole)[0], *self.parts(whole, x, u)[:2])
 
             return jax.vmap(one)(*self.laid(both[0]), both[1])
 
-        return in_groups(of_group, (rows, keys), self.lanes(rows))
+        return in_groups(of_group, (rows, noise), self.lanes(rows))
+
+    def complete(self, theta: LinearGaussian, rows: PyTree, path: jax.Array) -> jax.Array:
+        """log p(x_n, path | θ), (n,), of paths (n, T, d); states after the last observed step do not count."""
+        whole, (x, u) = self.whole(theta), self.laid(self._checked(rows))
+        there = ~jnp.isnan(x)
+        kept = after(jnp.any(there, -1).T).T.at[:, 0].set(1)[..., None]  # (n, T, 1)
+        z = jnp.where(kept > 0, path, 0)
+        one, first = jnp.ones_like(kept), jnp.zeros_like(kept).at[:, 0].set(1)
+        before = jnp.concatenate([jnp.zeros_like(z[:, :1]), z[:, :-1]], 1)
+        off = z - _fitted(whole.dynamics, [before, jnp.where(first > 0, 0, u), first])
+        moved = kept if self.initial is None else kept - first
+        found = jnp.sum(self.dynamics.log_density(off, moved, theta.state_noise), -1)
+        off = jnp.where(there, x - _fitted(whole.emissions, [z, u, one]), 0)
+        found = found + jnp.sum(self.emissions.log_density(off, there, theta.noise), -1)
+        if self.initial is None:
+            return found
+        return found + self.initial.log_density(z[:, 0] - whole.mean, one[:, 0], theta.initial_noise)
 
     def begin(self, key: jax.Array, rows: PyTree) -> LinearGaussian:
         """A starting θ: random shares of the numbers' sds for both noises, and learnt entries of C moved at random."""
@@ -685,6 +705,10 @@ def _moves(gamma: jax.Array, found: kalman.Smoothed, h: jax.Array, counted: jax.
     if full:
         return Residuals(regressors[None], towards, square, count, gamma, weight)
     return Residuals(regressors[None], towards, jnp.diagonal(square), jnp.full(d, count), gamma, weight)
+
+
+def _fitted(coefficients: jax.Array, regressors: list[jax.Array]) -> jax.Array:
+    return jnp.matmul(jnp.concatenate(regressors, -1), coefficients.T, precision="highest")
 
 
 def _arrays(theta: LinearGaussian) -> LinearGaussian:

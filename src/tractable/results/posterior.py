@@ -29,8 +29,8 @@ from tractable.methods.abilities import needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
-from tractable.models.latent import latent_model
-from tractable.models.relabelling import averaged, matched
+from tractable.models.latent import LatentModel, latent_model
+from tractable.models.relabelling import averaged, drawn, matched
 from tractable.results import encoding as coding
 from tractable.results import groups, imputing, pointwise
 from tractable.results import predict as prediction
@@ -199,13 +199,33 @@ class Posterior(Learnt):
             data: rows; by default the fitted ones.
             draws: draws to average over, at most, evenly over chains and time.
         """
-        expect("allocations(draws)", draws, Count)
+        model, params, weights = self._of_z("allocations", draws)
+        return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
+
+    def paths(self, data: Data | PyTree = None, *, draws: int = 100, seed: int = 0) -> np.ndarray:
+        """Draws of what is hidden from p(z, θ | x): paths (s, n, T), states of linear systems (s, n, T, d).
+
+        Of rows that are no sequences, which of its values each z has, (s, n). θ may come from any method. Steps after
+        the last observed one are -1, or states as they go on.
+
+        Args:
+            data, draws: as for ``allocations``; one z is drawn for each draw of θ.
+            seed: of the draws.
+        """
+        model, params, weights = self._of_z("paths", draws)
+        if self.weights is not None:
+            picked = np.random.default_rng(seed).choice(len(weights), len(weights), p=weights)
+            params = jax.tree.map(lambda a: a[picked], params)
+        key = jax.random.key(seeded("paths(seed)", seed))
+        return np.asarray(drawn(model, self._rows_or(data).rows, params, key))
+
+    def _of_z(self, what: str, draws: int) -> tuple[LatentModel, PyTree, np.ndarray]:
+        expect(f"{what}(draws)", draws, Count)
         model = latent_model(self.model)
         if model is None:
-            raise SettingsError("allocations() expects a LatentModel, whose rows have a z each.")
+            raise SettingsError(f"{what}() expects a LatentModel, whose rows have a z each.")
         params, weights = self.spread(draws)
-        params = jax.tree.map(jax.numpy.asarray, params)
-        return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
+        return model, jax.tree.map(jax.numpy.asarray, params), weights
 
     def spread(self, most: int) -> tuple[PyTree, np.ndarray]:
         """At most ``most`` draws, evenly over chains and time, and their weights, which sum to 1."""
