@@ -255,6 +255,14 @@ def test_sentences_of_formulas(formula: str):
         regression(formula, TABLE)
 
 
+@pytest.mark.parametrize("when", [["2021-03-01", "2021-03-02"], pd.to_datetime(["2021-03-01", "2021-03-02"])])
+def test_dates_in_a_formula_are_refused(when):
+    table = pd.DataFrame({"y": np.arange(8) - 0.5, "when": list(when) * 4})
+    with pytest.raises(DataError, match="'when' is a date, and a formula takes numbers"):
+        regression("y ~ when", table)
+    assert regression("y ~ (1|when)", table).data.size == 8
+
+
 BAD_PRIORS = {
     "misspelt": ({"sd(1|scool)": dist.HalfNormal(1.0)}, r"Did you mean 'sd\(1\|school\)'"),
     "negative sd": ({"sd(1|school)": dist.Normal(0.0, 1.0)}, "numbers of above 0"),

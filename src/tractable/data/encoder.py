@@ -301,7 +301,10 @@ def fit_encoder(
             )
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named in names:
-            raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
+            raise DataError(
+                f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}."
+                f"{nearest(named, frame.columns)}"
+            )
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == len(names):
         raise DataError(f"The table has no column but the target {listing(names)}; expected inputs beside it.")
