@@ -22,7 +22,7 @@ from tractable.data.columns import (
     spread_of_groups,
     standardised,
 )
-from tractable.data.files import Frame, distinct
+from tractable.data.files import Frame, as_table, distinct
 from tractable.data.formula import NEW, Formula, Term
 from tractable.data.response import response
 from tractable.data.response import several as several_in
@@ -496,7 +496,8 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 
 
 def _named(frame: Frame) -> Frame:
-    """The table with column names as strings, which must differ, and rows numbered from 0."""
+    """The table, in pandas, with column names as strings, which must differ, and rows numbered from 0."""
+    frame = as_table(frame)
     names = [str(name) for name in frame.columns]
     distinct(names, "The table")
     if not len(frame):
