@@ -4,6 +4,7 @@ import json
 import re
 import sys
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -15,7 +16,7 @@ from tractable.models import linear
 from tractable.pages import parameters, plots
 from tractable.tools.errors import CheckpointError
 from tractable.tools.progress import progress_of
-from tractable.tools.shared import recipe
+from tractable.tools.shared import made_again, recipe
 
 X = np.random.default_rng(2).normal(size=(30, 2))
 DATA = tr.Data(X @ np.array([1.0, 2.0]) + 0.3 * np.cos(np.arange(30)), given=X)
@@ -73,6 +74,28 @@ def test_a_built_in_model_is_made_again(posterior, tmp_path):
     tr.infer(mine, DATA, tr.MAP(), verify=None).save(tmp_path / "mine")
     with pytest.raises(CheckpointError, match="model of one's own"):
         tr.load(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tr.models.neural_network(tr.models.mlp(2, (3,), 1), noise=0.5, prior=tr.models.scale_mixture()),
+        lambda: tr.models.gaussian_mixture(2, 2, "tied", centre=np.array([0.1, 1 / 3])),
+        lambda: tr.models.factor_analysis(3, 1),
+        lambda: tr.models.bayesian_gaussian_mixture(2, 2, mean_prior=[0.1, 1 / 3]),
+    ],
+)
+def test_a_recipe_makes_the_same_model(make):
+    model = make()
+    again = made_again(json.loads(json.dumps(recipe(model))))
+    key = jax.random.key(0)
+    assert (recipe(again), again.names) == (recipe(model), model.names)
+    for one, other in zip(jax.tree.leaves(model.example(key)), jax.tree.leaves(again.example(key)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_activation_of_ones_own_has_no_recipe():
+    assert recipe(tr.models.neural_network(tr.models.mlp(2, (3,), 1, activation=jax.nn.gelu))) is None
 
 
 def test_a_notebook_has_a_bar(monkeypatch, capsys):

@@ -125,6 +125,11 @@ def test_weighted_draws(tmp_path):
     page(tmp_path, posterior)
 
 
+def test_weighted_rows(tmp_path):
+    text = page(tmp_path, fit(coin(), Data([1, 0, 1], weights=[1, 2.5, 2]), MAP()))
+    assert "count as 5.5 by their weights" in text and "3 rows" in text
+
+
 def test_moments_alone(tmp_path):
     posterior = infer(coin(), Data([1, 0, 1, 1]), MALA(**SHORT), progress=False, draws="moments")
     assert "moments only" in page(tmp_path, posterior, held_out=Data([1, 0]))

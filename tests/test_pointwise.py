@@ -242,6 +242,7 @@ def law_of_scaling(table, draws, mean=MEAN, sd=SD):
 
 def test_power_scaling(posterior):
     table, draws = posterior.sensitivity(), posterior.draws["mu"].ravel()
+    assert all(name in repr(table) for name in table.columns)
     assert_holds(law_of_scaling(table, draws))
     assert broken(law_of_scaling(-table.drop(columns="diagnosis"), draws)), "the other way"
     assert table.loc["mu", "diagnosis"] == "" and table.loc["mu", "prior"] < 0.05 < table.loc["mu", "likelihood"]

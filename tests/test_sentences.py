@@ -103,7 +103,7 @@ def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
         (X[0], r"of shape \(3,\); got \(\)"),
         (None, "predict.x. expects inputs: rows like those learnt from"),
         (X.astype(str), "x has dtype <U.*; expected numbers"),
-        ({"x": X}, r"of shape \(3,\); got x \(3,\)"),
+        ({"x": X}, r"of shape \(3,\); got x \(3,\)\.$"),
         (np.ma.masked_array(X, np.max(X) == X), r"x is a masked array that hides 1 of its"),
         (X.astype("m8[s]"), r"x has dtype timedelta64\[s\]; expected numbers"),
     ],

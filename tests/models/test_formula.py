@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+import pyarrow
 import pytest
 from commands import run
 from scipy import stats
@@ -17,7 +18,7 @@ from tractable.core import log_density
 from tractable.data.encoder import Encoder, encode
 from tractable.methods.inla import suited
 from tractable.models.formula import Effects, Regression, regression
-from tractable.tools.errors import CheckpointError, DataError, ModelError, TractableWarning
+from tractable.tools.errors import ArgumentError, CheckpointError, DataError, ModelError, TractableWarning
 
 RNG = np.random.default_rng(0)
 N, SCHOOLS = 40, ["A", "B", "C", "D"]
@@ -253,6 +254,24 @@ SENTENCES = {
 def test_sentences_of_formulas(formula: str):
     with pytest.raises(DataError, match=SENTENCES[formula].replace("(", r"\(")):
         regression(formula, TABLE)
+
+
+@pytest.mark.parametrize("when", [["2021-03-01", "2021-03-02"], pd.to_datetime(["2021-03-01", "2021-03-02"])])
+def test_dates_in_a_formula_are_refused(when):
+    table = pd.DataFrame({"y": np.arange(8) - 0.5, "when": list(when) * 4})
+    with pytest.raises(DataError, match="'when' is a date, and a formula takes numbers"):
+        regression("y ~ when", table)
+    assert regression("y ~ (1|when)", table).data.size == 8
+
+
+def test_tables_of_other_libraries():
+    table = pd.DataFrame({"y": np.arange(8) - 0.5, "x": [1.0, 4.0] * 4, "z": ["a", "b", "b", "c"] * 2})
+    expected, got = (regression("y ~ x + z", each).data.given for each in (table, pyarrow.Table.from_pandas(table)))
+    np.testing.assert_array_equal(expected, got)
+    with pytest.raises(DataError, match="Expected a table, of pandas, polars or Arrow; got dict"):
+        regression("y ~ x", {"y": [1.0], "x": [2.0]})
+    with pytest.raises(ArgumentError, match="Did you mean 'family'"):
+        regression("y ~ x", table, famliy="normal")  # pyright: ignore[reportCallIssue]
 
 
 BAD_PRIORS = {

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -80,6 +81,52 @@ def test_effects_give_back_what_was_put_in():
     np.testing.assert_array_equal(tables.encode(saved, frame.drop(columns="y")).x, x)
 
 
+def test_durations_as_other_programs_write_them():
+    waits = pd.to_timedelta([1, 26, 50, 51], unit="h")
+    written = [list(map(str, waits)), [str(w.to_pytimedelta()) for w in waits], [w.isoformat() for w in waits], waits]
+    with pytest.warns(TractableWarning, match="'wait' is a duration"):
+        rows = [tables.encode(tables.fit_encoder(f, "ill"), f).x for f in (table().assign(wait=w) for w in written)]
+    for other in rows[1:]:
+        np.testing.assert_array_equal(rows[0], other)
+
+
+def test_moments_of_a_time_zone_are_told_to_be_in_utc():
+    moments = pd.Series(pd.date_range("2021-03-01 03:00", periods=4, freq="31h", tz="Asia/Tokyo"))
+    with pytest.warns(TractableWarning, match=r"'when' is a date; .* time of day \(UTC\)\.$"):
+        encoder = tables.fit_encoder(table().assign(when=moments), "ill")
+    text = [moment.isoformat() for moment in moments]
+    x = tables.encode(encoder, table().assign(when=moments)).x
+    np.testing.assert_array_equal(tables.encode(encoder, table().assign(when=text)).x, x)
+    assert "when: time of day (UTC) 18:00" in encoder.effects[0]
+    with pytest.warns(TractableWarning, match="time of day.$"):
+        tables.fit_encoder(table().assign(when=moments.dt.tz_localize(None)), "ill")
+
+
+def test_how_a_date_is_read_is_told_where_days_and_months_may_be_mistaken():
+    with pytest.warns(TractableWarning, match=r"'when' is a date \(month/day/year\)"):
+        tables.fit_encoder(table().assign(when=["01/02/2021", "01/03/2021", "01/04/2021", "01/05/2021"]), "ill")
+
+
+def test_grades_in_words_are_told_in_their_order():
+    frame = pd.DataFrame({"x": np.arange(6.0), "y": ["poor", "fair", "good"] * 2})
+    with pytest.warns(TractableWarning, match="fair < good < poor"):
+        assert tables.fit_encoder(frame, "y", family="ordered").target.classes == ("fair", "good", "poor")
+    told = pd.Categorical(frame["y"], ["poor", "fair", "good"], ordered=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tables.fit_encoder(frame.assign(y=told), "y")
+
+
+def test_a_column_of_numbers_with_gaps_in_words_is_no_identifier():
+    charges = [f"{i}.5" for i in range(150)] + [" "] * 4
+    frame = pd.DataFrame({"charges": charges, "x": np.arange(154.0), "y": np.arange(154.0) - 9.5})
+    with pytest.raises(DataError, match="'charges' is text, but 150 of its 154 values are numbers"):
+        tables.fit_encoder(frame, "y")
+    names = [str(i) for i in range(100)] + [f"PC {i}" for i in range(54)]
+    with pytest.warns(TractableWarning, match="'charges' is text .* names rows"):
+        assert tables.fit_encoder(frame.assign(charges=names), "y").features == ["x"]
+
+
 def test_columns_that_name_rows_are_left_out():
     frame = table().assign(patient_id=[7, 3, 9, 4])
     with pytest.warns(TractableWarning, match="'patient_id' has another whole number in every row"):
@@ -151,6 +198,7 @@ def test_encoder_survives_json(target):
         (np.arange(30) % 3 * 10 + 10, "categorical", (10, 20, 30)),
         (np.arange(30) % 3 + 0.5, "normal", ()),
         (np.arange(1, 31) / 31, "beta", ()),
+        (np.arange(31) / 31, "normal", ()),
         (np.exp(2.0 * norm.ppf(np.arange(1, 31) / 31)), "lognormal", ()),
         (np.arange(30) % 2 * 1.0, "bernoulli", (0, 1)),
         (np.arange(30) % 2 + 0.5, "bernoulli", (0.5, 1.5)),
@@ -185,6 +233,11 @@ def test_target(values, family, classes):
 def test_whole_numbers_under_a_name_of_classes():
     frame = pd.DataFrame({"x": np.arange(30.0), "species": np.arange(30) % 3})
     assert tables.fit_encoder(frame, "species").target.classes == (0, 1, 2)
+
+
+def test_shares_that_reach_their_ends_are_told():
+    frame = pd.DataFrame({"x": np.arange(31.0), "y": np.arange(31) / 30})
+    assert tables.fit_encoder(frame, "y").target.reason == "shares from 0 to 1, whose ends beta leaves out"
 
 
 def test_family_overrules():
@@ -358,6 +411,15 @@ FAULTS = {
         lambda: tables.fit_encoder(_with(ill=["1.5", "2.5", "-", "3.5"]), "ill"),
         "'ill' is text, but 3 of its 4 values are numbers",
     ),
+    "decimal comma": (
+        lambda: tables.fit_encoder(_with(age=["20,5", "30", "1.030,25", "40,1"]), "ill"),
+        "'age' is text, but its values read as numbers, such as '20,5'.*decimal=','",
+    ),
+    "thousands": (lambda: tables.fit_encoder(_with(age=["2,000", "1,300", "15", "4,100"]), "ill"), "such as '2,000'"),
+    "percent": (lambda: tables.fit_encoder(_with(ill=["20.5%", "3%", "15 %", "4%"]), "ill"), "such as '20.5%'"),
+    "currency": (lambda: tables.fit_encoder(_with(age=["$20", "$3.50", "$15", "4"]), "ill"), r"such as '\$20'"),
+    "excluded": (lambda: tables.fit_encoder(table(), "ill", exclude=["wieght"]), "Did you mean 'weight'"),
+    "no such family": (lambda: tables.fit_encoder(table(), "ill", family="bernouli"), "Did you mean 'bernoulli'"),
     "too large": (lambda: tables.fit_encoder(_with(age=[1e308, -1e308, 1e308, 0]), "ill"), "'age' cannot be"),
     "same names": (
         lambda: tables.fit_encoder(table().rename(columns={"weight": "age"}), "ill"),

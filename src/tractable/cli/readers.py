@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tractable.tools.errors import DataError, SettingsError
+from tractable.tools.words import nearest
 
 Arguments = Mapping[str, Any]  # options by name, as they were typed or saved
 
@@ -29,7 +30,7 @@ def one_of(names: Iterable[str], words: str, remedy: str = "") -> Callable[[Any]
     def read(value: str) -> str:
         if value not in names:
             expected = ", ".join(names) if names[2:] else " or ".join(names)
-            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}")
+            raise SettingsError(f"{words} {expected}; got {value!r}.{remedy}{nearest(value, names)}")
         return value
 
     return read

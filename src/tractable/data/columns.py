@@ -15,8 +15,13 @@ from tractable.tools.words import counted, listing, tell
 MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
 REST = "any other"  # the level that the rarest share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
-FORMATS = ("ISO8601", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%d.%m.%Y %H:%M")
-CLOCK = r"\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?"  # a duration written as text
+DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
+FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
+CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
+ZONE = r"(?:Z|\d[+-]\d\d:?\d\d)$"  # ends a moment that is written with its distance from UTC
+DRESSED = (  # numbers with a decimal comma, marks of thousands, a currency or a percent sign
+    r"([-−]?(\d+,\d+|\d{1,3}([,' ]\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+)|[$€£] ?-?[\d.,]+|-?[\d.,]+ ?[%$€£])"
+)
 IDENTIFIER = (
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
@@ -160,15 +165,15 @@ def fit_column(values: Values, impute: bool, pooled: bool = False) -> list[Colum
     name, gone = str(values.name), lacks(values)
     share = float(gone.mean())
     values = values[~gone]  # drops rows only where missing values are imputed
-    kind, form = kind_of(values) if len(values) else "", ""
+    kind, form = meaning(values) if len(values) else ("", "")
     if values.nunique() < 2:
         if len(values) and share:
             return [Column(name, "presence", share, gaps=share)]
         same = f"{values.tolist()[0]!r}" if len(values) else "missing"
         tell(f"Column {name!r} is {same} in every row; it is left out.")
         return []
-    if kind == "text" and not isinstance(values.dtype, pd.CategoricalDtype):
-        kind, form = _meant(values)
+    if kind == "text":
+        check_numbers_in_text(values, few=True)
     if reason := _names_rows(values, kind, len(gone)):
         tell(f"Column {name!r} {reason}; it is left out.")
         return []
@@ -243,8 +248,10 @@ def _words(values: Values) -> tuple[str, ...]:
     )
 
 
-def _meant(values: Values) -> tuple[str, str]:
-    """What text means: "boolean", "date" with its format, "duration", or else "text"."""
+def meaning(values: Values) -> tuple[str, str]:
+    """A column's kind, or what its text means: "boolean", "date" with its format, "duration", or else "text"."""
+    if kind_of(values) != "text" or isinstance(values.dtype, pd.CategoricalDtype):
+        return kind_of(values), ""
     if _words(values):
         return "boolean", ""
     text = pd.Series(text_of(values))
@@ -264,7 +271,8 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
-        parts += ["time of year"] * (span >= 300) + ["day of the week"] * (span >= 14) + ["time of day"] * (not whole)
+        hours = "time of day (UTC)" if _zoned(values) else "time of day"
+        parts += ["time of year"] * (span >= 300) + ["day of the week"] * (span >= 14) + [hours] * (not whole)
     columns = []
     for part in parts:
         derived = part_of(times, part)
@@ -279,7 +287,8 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
         columns.append(replace(fitted, part=part, format=form, gaps=gaps if part in ("trend", "days") else 0.0))
     if columns:
         listed = ", ".join(column.part for column in columns)
-        tell(f"Column {name!r} is a {kind}; the model sees its {listed}.")
+        order = " (month/day/year)" * form.startswith("%m")
+        tell(f"Column {name!r} is a {kind}{order}; the model sees its {listed}.")
     return columns
 
 
@@ -287,13 +296,20 @@ def moment_of(values: Values, kind: str, form: str) -> Values:
     """Dates or durations in pandas' types; dates with a time zone become UTC."""
     if kind == "duration":
         text = pd.Series(text_of(values), index=values.index) if kind_of(values) == "text" else values
-        long = text.where(text.str.count(":") == 2, text + ":00") if kind_of(values) == "text" else text
+        long = text.where(text.str.count(":") != 1, text + ":00") if kind_of(values) == "text" else text
         return pd.to_timedelta(long)
     if kind_of(values) == "text":
         times = pd.to_datetime(pd.Series(text_of(values), index=values.index), format=form, utc=form == "ISO8601")
     else:
         times = pd.to_datetime(values)
     return times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
+
+
+def _zoned(values: Values) -> bool:
+    """Whether dates have a time zone, and so become UTC."""
+    if kind_of(values) == "text":
+        return bool(pd.Series(text_of(values)).str.contains(ZONE).any())
+    return pd.to_datetime(values).dt.tz is not None
 
 
 def part_of(times: Values, part: str) -> Values:
@@ -315,18 +331,29 @@ def _waves(phases: np.ndarray) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(phases), -1)
 
 
+HOURS = (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 24)
 STATIONS = {  # names and phases in a cycle at which its effect is reported
-    "time of year": (MONTHS, (np.arange(12) + 0.5) / 12),
-    "time of day": (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 24),
-}
+    "time of year": (MONTHS, (np.arange(12) + 0.5) / 12), "time of day": HOURS, "time of day (UTC)": HOURS,
+}  # fmt: skip
 
 
-def check_numbers_in_text(values: Values) -> None:
-    """A DataError if stray entries have turned a column of numbers into text, which is not a hundred levels."""
+def check_numbers_in_text(values: Values, few: bool = False) -> None:
+    """A DataError if stray entries, or how they are written, turned numbers into text, which is not a hundred levels.
+
+    With ``few`` only where at most three different entries are stray: more of them name rows.
+    """
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
     stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))
-    if 0 < stray.sum() < len(stray) / 2:
+    text: Any = pd.Series([entry.strip() for entry in text_of(values[stray])])
+    dressed = text.str.fullmatch(DRESSED)
+    if 2 * (dressed.sum() + np.sum(~stray)) > len(stray) and 2 * dressed.sum() > stray.sum():
+        raise DataError(
+            f"Column {str(values.name)!r} is text, but its values read as numbers, such as {text[dressed].iloc[0]!r}. "
+            "If its comma is the decimal mark, read the table with decimal=','; else write numbers without marks of "
+            "thousands, percent and currency signs; or leave the column out."
+        )
+    if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)):
         first = int(np.argmax(stray))
         raise DataError(
             f"Column {str(values.name)!r} is text, but {len(stray) - stray.sum()} of its {len(stray)} values "

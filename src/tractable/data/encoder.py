@@ -22,7 +22,7 @@ from tractable.data.columns import (
     spread_of_groups,
     standardised,
 )
-from tractable.data.files import Frame, distinct
+from tractable.data.files import Frame, as_table, distinct
 from tractable.data.formula import NEW, Formula, Term
 from tractable.data.response import response
 from tractable.data.response import several as several_in
@@ -301,7 +301,10 @@ def fit_encoder(
             )
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named in names:
-            raise DataError(f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}.")
+            raise DataError(
+                f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}."
+                f"{nearest(named, frame.columns)}"
+            )
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == len(names):
         raise DataError(f"The table has no column but the target {listing(names)}; expected inputs beside it.")
@@ -493,7 +496,8 @@ def decode_sd(encoder: Encoder, sd: Numbers) -> np.ndarray:
 
 
 def _named(frame: Frame) -> Frame:
-    """The table with column names as strings, which must differ, and rows numbered from 0."""
+    """The table, in pandas, with column names as strings, which must differ, and rows numbered from 0."""
+    frame = as_table(frame)
     names = [str(name) for name in frame.columns]
     distinct(names, "The table")
     if not len(frame):

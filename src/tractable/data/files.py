@@ -23,6 +23,14 @@ NEW = ("x_test",)  # and before these, of new rows
 Frame = pd.DataFrame
 
 
+def as_table(source: object) -> Frame:
+    """A table of pandas, polars or Arrow in pandas."""
+    found = source.to_pandas() if hasattr(source, "to_pandas") else source  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(found, Frame):
+        raise DataError(f"Expected a table, of pandas, polars or Arrow; got {type(source).__name__}.")
+    return found
+
+
 def read_table(path: str | Path, sep: str | None = None, decimal: str | None = None) -> Frame:
     """A CSV file (``.csv``, also ``.csv.gz``; a header, UTF-8) or a Parquet file as a DataFrame.
 

@@ -20,7 +20,7 @@ from formulae.terms.terms import Model as Description
 from formulae.terms.variable import Variable
 from formulae.transforms import TRANSFORMS
 
-from tractable.data.columns import Values, kind_of, lacks, text_of
+from tractable.data.columns import Values, kind_of, lacks, meaning, text_of
 from tractable.data.files import Frame
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing, nearest, tell
@@ -96,6 +96,13 @@ class Formula:
         inputs |= {name for term in description.group_terms for name in term.expr.var_names}
         if self.target in inputs or any(self.target in columns for columns in self._grouped):
             raise DataError(f"The formula {text!r} explains {self.target!r} by itself: leave it out on one side.")
+        for name in inputs - {""}:
+            there = self.table[name][~lacks(self.table[name])]
+            if len(there) and (kind := meaning(there)[0]) in ("date", "duration"):
+                raise DataError(
+                    f"Column {name!r} is a {kind}, and a formula takes numbers, True/False and text; make a number of "
+                    "it in the table first, such as the days since its start or the hour."
+                )
         self.groups = {name for columns in self._grouped for name in columns} - inputs
         if not description.common_terms and not self._grouped:
             raise DataError(f"The formula {text!r} explains {self.target!r} by nothing; name a column, or give 1.")

@@ -13,7 +13,7 @@ from tractable.data.censored import censored, known, middle, seen
 from tractable.data.columns import Values, check_numbers_in_text, kind_of, moments, text_of
 from tractable.tools.errors import DataError
 from tractable.tools.tree import Numbers
-from tractable.tools.words import listing
+from tractable.tools.words import listing, nearest, tell
 
 MOST_CLASSES = 100
 SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
@@ -86,13 +86,13 @@ def fit_target(values: Values, family: str | None = None) -> Target:
     whole numbers from 0 or 1, many or few    negative-binomial, or poisson where they are no more spread
     few whole numbers otherwise, or from 0    ordered, where each is the one before plus 1; else categorical
     with the largest among the commonest
-    numbers between 0 and 1                   beta
+    numbers between 0 and 1                   beta; with 0 or 1 among them normal
     positive, skewed numbers                  lognormal
     other numbers                             normal
     """
     name, kind = str(values.name), kind_of(values)
     if family is not None and family not in FAMILIES:
-        raise DataError(f"family is one of {', '.join(FAMILIES)}; got {family!r}.")
+        raise DataError(f"family is one of {', '.join(FAMILIES)}; got {family!r}.{nearest(family, FAMILIES)}")
     if kind in ("date", "duration"):
         raise DataError(f"The target {name!r} is a {kind}; expected numbers or classes. Turn it into a number of days.")
     if kind == "text":
@@ -110,6 +110,11 @@ def fit_target(values: Values, family: str | None = None) -> Target:
             raise DataError(
                 f"The target {name!r} has {len(found)} classes; at most {MOST_CLASSES} are supported. "
                 "Merge rare ones, or choose a target that is a number."
+            )
+        if family == "ordered" and kind == "text" and not getattr(values.dtype, "ordered", False):
+            tell(
+                f"The grades of {name!r} are words, taken in the alphabet's order: {' < '.join(found)}. If that is not "
+                "theirs, number them, or make the column an ordered categorical."
             )
         return Target(name, family, classes=tuple(found), reason=reason)
     if kind != "number":
@@ -227,7 +232,8 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
         return "beta", f"shares between {low:.3g} and {high:.3g}"
     if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
         return "lognormal", "positive numbers with a long tail to the right"
-    return "normal", ""  # nothing to tell
+    ends = low >= 0 and high <= 1
+    return "normal", f"shares from {low:g} to {high:g}, whose ends beta leaves out" * ends  # else nothing to tell
 
 
 def _thin_out(numbers: np.ndarray, found: list[Any]) -> bool:

@@ -274,7 +274,7 @@ class BayesianRegressor(RegressorMixin, Explaining):
             )
         # A quantile is an end of an equal-tailed interval; the median an end of one of level 1e-9.
         levels = np.maximum(np.abs(1 - 2 * wanted), 1e-9)
-        found = {level: self.predict_interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
+        found = {level: self._interval(x, float(level)) for level in dict.fromkeys(levels.round(9).tolist())}
         ends = zip(wanted, levels.round(9).tolist(), strict=True)
         return np.stack([found[level][..., int(q > 0.5)] for q, level in ends], -1)
 
@@ -301,8 +301,10 @@ class BayesianRegressor(RegressorMixin, Explaining):
         Raises:
             ValueError: a level out of range, or too high for the rows kept out.
         """
-        level = float(self.level if level is None else level)
-        told = self._told(self._checked(X), level)
+        return self._interval(self._checked(X), float(self.level if level is None else level))
+
+    def _interval(self, x: np.ndarray, level: float) -> np.ndarray:
+        told = self._told(x, level)
         lower, upper = told.lower, told.upper
         if self.scores_ is not None:
             half = split_conformal(self.scores_, level) * told.sd

@@ -16,7 +16,7 @@ from tractable.data.arrays import columns_of
 from tractable.data.censored import middle
 from tractable.data.columns import spread_of_groups
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
-from tractable.data.files import Frame
+from tractable.data.files import Frame, as_table
 from tractable.data.formula import Term
 from tractable.models.censoring import with_censoring
 from tractable.models.coordinates import Coordinates, Effects
@@ -24,7 +24,7 @@ from tractable.models.families import FAMILIES
 from tractable.models.several import beside, joined
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import maker, remember
-from tractable.tools.words import listing, nearest, tell
+from tractable.tools.words import listing, nearest, spelt, tell
 
 PyTree = Any
 Prior = dist.Distribution
@@ -53,9 +53,10 @@ def _rows_of(encoder: Encoder, table: object) -> PyTree:
     return encode(encoder, unexplained(encoder, table)).given
 
 
+@spelt
 def regression(
     formula: str,
-    table: Frame,
+    table: object,
     *,
     family: str | None = None,
     priors: Mapping[str, Prior] | None = None,
@@ -91,7 +92,7 @@ def regression(
 
     Args:
         formula: such as "y ~ x*z + (1 + x | school)".
-        table: the training table.
+        table: the training table, of pandas, polars or Arrow.
         family: a name of ``FAMILIES``; by default guessed from the target, with a warning.
         priors: distributions by name: of an effect ("x", "z[b]"), of all effects of a term ("z"), "Intercept" (at a
             mean row), of a group's sd ("sd(1|school)"), of a parameter of the family ("noise"). With several targets or
@@ -116,7 +117,7 @@ def regression(
     >>> regression("y ~ x + z", table).model.names
     ['Intercept', 'x', 'z[b]', 'noise']
     """
-    encoder = fit_encoder(table, "", missing, family, weights=weights, exposure=exposure, formula=formula)
+    encoder = fit_encoder(as_table(table), "", missing, family, weights=weights, exposure=exposure, formula=formula)
     if encoder.target.reason and family is None:
         tell(f"{encoder.explained} holds {encoder.target.reason}: family={encoder.target.family!r}.")
     rows = training(encoder)

@@ -70,7 +70,9 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
 def usual_facts(posterior: Posterior) -> dict[str, Any]:
     """The run in numbers: rows, parameters, draws and time."""
     kept, count = parameters.kept_by(posterior)
-    data, facts = posterior.data, {"rows of data": Cell(posterior.rows, ",d")}
+    data = posterior.data
+    weighed = "" if data is None or data.weights is None else f"count as {posterior.rows:,.6g} by their weights"
+    facts = {"rows of data": Cell(0 if data is None else data.size, ",d", weighed)}
     if data is not None and data.labels is not None:
         facts = {"rows of data": Cell(len(data.places), ",d"), "groups": Cell(data.size, ",d")}
     return {

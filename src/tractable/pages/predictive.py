@@ -56,8 +56,10 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
 
 def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     """Nats by which the rows' log density in the model's units exceeds that in the table's units."""
-    y: Any = None if posterior.data is None else posterior.data.y
-    return posterior.rows * float(np.mean(log_units(encoder, y)))
+    data = posterior.data
+    units = log_units(encoder, None if data is None else data.y)
+    counts = np.mean(units) * posterior.rows if data is None or data.weights is None else np.sum(data.weights * units)
+    return float(counts)
 
 
 def loo_of(posterior: Posterior) -> Loo | None:

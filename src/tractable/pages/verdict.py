@@ -66,7 +66,7 @@ def settings(posterior: Posterior) -> Exhibit:
     for name, value in posterior.settings.items():  # an ensemble's member has settings of its own
         given |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     data = posterior.data
-    told = "none" if data is None else f"{posterior.rows:,} rows"
+    told = "none" if data is None else f"{data.size:,} rows"
     if data is not None and data.labels is not None:
         told = f"{len(data.places):,} rows of {counted(data.size, 'group')}"
     run = {"data": told, "seed": given.pop("seed"),

@@ -23,7 +23,7 @@ from tractable.tools.settings import Share, expect, seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.shown import as_html
 from tractable.tools.tree import Numbers
-from tractable.tools.words import tell
+from tractable.tools.words import nearest, tell
 
 PyTree = Any
 BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
@@ -231,7 +231,9 @@ def alike(learnt: PyTree, x: PyTree, what: str) -> None:
     x = rows_of(x)[0]
     expected, got = (_said(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
     if expected != got:
-        raise DataError(f"{what} expects rows like those learnt from, of shape {expected}; got {got}.")
+        lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
+        said = f" {lacking[0]!r} is not there.{nearest(lacking[0], x)}" if lacking else ""
+        raise DataError(f"{what} expects rows like those learnt from, of shape {expected}; got {got}.{said}")
 
 
 def _moments(model: Model, theta: PyTree, x: PyTree) -> tuple[jax.Array, jax.Array]:

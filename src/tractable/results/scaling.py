@@ -39,6 +39,8 @@ def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Seque
     """
     import pandas as pd
 
+    from tractable.results.summary import Summary
+
     if length(params) < FEWEST:
         raise RunError(f"Power scaling reweighs draws of the parameters, {FEWEST} at least; got {length(params)}.")
     params, values = _alike(params, weights)
@@ -50,7 +52,7 @@ def power_scaled(model: Model, params: PyTree, weights: np.ndarray, names: Seque
         columns |= {f"{what} by prior": prior[:, i], f"{what} by likelihood": likelihood[:, i]}
     moved, told = prior[:, 0] >= SENSITIVE, likelihood[:, 0] >= SENSITIVE
     words = np.where(moved, np.where(told, "prior and data disagree", "prior stronger than data"), "")
-    return pd.DataFrame(columns | {"diagnosis": words}, index=pd.Index(names, name="parameter"))
+    return Summary(columns | {"diagnosis": words}, index=pd.Index(names, name="parameter"))
 
 
 def prior_moves(model: Model, params: PyTree, weights: np.ndarray) -> np.ndarray:

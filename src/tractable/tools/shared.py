@@ -56,6 +56,29 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
     return maker(lookup)
 
 
+def recalled(factory: Callable[P, T]) -> Callable[P, T]:
+    """``factory``, made to note what it was called with where a ``recipe`` can say it."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
+        found = factory(*args, **kwargs)
+        with contextlib.suppress(TypeError, ValueError):
+            given = json.dumps(signature.bind(*args, **kwargs).arguments, allow_nan=False, default=_written)
+            _makers.setdefault(found, (factory, json.loads(given)))
+        return found
+
+    return maker(lookup)
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, np.ndarray | jax.Array) and value.size <= FEW:
+        return value.tolist()
+    if (found := recipe(value)) is None:
+        raise TypeError(f"{type(value).__name__} has no recipe")
+    return found
+
+
 def maker(factory: Callable[P, T]) -> Callable[P, T]:
     """Marks ``factory`` as one that a saved folder may name: loading a file calls no other function."""
     _asked_for.add(factory)
@@ -175,7 +198,8 @@ def made_again(recipe: Mapping[str, Any]) -> object:
         factory = getattr(importlib.import_module(module), name) if module.startswith(HOME) else None
         if factory is None or factory not in _asked_for:
             raise CheckpointError(f"This was made by {module}.{name}, no maker of tractable's models: give the model.")
-        return factory(**recipe["arguments"])
+        given = recipe["arguments"].items()
+        return factory(**{k: made_again(v) if isinstance(v, dict) and "module" in v else v for k, v in given})
     except TractableError:
         raise
     except Exception as error:  # a forged recipe may raise anything

@@ -43,7 +43,8 @@ def _check_spelling(name: str, given: Iterable[str], signature: inspect.Signatur
     known = signature.parameters
     strange = next((each for each in given if each not in known), None)
     if strange is not None and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-        raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(known)}.{nearest(strange, known)}")
+        others = [each for each in known if each != "self"]
+        raise ArgumentError(f"{name} has no {strange!r}; it has {', '.join(others)}.{nearest(strange, others)}")
 
 
 def spelt(function: Callable[P, T]) -> Callable[P, T]:
