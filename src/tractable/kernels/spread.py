@@ -9,12 +9,13 @@ average of all batches.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jax.typing import ArrayLike
 
 from tractable.core import Batch, Kernel
 
@@ -77,10 +78,10 @@ def spread(log_posterior: Callable, mean: jax.Array) -> Kernel:
     return Kernel(init, draw, step)
 
 
-def begun(position: Any) -> State:
+def begun(position: ArrayLike) -> State:
     """The first state at log σ (..., d)."""
-    nothing = np.zeros_like(position)
-    return State(*map(jnp.asarray, (position, nothing, nothing, nothing, np.zeros(position.shape[:-1], int))))
+    nothing = np.zeros(np.shape(position), jnp.result_type(position))
+    return State(*map(jnp.asarray, (position, nothing, nothing, nothing, np.zeros(nothing.shape[:-1], int))))
 
 
 def pairs(size: int) -> int:
