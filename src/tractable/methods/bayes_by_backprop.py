@@ -153,7 +153,7 @@ class BayesByBackprop(Variational):
 
         A σ that is 10 % off costs 0.01 nats, less than a climb can tell from its noise.
         """
-        model, session, bound = problem.session.model, problem.session, problem.bound._replace(starts=1)
+        model, session = problem.session.model, problem.session
         if model.space.size > SMALL:
             return phi, {}
         program = Spreads(model, self, problem.program.streams, over=session.over)
@@ -173,7 +173,7 @@ class BayesByBackprop(Variational):
             states, done, error = ran.states, ran.groups, float(ran.info["error"][0, -1])
         found = self.positions(model, flat["mean"][None], jnp.exp(states.position))
         before, after = (problem.vector(phis) for phis in (jax.tree.map(lambda a: a[None], phi), found))
-        gain, chance = bound.gain(problem.tuned, problem.tree, before, after)
+        gain, chance = problem.bound.gain(problem.tuned, problem.tree, before, after)
         told = {"gradients for σ": done * shape.group * each, "error of 1/σ²": error, "gain by σ": gain}
         lost = gain < -max(self.tolerance, SIGMAS * chance)
         return phi if lost else jax.tree.map(lambda a: a[0], found), told
