@@ -68,10 +68,7 @@ def forward(
 def backward(
     transition: jax.Array, b: jax.Array, scale: jax.Array, parallel: bool | None = None, last: jax.Array | None = None
 ) -> jax.Array:
-    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T is 1, or ``last``.
-
-    ``last`` is for steps in turn.
-    """
+    """β (T, K, …), scaled so that Σ_k α_t(k) β_t(k) = 1; b and c (``scale``) as in ``forward``; β_T = 1 or ``last``."""
     ratio = b / jnp.where(scale > 0, scale, 1)[:, None]
     if last is None and chosen(b, parallel):
         return _backward_in_parallel(transition, ratio)
@@ -95,17 +92,10 @@ def passed(
 
 
 def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces: PyTree, told: Callable) -> tuple:
-    """Both passes over pieces of consecutive steps, none of which leaves the cache: forward, then backward in turn.
+    """The sums of ``told``, p(z_1 | x) and log p(x), by passes over pieces of consecutive steps that stay in a cache.
 
-    The pass back makes α anew from where each piece begins, so that memory is O(a piece) beside the data.
-
-    Args:
-        pieces: with a leading axis of the number of pieces.
-        log_b: ``piece -> (T, K, …)``.
-        told: ``(piece, Passed, α_T A diag(ratio) (K, K, …) into the next piece) -> pytree``, summed over pieces.
-
-    Returns:
-        The sums, p(z_1 | x) and log p(x).
+    ``told`` takes a piece (``pieces`` have a leading axis), its ``Passed``, and α_T A diag(ratio), (K, K, …), into the
+    next. The pass back makes α anew from where each piece begins, so that memory is O(a piece) beside the data.
     """
 
     def forth(ahead: jax.Array, piece: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -117,8 +107,8 @@ def in_pieces(initial: jax.Array, transition: jax.Array, log_b: Callable, pieces
         piece, ahead = now
         found = passed(ahead, transition, log_b(piece), False, later[0])[0]
         across = _along(transition, 1 + found.ratio[0].ndim) * found.filtered[-1][:, None] * later[1][None]
-        first = found.ratio[0]
-        return (_moved(first, transition.T), first), (told(piece, found, across), found.smoothed[0])
+        ends = _moved(found.ratio[0], transition.T), found.ratio[0]
+        return ends, (told(piece, found, across), found.smoothed[0])
 
     shape = jax.eval_shape(log_b, jax.tree.map(lambda a: a[0], pieces))
     begun = jnp.broadcast_to(_along(initial, len(shape.shape) - 1), shape.shape[1:]).astype(shape.dtype)

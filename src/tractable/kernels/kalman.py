@@ -114,18 +114,15 @@ def simulated(
     return z, x + jnp.sqrt(system.noise)[None] * jax.random.normal(key_x, x.shape, x.dtype)
 
 
-def drawn(noise: jax.Array, system: System, x: jax.Array, drift: jax.Array, parallel: bool | None = None) -> jax.Array:
+def drawn(noise: jax.Array, system: System, x: jax.Array, drift: jax.Array) -> jax.Array:
     """A draw of the states from p(z | x), (T, d): the filter forward, then each state given the next, from the last.
 
         z_T ~ N(m_T, F_T),    z_t ~ N(m_t, F_t) given z_{t+1} = A z_t + b + noise, whose entries count as numbers seen
 
-    Where A is unstable no path runs away from x. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
-
-    Args:
-        noise: (T, d) standard normal, the only randomness; the draw is linear in it.
-        x, drift, parallel: as for ``filtered``; the way back always takes T steps.
+    ``noise`` (T, d), standard normal, is all that is random; the draw is linear in it. Where A is unstable no path runs
+    away from x. The way back always takes T steps. Carter & Kohn 1994; Frühwirth-Schnatter 1994.
     """
-    found = filtered(system, x, drift, parallel)
+    found = filtered(system, x, drift)
     unit, (apart, spread) = jnp.eye(len(system.mean), dtype=system.mean.dtype), _apart(system.state_noise)
     rows, unroll = jnp.matmul(apart, system.transition, precision="highest"), min(len(unit), UNROLLED)
 

@@ -83,13 +83,8 @@ class Regression:
         """Whether a row is known to have no noise, (m,); of a singular covariance all are."""
         if isinstance(self.noise, str):
             return np.zeros(len(self.known), bool)
-        singular = self.noise.ndim == 2 and np.linalg.matrix_rank(self.noise, hermitian=True) < len(self.noise)
-        return np.full(len(self.known), singular) if self.noise.ndim == 2 else self.noise == 0
-
-    @property
-    def moves_noiseless(self) -> bool:
-        """Whether coefficients are learnt of a row without noise: they and y then determine each other."""
-        return bool(self.free[self.noiseless].any())
+        singular = np.linalg.matrix_rank(self.noise) < len(self.noise) if self.full else self.noise == 0
+        return np.broadcast_to(singular, len(self.known))
 
     def log_density(self, off: jax.Array, counts: jax.Array, leaf: Leaf) -> jax.Array:
         """log p of residuals off (..., m) where counts (..., m) is not 0, (...,); rows without noise leave out."""

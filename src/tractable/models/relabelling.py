@@ -66,10 +66,7 @@ def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Arra
 def drawn(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
     """z of every row from p(z | x_n, θ_s), (s, n, ...); θ with a leading axis (s,)."""
     if model.sums is None or model.sums.drawn is None:
-        raise ModelError(
-            "paths() expects a z that Gibbs draws: of few values, or states of a hidden Markov or linear-Gaussian "
-            "model (with noise in every row that is learnt)."
-        )
+        raise ModelError("paths() expects a z that Gibbs draws: one of few values, or states of sequences.")
     draw, x = model.sums.drawn, rows[0] if rows[1] is None else rows
     keys = jax.random.split(key, len(jax.tree.leaves(params)[0]))
     return jax.lax.map(lambda now: draw(now[0], now[1], x), (keys, params))

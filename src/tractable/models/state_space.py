@@ -225,7 +225,8 @@ class Layout(NamedTuple):
         )
         flat = self.dynamics.prior is None
         sides = [side for side in (self.initial, self.dynamics, self.emissions) if side is not None]
-        drawn = {} if any(s.moves_noiseless for s in sides) else {"drawn": self.drawn, "complete": self.complete}
+        stuck = any(side.free[side.noiseless].any() for side in sides)  # learnt, and determined by z
+        drawn = {} if stuck else {"drawn": self.drawn, "complete": self.complete}
         made = LinearGaussianModel.from_steps(
             self.e_step, self.m_step, self.log_prob, position, support=support,
             prior=None if flat else (DrawablePrior if drawable else SystemPrior)(self),
@@ -287,10 +288,6 @@ class Layout(NamedTuple):
             {} if self.initial is None else {"initial_noise": self.initial}
         )
         return here._replace(**{name: side.example()[1] for name, side in noises.items()})
-
-    def coefficients(self, whole: Whole) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """β of the start, the moves and the emissions."""
-        return whole.mean[:, None], whole.dynamics, whole.emissions
 
     def system(self, whole: Whole) -> tuple[kalman.System, jax.Array | None]:
         """The system that the filter uses, with white noise, and the matrix that whitens a step, or None."""
@@ -372,58 +369,34 @@ class Layout(NamedTuple):
             start = self.initial.maximum(sums.start)
         return self.theta(start, self.dynamics.maximum(sums.moves), self.emissions.maximum(sums.shown))
 
-    def each(self, function: Callable, rows: PyTree) -> PyTree:
-        """``function(x, u)`` for every sequence, in groups."""
-        rows = self._checked(rows)
+    def each(self, function: Callable, theta: LinearGaussian, rows: PyTree, *more: jax.Array) -> PyTree:
+        """``function(system, x, drift, volume, *more)`` for every sequence, in groups; ``more`` has leading axis n."""
+        rows, whole = self._checked(rows), self.whole(theta)
 
-        def of_group(rows: PyTree) -> PyTree:
-            return jax.vmap(function)(*self.laid(rows))
+        def one(x: jax.Array, u: jax.Array, *more: jax.Array) -> PyTree:
+            return function(self.system(whole)[0], *self.parts(whole, x, u), *more)
 
-        return in_groups(of_group, rows, self.lanes(rows))
+        def of_group(group: tuple) -> PyTree:
+            return jax.vmap(one)(*self.laid(group[0]), *group[1:])
+
+        return in_groups(of_group, (rows, *more), self.lanes(rows))
 
     def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""
-        whole = self.whole(theta)
-
-        def one(x: jax.Array, u: jax.Array) -> jax.Array:
-            x, drift, volume = self.parts(whole, x, u)
-            return kalman.log_prob(self.system(whole)[0], x, drift) + volume
-
-        return self.each(one, rows)
+        return self.each(lambda system, x, drift, volume: kalman.log_prob(system, x, drift) + volume, theta, rows)
 
     def smoothed(self, theta: LinearGaussian, rows: PyTree) -> tuple[jax.Array, jax.Array]:
         """E[z_t | x] (n, T, d) and Cov[z_t | x] (n, T, d, d)."""
-        whole = self.whole(theta)
-
-        def one(x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            found, _ = kalman.smoothed(self.system(whole)[0], *self.parts(whole, x, u)[:2])
-            return found.mean, found.covariance
-
-        return self.each(one, rows)
+        return self.each(lambda system, x, drift, _: kalman.smoothed(system, x, drift)[0][:2], theta, rows)
 
     def filtered(self, theta: LinearGaussian, rows: PyTree) -> tuple[jax.Array, jax.Array]:
         """E[z_t | x_1 … x_t] (n, T, d) and the covariances (n, T, d, d)."""
-        whole = self.whole(theta)
-
-        def one(x: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            found = kalman.filtered(self.system(whole)[0], *self.parts(whole, x, u)[:2])
-            return found.mean, found.covariance
-
-        return self.each(one, rows)
+        return self.each(lambda system, x, drift, _: kalman.filtered(system, x, drift)[2:4], theta, rows)
 
     def drawn(self, key: jax.Array, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """Draws of every sequence's states from p(z | x), (n, T, d)."""
-        rows, whole = self._checked(rows), self.whole(theta)
-        y = jax.tree.leaves(rows)[0]
-        noise = jax.random.normal(key, (*y.shape[:2], self.latent), jnp.result_type(float))
-
-        def of_group(both: tuple[PyTree, jax.Array]) -> jax.Array:
-            def one(x: jax.Array, u: jax.Array, noise: jax.Array) -> jax.Array:
-                return kalman.drawn(noise, self.system(whole)[0], *self.parts(whole, x, u)[:2])
-
-            return jax.vmap(one)(*self.laid(both[0]), both[1])
-
-        return in_groups(of_group, (rows, noise), self.lanes(rows))
+        noise = jax.random.normal(key, (*jax.tree.leaves(rows)[0].shape[:2], self.latent), jnp.result_type(float))
+        return self.each(lambda system, x, drift, _, noise: kalman.drawn(noise, system, x, drift), theta, rows, noise)
 
     def complete(self, theta: LinearGaussian, rows: PyTree, path: jax.Array) -> jax.Array:
         """log p(x_n, path | θ), (n,), of paths (n, T, d); states after the last observed step do not count."""
@@ -433,10 +406,12 @@ class Layout(NamedTuple):
         z = jnp.where(kept > 0, path, 0)
         one, first = jnp.ones_like(kept), jnp.zeros_like(kept).at[:, 0].set(1)
         before = jnp.concatenate([jnp.zeros_like(z[:, :1]), z[:, :-1]], 1)
-        off = z - _fitted(whole.dynamics, [before, jnp.where(first > 0, 0, u), first])
+        inputs = jnp.concatenate([before, jnp.where(first > 0, 0, u), first], -1)
+        off = z - jnp.matmul(inputs, whole.dynamics.T, precision="highest")
         moved = kept if self.initial is None else kept - first
         found = jnp.sum(self.dynamics.log_density(off, moved, theta.state_noise), -1)
-        off = jnp.where(there, x - _fitted(whole.emissions, [z, u, one]), 0)
+        level = jnp.matmul(jnp.concatenate([z, u, one], -1), whole.emissions.T, precision="highest")
+        off = jnp.where(there, x - level, 0)
         found = found + jnp.sum(self.emissions.log_density(off, there, theta.noise), -1)
         if self.initial is None:
             return found
@@ -705,10 +680,6 @@ def _moves(gamma: jax.Array, found: kalman.Smoothed, h: jax.Array, counted: jax.
     if full:
         return Residuals(regressors[None], towards, square, count, gamma, weight)
     return Residuals(regressors[None], towards, jnp.diagonal(square), jnp.full(d, count), gamma, weight)
-
-
-def _fitted(coefficients: jax.Array, regressors: list[jax.Array]) -> jax.Array:
-    return jnp.matmul(jnp.concatenate(regressors, -1), coefficients.T, precision="highest")
 
 
 def _arrays(theta: LinearGaussian) -> LinearGaussian:

@@ -203,14 +203,13 @@ class Posterior(Learnt):
         return np.asarray(averaged(model, self._rows_or(data).rows, params, jax.numpy.asarray(weights)))
 
     def paths(self, data: Data | PyTree = None, *, draws: int = 100, seed: int = 0) -> np.ndarray:
-        """Draws of what is hidden from p(z, θ | x): paths (s, n, T), states of linear systems (s, n, T, d).
+        """Draws of z from p(z, θ | x): paths (s, n, T), states of linear systems (s, n, T, d), or indices (s, n).
 
-        Of rows that are no sequences, which of its values each z has, (s, n). θ may come from any method. Steps after
-        the last observed one are -1, or states as they go on.
+        θ may come from any method. After a sequence's last observed step a path is -1, and states go on.
 
         Args:
-            data, draws: as for ``allocations``; one z is drawn for each draw of θ.
-            seed: of the draws.
+            data, draws: as for ``allocations``; each draw of θ has one of z.
+            seed: of the draws of z.
         """
         model, params, weights = self._of_z("paths", draws)
         if self.weights is not None:
