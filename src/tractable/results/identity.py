@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from tractable.core import Batch, Data, Kernel, Model, whole
+from tractable.core import Batch, Data, Kernel, Model
 from tractable.kernels.metropolis import Point, Proposal
 from tractable.methods.method import Method
 from tractable.models.ladder import Ladder, ladder_of
@@ -45,7 +47,22 @@ def identity(
 
 def model_fingerprint(model: Model, data: Data | None) -> str:
     """SHA-256 of the log posterior as JAX traces it, constants included."""
-    return fingerprint(model.traced, *_example(model, data))
+    return _told(fingerprint, model, data)
+
+
+_known: weakref.WeakKeyDictionary[Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+
+
+def _told(of: Callable, model: Model, data: Data | None) -> Any:
+    """What ``of`` tells of a model as JAX traces it on rows of this kind.
+
+    It is traced once: like its compiled programs, what it stands for is fixed when it is first used.
+    """
+    example, known = _example(model, data), _known.setdefault(model, {})
+    kind = of, str(jax.tree.map(lambda a: (np.shape(a), jnp.result_type(a)), example)), jnp.result_type(float)
+    if kind not in known:
+        known[kind] = of(model.traced, *example)
+    return known[kind]
 
 
 def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]:
@@ -65,7 +82,7 @@ def functions(method: PyTree, model: Model, data: Data | None) -> dict[str, str]
 
 def check_resumable(model: Model, data: Data | None, method: Method) -> None:
     """Raises if the model or a setting's function cannot be fingerprinted, so a resumed run could differ unnoticed."""
-    if calls_back(model.traced, *_example(model, data)):
+    if _told(calls_back, model, data):
         raise ModelError(
             "checkpoint= expects a model that JAX sees whole; this one calls Python (pure_callback or io_callback), "
             "and a resumed run could have another function. Write it in jax.numpy, or leave checkpoint= out."
@@ -130,12 +147,14 @@ def _moved(kernel: Kernel, key: jax.Array, position: jax.Array) -> tuple:
     return state, kernel(key, state)
 
 
-def _example(model: Model, data: Data | None) -> tuple[jax.Array, Batch | None]:
-    """A position and a batch of two rows, to trace a model with."""
-    batch = None
+def _example(model: Model, data: Data | None) -> tuple[np.ndarray, Batch | None]:
+    """A position and a batch of two rows, to trace a model with; NumPy's, which have nothing to compile."""
+    batch: Batch | None = None
     if data is not None:
-        batch = whole(jax.tree.map(lambda a: jnp.zeros((2, *a.shape[1:]), jnp.asarray(a[:1]).dtype), data.rows))
-    return jnp.zeros(model.space.size), batch
+        rows = jax.tree.map(lambda a: np.zeros((2, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype)), data.rows)
+        mask: Any = np.ones(2, jnp.result_type(float))
+        batch = Batch(rows, mask, 2)
+    return np.zeros(model.space.size, jnp.result_type(float)), batch
 
 
 def network_fingerprint(model: Model) -> dict[str, str]:
