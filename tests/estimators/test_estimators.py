@@ -622,7 +622,8 @@ def test_counts_are_told_by_their_rate():
 
 
 def test_quantiles_are_the_predictive_ones():
-    x, y = problem(60)
+    table, y = problem(60)
+    x = pd.DataFrame(table, columns=pd.Index(["a", "b"]))  # whose names are not lost on the way
     model = BayesianLinearRegression(random_state=0, verify=None).fit(x, y)
     mean, sd = model.predict(x[:4], return_std=True)
     told = model.predict(x[:4], quantiles=[0.1, 0.5, 0.9])

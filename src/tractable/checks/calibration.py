@@ -86,15 +86,6 @@ def pit(y: Numbers, forecast: Numbers | Callable[[np.ndarray], np.ndarray]) -> n
     return np.asarray((rank + 0.5) / (len(draws) + 1))
 
 
-def pit_histogram(values: Numbers, bins: int = 10) -> np.ndarray:
-    """Counts (bins,) of PIT values in equal parts of [0, 1].
-
-    Flat: calibrated. ∪: intervals too narrow; ∩: too wide; a slope: biased. With s draws, bins should divide s + 1.
-    """
-    expect_whole("bins", bins)
-    return np.histogram(np.asarray(values), bins, (0.0, 1.0))[0]
-
-
 class Sharpness(NamedTuple):
     """How wide forecasts are on average, in the units of y; less is better among calibrated ones."""
 

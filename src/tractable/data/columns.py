@@ -271,7 +271,9 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
-        hours = "time of day (UTC)" if _zoned(values) else "time of day"
+        text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
+        zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
+        hours = "time of day (UTC)" if zoned else "time of day"
         parts += ["time of year"] * (span >= 300) + ["day of the week"] * (span >= 14) + [hours] * (not whole)
     columns = []
     for part in parts:
@@ -305,13 +307,6 @@ def moment_of(values: Values, kind: str, form: str) -> Values:
     return times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
 
 
-def _zoned(values: Values) -> bool:
-    """Whether dates have a time zone, and so become UTC."""
-    if kind_of(values) == "text":
-        return bool(pd.Series(text_of(values)).str.contains(ZONE).any())
-    return pd.to_datetime(values).dt.tz is not None
-
-
 def part_of(times: Values, part: str) -> Values:
     """One part of dates or durations: a number of days, a weekday's name, or the phase of a cycle in [0, 1)."""
     if part == "days":
@@ -338,10 +333,7 @@ STATIONS = {  # names and phases in a cycle at which its effect is reported
 
 
 def check_numbers_in_text(values: Values, few: bool = False) -> None:
-    """A DataError if stray entries, or how they are written, turned numbers into text, which is not a hundred levels.
-
-    With ``few`` only where at most three different entries are stray: more of them name rows.
-    """
+    """A DataError if stray entries (if ``few``, up to three), or how they are written, turned numbers into text."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return
     stray = np.isnan(np.asarray(pd.to_numeric(values, errors="coerce"), np.float64))

@@ -302,8 +302,7 @@ def fit_encoder(
     for named in (*exclude, *filter(None, (weights, exposure, beyond[1]))):
         if named not in frame or named in names:
             raise DataError(
-                f"{named!r} is not a column beside the target; the table has {listing(frame.columns)}."
-                f"{nearest(named, frame.columns)}"
+                f"{named!r} is not a column beside the target: {listing(frame.columns)}.{nearest(named, frame.columns)}"
             )
     frame = frame.drop(columns=list(exclude))
     if len(frame.columns) == len(names):

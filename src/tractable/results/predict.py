@@ -232,7 +232,7 @@ def alike(learnt: PyTree, x: PyTree, what: str) -> None:
     expected, got = (_said(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], bool), r)) for r in (learnt, x))
     if expected != got:
         lacking = [name for name in learnt if name not in x] if isinstance(learnt, dict) and isinstance(x, dict) else []
-        said = f" {lacking[0]!r} is not there.{nearest(lacking[0], x)}" if lacking else ""
+        said = nearest(lacking[0], x) if lacking else ""
         raise DataError(f"{what} expects rows like those learnt from, of shape {expected}; got {got}.{said}")
 
 

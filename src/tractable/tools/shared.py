@@ -48,12 +48,9 @@ def shared(factory: Callable[P, T]) -> Callable[P, T]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         # An object that holds arrays has the precision it was made in.
-        found = made(jnp.result_type(float), *map(_hashable, bound.args))
-        with contextlib.suppress(TypeError):  # a function or a tuple takes no weak reference
-            _makers.setdefault(found, (factory, {name: _hashable(value) for name, value in bound.arguments.items()}))
-        return found
+        return made(jnp.result_type(float), *map(_hashable, bound.args))
 
-    return maker(lookup)
+    return recalled(lookup)
 
 
 def recalled(factory: Callable[P, T]) -> Callable[P, T]:
@@ -63,8 +60,10 @@ def recalled(factory: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(factory)
     def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         found = factory(*args, **kwargs)
-        with contextlib.suppress(TypeError, ValueError):
-            given = json.dumps(signature.bind(*args, **kwargs).arguments, allow_nan=False, default=_written)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        with contextlib.suppress(TypeError, ValueError):  # a function or a tuple takes no weak reference
+            given = json.dumps(bound.arguments, allow_nan=False, default=_written)
             _makers.setdefault(found, (factory, json.loads(given)))
         return found
 
