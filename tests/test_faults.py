@@ -549,3 +549,17 @@ def test_a_stopped_search_goes_on(tmp_path, stops):
     again = run()
     np.testing.assert_array_equal(again.point, whole.point)
     assert again.found["evaluations"] == whole.found["evaluations"] and again.found["slope"] == whole.found["slope"]
+
+
+def test_at_exit_abandoned_steps_are_told(monkeypatch, capsys):
+    """A script whose run was stopped ends when the steps under way do: it says so, and Ctrl-C then ends it at once."""
+    left = namedtuple("Left", "is_ready")
+    handled = signal.getsignal(signal.SIGINT)
+    try:
+        for ready, said in ((True, ""), (False, "Ctrl-C ends them")):
+            monkeypatch.setattr(stopping._Process, "left", left(lambda ready=ready: ready))
+            stopping._leave()
+            assert said in capsys.readouterr().err
+            assert (signal.getsignal(signal.SIGINT) == signal.SIG_DFL) != ready
+    finally:
+        signal.signal(signal.SIGINT, handled)

@@ -17,6 +17,7 @@ from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import as_written
 
 ARRAYS = (".npz", ".npy")
+TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 USUAL = ("x_train", "x", "data")  # arrays that are meant where nothing is said
 NEW = ("x_test",)  # and before these, of new rows
 
@@ -32,7 +33,7 @@ def as_table(source: object) -> Frame:
 
 
 def read_table(path: str | Path, sep: str | None = None, decimal: str | None = None) -> Frame:
-    """A CSV file (``.csv``, also ``.csv.gz``; a header, UTF-8) or a Parquet file as a DataFrame.
+    """A CSV file (``.csv`` or ``.tsv``, also with ``.gz``; a header, UTF-8) or a Parquet file as a DataFrame.
 
     Args:
         path: of the file.
@@ -47,7 +48,7 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}. Expected a .csv or .parquet file.")
-    if path.name.lower().endswith((".csv", ".csv.gz")):
+    if path.name.lower().endswith(TEXTS):
         frame = _read_csv(path, sep, decimal or ".")
     elif path.suffix.lower() in (".parquet", ".pq"):
         try:
@@ -55,7 +56,7 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
         except Exception as error:  # whatever the parsers of files that may be anybody's raise
             raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
     else:
-        raise DataError(f"Tables are .csv or .parquet files; got {path.name}. Convert it to one of them.")
+        raise DataError(f"Tables are .csv, .tsv or .parquet files; got {path.name}. Convert it to one of them.")
     if frame.empty:
         raise DataError(f"{path} holds no rows under its header; expected at least one.")
     return frame

@@ -12,14 +12,14 @@ import pandas as pd
 
 from tractable.data.arrays import arrays_of
 from tractable.data.columns import Values
-from tractable.data.files import Frame, csv_columns
+from tractable.data.files import TEXTS, Frame, csv_columns
 from tractable.data.shards import Rows, is_pattern
 from tractable.tools.errors import DataError
 from tractable.tools.words import listing, tell
 from tractable.tools.writing import as_written
 
 PyTree = Any
-TABLES = (".csv", ".csv.gz", ".parquet", ".pq", ".arrow", ".feather")
+TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
 FRAME = 1 << 16  # rows of a table that are read at once
 
 Say = Callable[[str, int, int], None]
@@ -97,7 +97,7 @@ def of_table(path: Path) -> Source:
         raise DataError(f"{path} does not exist. Expected a .csv, .parquet, .arrow or .feather file.")
     about = {"files": [identity(path)]}
     name = path.name.lower()
-    if name.endswith((".csv", ".csv.gz")):
+    if name.endswith(TEXTS):
         return Source(0, about, _csv(path, None))
     whole, pieces = _parquet(path) if name.endswith((".parquet", ".pq")) else _arrow(path)
     return Source(whole, about, lambda first, count: _cut(_kept(path, pieces(first, count)), count))

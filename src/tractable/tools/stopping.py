@@ -96,9 +96,15 @@ def waited(result: jax.Array, stop: Callable[[], bool]) -> bool:
 
 @atexit.register
 def _leave() -> None:
-    """Exits without JAX's own wait for an abandoned computation."""
+    """Exits without JAX's own wait for an abandoned computation, where the exit code is known; else says what is waited
+    for, since Python does not tell what a script gave ``sys.exit``."""
     left: Any = _Process.left
-    if _Process.code is not None and left is not None and not left.is_ready():
+    if left is None or left.is_ready():
+        return
+    if _Process.code is not None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_Process.code)
+    print("Waiting for the steps that were under way when the run was stopped; Ctrl-C ends them.", file=sys.stderr)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # inside JAX's wait Python would not hear it
