@@ -30,6 +30,7 @@ from tractable.tools.settings import Range, Seed, is_number, is_whole, range_of
 from tractable.tools.words import Spelt
 
 DRAWS = 1000  # posterior draws that a prediction averages over, at most
+BLOCK = 1 << 16  # rows scaled at once
 # Checks whose rejection means that the run was too short.
 UNFINISHED = ("R-hat", "R-hat of means", "bulk ESS", "tail ESS", "effective draws", "trend", "gain to come", "gradient",
               "left to climb", "ended early", "steps", "further", "L-BFGS adds")  # fmt: skip
@@ -218,7 +219,9 @@ class Explaining(Bayesian):
 
     def _inputs(self, x: np.ndarray, count: int) -> Any:
         """The model's inputs for rows, padded to ``count`` rows."""
-        return tables.padded(self._scaling.inputs(x).astype(jnp.result_type(float)), count)
+        dtype, blocks = jnp.result_type(float), tables.some_at_a_time(BLOCK, x)
+        scaled = [self._scaling.inputs(block).astype(dtype) for (block,) in blocks]
+        return tables.padded(np.concatenate(scaled) if scaled else x.astype(dtype), count)
 
     def _told(self, x: np.ndarray, level: float = 0.9) -> Prediction:
         """The predictive distribution at checked rows, in standardised units."""

@@ -56,11 +56,14 @@ def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     array([3., 2.])
     """
     kept = weight > 0
-    table, weight = np.column_stack([x, y])[kept] + 0.0, weight[kept]  # −0 is 0
+    table = np.column_stack([x, y])
+    table, weight = table if kept.all() else table[kept], weight[kept]
+    table += 0.0  # −0 is 0
     order, new = _in_order(table)
     table, weight = table[order], weight[order]
-    targets = table[new, x.shape[1] :].reshape(-1, *y.shape[1:])
-    return Rows(table[new, : x.shape[1]], targets, np.bincount(np.cumsum(new) - 1, weight))
+    table = table if new.all() else table[new]  # tables may be large: no copy without need
+    targets = table[:, x.shape[1] :].reshape(-1, *y.shape[1:])
+    return Rows(table[:, : x.shape[1]], targets, np.bincount(np.cumsum(new) - 1, weight))
 
 
 def _in_order(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +106,10 @@ def scaling(rows: Rows, targets: bool) -> Scaling:
 
 def _moments(columns: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = np.average(columns, axis=0, weights=weight)
-    sd = np.sqrt(np.average(np.square(columns - mean), axis=0, weights=weight))
+    away = columns - mean
+    np.square(away, out=away)
+    np.multiply(away, weight[:, None], out=away)
+    sd = np.sqrt(away.sum(axis=0) / weight.sum())
     constant = np.ptp(columns, axis=0) == 0  # whose computed sd is only rounding error
     return mean, np.where(constant, 0.0, sd)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 MAPS = Path("/proc/self/maps")  # Linux; elsewhere nothing is counted
-MOST = 10_000  # mappings gained before compiled programs are dropped: some eighty fits of fresh models
+MOST = 5_000  # mappings gained before compiled programs are dropped: some forty fits of fresh models
 SECONDS = 1.0  # between counts, which take 1 ms a thousand mappings: no second adds more than some hundred
 
 
