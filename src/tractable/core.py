@@ -16,6 +16,7 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper
+from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
     "whole",
 ]
 
-PyTree = Any
 CACHED = ("bijectors", "space", "names", "_apart")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel

@@ -6,7 +6,6 @@ import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import psutil
@@ -15,7 +14,7 @@ from jax.sharding import Mesh
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.sharding import CHAINS, ROWS, Over, over
 from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
@@ -29,8 +28,6 @@ from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt, tell
-
-PyTree = Any
 
 
 @spelt

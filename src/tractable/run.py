@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, windowed
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
@@ -17,7 +17,6 @@ from tractable.tools.errors import RunError
 from tractable.tools.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
-PyTree = Any
 BLOCK = 50  # steps whose noise is drawn at once, for small states
 BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
 BUFFER_BYTES = 64 << 20  # bytes of draws held on the device between two visits of the host, at most

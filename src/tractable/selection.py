@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tractable.checks.report import Report, number
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.inference import infer
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import point
@@ -30,7 +30,6 @@ from tractable.tools.words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-PyTree = Any
 CLOSE = 2.0  # a difference of BIC that means next to nothing (Kass & Raftery 1995)
 
 

@@ -1,13 +1,10 @@
 """Flax modules as networks, without changes to them."""
 
-from typing import Any
-
 import jax
 
 from tractable.models.network import Network
 from tractable.tools.errors import ModelError, SettingsError
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:

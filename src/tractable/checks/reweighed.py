@@ -1,7 +1,7 @@
 """A second estimate of the posterior's moments: adaptive importance sampling around its draws and other modes."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -9,8 +9,8 @@ from scipy.special import gammaln, logsumexp
 from tractable.checks.climbs import Mode
 from tractable.checks.importance import khat
 from tractable.checks.target import Target
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
 LOW = 6  # most parameters for which local and very wide proposals help

@@ -1,13 +1,11 @@
 """Whether a density falls along every ray and every valley: if not, there is no posterior, or no maximum."""
 
-from typing import Any
-
 import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks.target import Target
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 RAYS = 60  # at most half of them along principal axes of the posterior, the widest and narrowest included
 RADII = np.array([0.0, 1e4, 1e5])  # in the posterior's sds
 SLOWEST = -0.9  # d log p / d log r above which there is no finite mass along a ray: −1, and a margin

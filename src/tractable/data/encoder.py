@@ -40,11 +40,10 @@ from tractable.data.targets import (
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.settings import is_number
-from tractable.tools.tree import Numbers
+from tractable.tools.tree import Numbers, PyTree
 from tractable.tools.words import listing, nearest
 
 MISSING = ("raise", "drop", "impute")
-PyTree = Any
 T = TypeVar("T")
 VERSION = 2
 

@@ -19,8 +19,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tractable.data.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
 from tractable.tools.errors import SettingsError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 CHAINS, ROWS = "chain", "row"
 SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
 SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits

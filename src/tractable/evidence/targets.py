@@ -13,10 +13,9 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
-from tractable.core import Data, Model, counted_log_likelihoods, is_distribution, log_density
+from tractable.core import Data, Model, PyTree, counted_log_likelihoods, is_distribution, log_density
 from tractable.models.latent import LatentModel
 
-PyTree = Any
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
 TOGETHER = 1024  # most draws or targets computed at once
 WORK = 64  # about how many numbers a draw of a cause needs besides its datum

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.kernels.conditionals import Family
 
-PyTree = Any
 PLENTY = 50  # roundings that a difference of log densities may be off by
 SLACK = 1e3  # of the precision, nats
 

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
-
-PyTree = Any
+from tractable.core import Batch, Kernel, PyTree
 
 
 class Info(NamedTuple):

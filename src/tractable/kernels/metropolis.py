@@ -8,16 +8,14 @@ alone.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.tools import tree
 from tractable.tools.noise import log_uniform
-
-PyTree = Any
 
 
 class Point(NamedTuple):

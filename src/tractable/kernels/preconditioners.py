@@ -1,15 +1,13 @@
 """Preconditioners P = L Lᵀ of the stochastic-gradient samplers; they may adapt to the gradients."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.tools.errors import SettingsError
-
-PyTree = Any
 
 
 class Preconditioner(NamedTuple):

@@ -6,16 +6,13 @@ beyond a few dozen parameters prefer MALA or NUTS. Optimal acceptance rate: 0.44
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.kernels import scaling
 from tractable.kernels.metropolis import Point, Proposal, metropolis
 from tractable.tools import tree
-
-PyTree = Any
 
 
 def random_walk(log_density: Callable, step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Kernel:

@@ -15,7 +15,7 @@ from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
 from tractable.checks.learnt import Learnt
-from tractable.core import Kernel, Model, Objective
+from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled, signal
@@ -27,7 +27,6 @@ from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
-PyTree = Any
 FIRST = 10_000  # rows that set the starting biases
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
 SCORED = 10  # draws per held-out row in the score that ends a climb

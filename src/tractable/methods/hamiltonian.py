@@ -12,7 +12,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
-from tractable.core import Kernel, Model, log_density
+from tractable.core import Kernel, Model, PyTree, log_density
 from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
@@ -20,8 +20,6 @@ from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
 from tractable.tools.shared import COMPILE_FAST, compiled
 from tractable.tools.stopping import waited
-
-PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)

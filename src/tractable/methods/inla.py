@@ -18,7 +18,7 @@ from tractable.checks.importance import khat, khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import number
 from tractable.checks.target import Target, gradient_work
-from tractable.core import Model, log_density
+from tractable.core import Model, PyTree, log_density
 from tractable.data.rows import Data, apart
 from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
@@ -31,7 +31,6 @@ from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import compiled
 
-PyTree = Any
 ROWS = 1024  # rows per single-precision sum; a sum of a million nats would lose the differences
 NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
 FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of that t, and its factor on the covariance

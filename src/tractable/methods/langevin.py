@@ -15,7 +15,7 @@ from tractable.checks import bias
 from tractable.checks.learnt import Learnt
 from tractable.checks.preflight import value_and_slope
 from tractable.checks.report import chain_checks
-from tractable.core import Kernel, Model, log_posterior
+from tractable.core import Kernel, Model, PyTree, log_posterior
 from tractable.data.rows import Data, Plan, whole
 from tractable.kernels import gradients, preconditioners
 from tractable.kernels.sghmc import sghmc
@@ -27,7 +27,6 @@ from tractable.tools import schedules
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Share, at_least, between
 
-PyTree = Any
 Step = float | jax.Array | Callable  # ε, or a schedule of it
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 RETRIES = 4  # of a first burn-in that diverged, each at a tenth of the step

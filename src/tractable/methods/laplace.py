@@ -14,7 +14,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
-from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
+from tractable.core import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
 from tractable.data.rows import Data, apart
 from tractable.methods.method import Check, Outcome, Session
 from tractable.methods.points import MAP, chosen
@@ -25,7 +25,6 @@ from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count
 from tractable.tools.shared import COMPILE_FASTEST, compiled, whole_of
 
-PyTree = Any
 DENSE = 5000  # parameters up to which a covariance is formed
 ROWS = 64  # rows whose Jacobians are held at once
 PROBED = 8  # rows that test which parameters the predictor is linear in

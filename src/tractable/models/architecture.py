@@ -15,9 +15,8 @@ from jax.typing import ArrayLike
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
 from tractable.tools.shared import shared
-from tractable.tools.tree import path_name
+from tractable.tools.tree import PyTree, path_name
 
-PyTree = Any
 RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
 
 ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # function, and the gain that keeps the scale of starting weights

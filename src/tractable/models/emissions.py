@@ -19,8 +19,7 @@ from tractable.models.conjugate import LOG_2PI
 from tractable.models.linear_mixture import clustered
 from tractable.tools.errors import DataError
 from tractable.tools.small import cholesky, inverse
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 class Normals(NamedTuple):

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, is_distribution
+from tractable.core import Batch, PyTree, is_distribution
 from tractable.kernels import forward_backward as fb
 from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models import emissions
@@ -31,7 +31,6 @@ from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
-PyTree = Any
 SMALL = 1280  # up to this many bytes per step, a CPU's loop over steps stays in one kernel and is twice as fast
 LONG = 1 << 19  # densities of a group of sequences from which a processor takes their steps in pieces
 PIECE = 1 << 14  # densities in a piece, which a cache holds several times

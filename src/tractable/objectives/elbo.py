@@ -1,18 +1,17 @@
 """The ELBO of a q over θ, estimated from draws of q, and the log joint that point methods climb."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Batch, Model, Objective, log_posterior
+from tractable.core import Batch, Model, Objective, PyTree, log_posterior
 from tractable.tools.errors import SettingsError
 from tractable.tools.noise import normal
 from tractable.tools.settings import Count, expect
 
-PyTree = Any
 Gradient = Literal["reparameterised", "path", "score"]
 Control = Literal[None, "running-mean", "leave-one-out", "fitted"]
 CONTROLS = get_args(Control)

@@ -12,13 +12,12 @@ from jax.typing import DTypeLike
 
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Model, is_distribution
+from tractable.core import Model, PyTree, is_distribution
 from tractable.data.rows import Data, apart
 from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 NODES = 20  # of Gauss–Hermite quadrature
 MOST = 5000  # most parameters
 MOST_TOGETHER, MOST_BESIDE = 400, 16  # most parameters for a dense Hessian, and most of them besides the weights

@@ -3,13 +3,13 @@
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data
+from tractable.core import Data, PyTree
 from tractable.models.ladder import Ladder
 from tractable.objectives.score import (
     Memory,
@@ -24,7 +24,6 @@ from tractable.objectives.score import (
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, expect, is_whole
 
-PyTree = Any
 FIRST = 50  # draws per row from which c, σ̂ and missing baselines are estimated
 HIDDEN, RIDGE = 100, 1e-3  # units of a missing baseline, and the ridge penalty of its regression
 

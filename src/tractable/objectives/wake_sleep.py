@@ -6,14 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Objective
+from tractable.core import Batch, Objective, PyTree
 from tractable.models.ladder import Ladder
 from tractable.objectives.pathwise import climbed, drawn, each_row, k_sample, keys, looked
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, NotNegative, expect
-
-PyTree = Any
 
 
 def wake_sleep(ladder: Ladder) -> Objective:

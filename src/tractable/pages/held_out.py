@@ -14,7 +14,7 @@ from scipy import stats
 from tractable.checks import calibration
 from tractable.checks.censoring import concordance
 from tractable.checks.censoring import crps as bounded
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.data.censored import seen
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors, itself
@@ -27,7 +27,6 @@ from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 SEEN = 2000  # most rows whose probability integral transforms are drawn
 DRAWN = 500  # predictive draws of each row
 FACTS = (

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from tractable.checks.censoring import distribution
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.data.censored import known
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors
@@ -24,7 +24,6 @@ from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
 from tractable.tools.words import counted
 
-PyTree = Any
 ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
 CLASSES = 12  # most classes in a figure
 NAMED = 6  # most parameters named that the prior moves

@@ -12,9 +12,9 @@ from tractable.results import pointwise
 from tractable.results.scaling import log_priors
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.tree import PyTree
 from tractable.tools.words import tell
 
-PyTree = Any
 GROUPS = (
     "posterior", "sample_stats", "log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive",
     "observed_data", "constant_data",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods import Method
 from tractable.methods.session import sitting
 from tractable.results.folder import Saver
@@ -25,7 +25,6 @@ from tractable.tools.settings import at_least, expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import counted, tell
 
-PyTree = Any
 LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
 
 
