@@ -264,12 +264,8 @@ def _candidate(
         spent,
         report.verdict,
         _doubts(report),
-        _floored(report),
+        any(check.name.endswith("at the floor") for check in report.checks),
     )
-
-
-def _floored(report: Report) -> bool:
-    return any(check.name.endswith("at the floor") for check in report.checks)
 
 
 def bounded(

@@ -77,7 +77,8 @@ def reweigh(
             proposals = _next(generator, positions, log_weights, modes, proposals)
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     weights = np.exp(finite - logsumexp(finite))
-    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), _khat(finite))
+    tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
+    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), tail)
 
 
 def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
@@ -166,8 +167,3 @@ def _log_sum(logs: np.ndarray) -> np.ndarray:
     """(n,) log Σ exp of (k, n) finite numbers."""
     top = logs.max(0)
     return top + np.log(np.sum(np.exp(logs - top), 0))
-
-
-def _khat(log_weights: np.ndarray) -> float:
-    # A place where the density is zero has weight zero, and says nothing about the tail.
-    return khat(log_weights[np.isfinite(log_weights)])

@@ -125,7 +125,7 @@ def draw(
         def move(at: tuple, moving: tuple) -> tuple:
             key, state = moving
             state, info = of(at, run.log_step)(key, state, None)
-            return state, jnp.asarray(_acceptance(info), dtype)
+            return state, jnp.asarray(getattr(info, "acceptance", jnp.nan), dtype)
 
         states, acceptance = each(move)(places, (keys, run.states))
         rate = jnp.mean(acceptance)
@@ -166,7 +166,3 @@ def proportions(run: Run, count: jax.Array | int) -> jax.Array:
     fine = jnp.isfinite(variance) & (variance > 0)
     logs = 0.5 * jnp.log(jnp.where(fine, variance, 1))
     return jnp.exp(logs - jnp.mean(logs))
-
-
-def _acceptance(info: PyTree) -> Any:
-    return getattr(info, "acceptance", jnp.nan)

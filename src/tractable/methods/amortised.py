@@ -58,6 +58,7 @@ class Amortised(Method):
     """
 
     point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
     epochs: Count = 100
     batch_size: Count = 100
@@ -98,10 +99,6 @@ class Amortised(Method):
 
         return optax.adam(rate)
 
-    @property
-    def sums_rows(self) -> bool:
-        return True
-
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
 
@@ -128,7 +125,8 @@ class Amortised(Method):
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
-        found = self.figures_of(ladder, state.position, data, look_key)
+        learnt = {name: state.position[name] for name in LEARNT}
+        found = sight(ladder, learnt, some_rows(data), look_key, DRAWS).found()
         found["gradient signal"] = signal_at_end(alone, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
@@ -143,10 +141,6 @@ class Amortised(Method):
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
-
-    def figures_of(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
-        """Figures of the ladder on some of the training rows, evenly spaced."""
-        return sight(ladder, {name: params[name] for name in LEARNT}, some_rows(data), key, DRAWS).found()
 
     def checks(self, posterior: Learnt) -> list[Check]:
         ladder: Any = posterior.model

@@ -40,14 +40,11 @@ class NUTS(Drawing):
     beside: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
     summands: ClassVar[bool] = False
+    sums_rows: ClassVar[bool] = True
     long: ClassVar[bool] = True
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(log_density(model, rows, flat=True), tuned)

@@ -60,6 +60,7 @@ class SGLD(Drawing):
     """
 
     label: ClassVar[str] = "sgld"
+    sums_rows: ClassVar[bool] = True
     thin: Count | Literal["auto"] = "auto"
     batch_size: Count = 100
     step_size: Positive | Literal["auto"] | Annotated[Callable, "a schedule t -> ε_t"] = "auto"
@@ -98,10 +99,6 @@ class SGLD(Drawing):
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
         return gradients.minibatch(posterior)
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         if model.space.size < LARGE:
@@ -153,7 +150,7 @@ class SGLD(Drawing):
         tuned: dict[str, Any] = {}
         if self.gradient == "control_variates":
             best = positions[int(np.argmax([float(_value(model, data, p)) for p in positions]))]
-            tuned = {"anchor": best, "anchor_gradient": full_gradient(model, data, best)}
+            tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
         measured = self._measured(session, positions, tuned)
         if self.start == "mode":
             root = (
@@ -360,11 +357,6 @@ class SGHMC(SGLD):
 
     def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sghmc(posterior, step, self.momentum_decay, **settings)
-
-
-def full_gradient(model: Model, data: Data, position: jax.Array) -> jax.Array:
-    """∇ log posterior over all rows."""
-    return value_and_slope(model, position, whole(data.arrays()))[1]
 
 
 def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:

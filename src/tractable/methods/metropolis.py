@@ -31,6 +31,7 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """The base of RandomWalk and MALA: target acceptance rate, and covariance measured in warm-up."""
 
+    sums_rows: ClassVar[bool] = True
     summands: ClassVar[bool] = True  # its kernel takes a log density as its summands
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
@@ -42,10 +43,6 @@ class Metropolis(Drawing):
     def first_step(self, size: int) -> float:
         """A step size ε that suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(self.density(model, rows), tuned)

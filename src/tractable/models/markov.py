@@ -232,11 +232,6 @@ def _lanes(a: jax.Array) -> jax.Array:
     return a[0] if len(a) == 1 else jnp.moveaxis(a, 0, -1)
 
 
-def _steps_last(there: jax.Array) -> jax.Array:
-    """(T, n) from (T, n), or from one sequence's (T,)."""
-    return there[:, None] if there.ndim == 1 else there
-
-
 def _rows(a: jax.Array) -> jax.Array:
     """(T, K, n) or (T, K) to (n, T, K)."""
     return a[None] if a.ndim == 2 else jnp.transpose(a, (2, 0, 1))
@@ -523,7 +518,8 @@ class Chain(NamedTuple):
             raise SettingsError(f"predict(x) of sequences expects {what}; got {x!r}.")
         count = (1 if x is None else int(x)) if given is None else jax.tree.leaves(x)[0].shape[1]
         now = self.filtered(theta, rows)  # (n, T, K)
-        seen = after(_steps_last(self.emission.there(self.emission.laid(rows))))
+        there = self.emission.there(self.emission.laid(rows))
+        seen = after(there[:, None] if there.ndim == 1 else there)  # (T, n), of one sequence too
         last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
         now = jnp.take_along_axis(now, last[:, None, None], axis=1)[:, 0]
 
@@ -577,7 +573,8 @@ class Ahead(NamedTuple):
         def at(*x: jax.Array) -> tuple[jax.Array, jax.Array]:
             def of_state(theta: PyTree) -> tuple[jax.Array, jax.Array]:
                 shown: Any = self.chain.emission.of_state(theta, *x)
-                classes = getattr(shown, "probs", None) if classes_in(shown) else None
+                categorical = isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
+                classes = getattr(shown, "probs", None) if categorical else None
                 moments = (shown.mean, shown.variance) if classes is None else (classes, classes * (1 - classes))
                 return jnp.asarray(moments[0]), jnp.asarray(moments[1])
 
@@ -615,11 +612,6 @@ class Ahead(NamedTuple):
 def _mixed(shares: jax.Array, parts: jax.Array) -> jax.Array:
     """Σ_k shares_k parts_k, for shares (n, H, K) and parts (n or 1, H or 1, K, …)."""
     return jnp.sum(shares.reshape(shares.shape + (1,) * (parts.ndim - 3)) * parts, axis=2)
-
-
-def classes_in(shown: Distribution) -> bool:
-    """Whether a distribution is categorical."""
-    return isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
 
 
 class HiddenMarkovModel(LatentModel):
