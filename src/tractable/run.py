@@ -104,12 +104,9 @@ def _advance_over_devices(
     global traces
     traces += 1
     over = program.over
+    mine = functools.partial(_advance, program, loop, plan, tuned, first, last)
     if over is None:
-        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
-
-    def mine(rows: PyTree, keys: jax.Array, states: PyTree, buffer: PyTree, moments: Moments | None) -> tuple:
-        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
-
+        return mine(rows, keys, states, buffer, moments)
     laid, chain, all_of = over.specs(program.streams)
     ins, outs = (laid, chain, chain, over.later, chain), (chain, over.later, chain, all_of, all_of)
     return over.mapped(mine, ins, outs)(rows, keys, states, buffer, moments)
@@ -120,19 +117,7 @@ advance = compiled(*_static, donate=_donated)(_advance_over_devices)
 _advance_long = compiled(*_static, donate=_donated, if_few=COMPILE_FAST)(_advance_over_devices)
 
 
-def _advance(
-    program: Callable,
-    loop: Shape,
-    plan: Plan | None,
-    tuned: PyTree,
-    rows: PyTree,
-    keys: jax.Array,
-    states: PyTree,
-    buffer: tuple[jax.Array | None, PyTree],
-    moments: Moments | None,
-    first: jax.Array,
-    last: jax.Array,
-) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
+def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer, moments) -> tuple:
     """``advance`` for the chains of one device."""
     kernel: Kernel = program(rows, tuned)
     over = program.over

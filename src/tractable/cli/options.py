@@ -34,16 +34,17 @@ def flag(help: str, *spelt: str) -> Taken:
     return Taken(Annotated[bool, Option(*spelt, help=help)], False)
 
 
-def argument(help: str, kind: Any = Path, default: Any = REQUIRED, metavar: str | None = None) -> Taken:
-    """What a command takes without the name of an option."""
-    return Taken(Annotated[kind, Argument(help=help, metavar=metavar)], default)
+def argument(help: str, *, needed: bool = True, metavar: str | None = None) -> Taken:
+    """A file or folder, which a command takes without the name of an option."""
+    told = Argument(help=help, metavar=metavar)
+    return Taken(Annotated[Path, told], REQUIRED) if needed else Taken(Annotated[File, told])
 
 
 FAMILY = (
     "The target's distribution: normal, lognormal, gamma, weibull, exponential, beta, poisson, negative-binomial, "
     "bernoulli, categorical or ordered; by default guessed from its values, with a note."
 )
-TABLE = {"table": argument("A .csv or .parquet file; or give --example.", File, None)}
+TABLE = {"table": argument("A .csv or .parquet file; or give --example.", needed=False)}
 EXAMPLE = {"example": option("A built-in example; 'tractable examples' lists them.")}
 TARGET = {"target": option("The column of TABLE to explain, or several numbers as a,b; the others are inputs.")}
 METHOD = {
@@ -103,7 +104,7 @@ EXAMPLES = {
 
 FIT = {
     "table": argument(
-        "A .csv or .parquet file; or give --example. For vae and belief-network also an .npz of arrays.", File, None
+        "A .csv or .parquet file; or give --example. For vae and belief-network also an .npz of arrays.", needed=False
     ),
     **(EXAMPLE | TARGET | METHOD),
     "config": option("Fields in TOML, such as a run's settings.toml.", File),

@@ -1,5 +1,6 @@
 """Predictive checks: do replicated data look like the training rows, and how well are left-out rows predicted?"""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +45,9 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
-    loo = loo_of(posterior)
+    loo = None  # where it does not apply
+    with contextlib.suppress(TractableError):
+        loo = posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
@@ -59,14 +62,6 @@ def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     units = log_units(encoder, None if data is None else data.y)
     counts = np.mean(units) * posterior.rows if data is None or data.weights is None else np.sum(data.weights * units)
     return float(counts)
-
-
-def loo_of(posterior: Posterior) -> Loo | None:
-    """Leave-one-out at a cost that suits a page; None where it does not apply."""
-    try:
-        return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
-    except TractableError:
-        return None
 
 
 def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:

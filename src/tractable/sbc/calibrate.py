@@ -142,14 +142,10 @@ def _check(
     simulate.check(model, data)
     method.plan(data)
     for name, function in (quantities or {}).items():
-        _check_quantity(model, data, name, function)
+        shape = getattr(jax.eval_shape(function, *_arguments(model, data)), "shape", None)
+        if shape is None or np.prod(shape) != 1:
+            raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
     return data
-
-
-def _check_quantity(model: Model, data: Data, name: str, function: Callable) -> None:
-    shape = getattr(jax.eval_shape(function, *_arguments(model, data)), "shape", None)
-    if shape is None or np.prod(shape) != 1:
-        raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
 
 
 def _arguments(model: Model, data: Data) -> tuple:
