@@ -254,18 +254,8 @@ def _candidate(
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
-    return Candidate(
-        components,
-        posterior,
-        total,
-        _free(model),
-        kept,
-        nothing,
-        spent,
-        report.verdict,
-        _doubts(report),
-        any(check.name.endswith("at the floor") for check in report.checks),
-    )
+    found = components, posterior, total, _free(model), kept, nothing, spent, report.verdict, _doubts(report)
+    return Candidate(*found, any(check.name.endswith("at the floor") for check in report.checks))
 
 
 def bounded(

@@ -79,10 +79,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
     def draw(key: jax.Array, count: int, state: Point, batch: Batch | None = None) -> tuple[PyTree, jax.Array]:
         key_move, key_accept = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
-        return (
-            proposal.draw(key_move, count, state.position),
-            log_uniform(key_accept, (count,), dtype),
-        )
+        return proposal.draw(key_move, count, state.position), log_uniform(key_accept, (count,), dtype)
 
     def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Batch | None = None) -> tuple[Point, Info]:
         movement, log_u = noise

@@ -109,11 +109,8 @@ class Laplace(MAP):
         if len(index) == size:
             return "full rank", approximations.of_root(mode, root), float(values[0])
         part = approximations.of_root(mode[index], root)
-        return (
-            "part",
-            {"mean": mode, "index": jnp.asarray(index), "rho": part["rho"], "lower": part["lower"]},
-            float(values[0]),
-        )
+        phi = {"mean": mode, "index": jnp.asarray(index), "rho": part["rho"], "lower": part["lower"]}
+        return "part", phi, float(values[0])
 
     def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
         if mode.size > DENSE:

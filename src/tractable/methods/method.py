@@ -72,12 +72,7 @@ def not_finite(model: Model, position: jax.Array) -> str:
 
 
 METHODS: dict[str, type["Method"]] = {}  # by label, in the order of import
-ALIASES = {
-    "metropolis": "random-walk",
-    "rwm": "random-walk",
-    "mean-field": "meanfield",
-    "full-rank": "fullrank",
-}
+ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank"}
 
 
 @dataclass(frozen=True, kw_only=True)

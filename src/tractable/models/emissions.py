@@ -287,11 +287,8 @@ class FullNormal(Normal):
 
     def m_step(self, sums: Moments) -> FullNormals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
-        mean, c, d = (
-            frame / jnp.where(weight > 0, weight, 1),
-            self.counts if self.scale is not None else 0.0,
-            len(first[0]),
-        )
+        mean, d = frame / jnp.where(weight > 0, weight, 1), len(first[0])
+        c = self.counts if self.scale is not None else 0.0
         tiny = 10 * jnp.finfo(count.dtype).eps
         off = jnp.asarray(self.centre, count.dtype)[None] - mean
         shift = (first + c * off) / (count + c + tiny)[:, None]
