@@ -1,7 +1,5 @@
 """Flax modules as networks, without changes to them."""
 
-import jax
-
 from tractable.models.network import Network
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.tree import PyTree
@@ -44,7 +42,4 @@ def from_nnx(module: PyTree, example: PyTree = None) -> Network:
             )
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
-    def apply(params: PyTree, x: PyTree) -> jax.Array:
-        return nnx.merge(graph, params, rest)(x)
-
-    return Network(nnx.to_pure_dict(params), apply, example)
+    return Network(nnx.to_pure_dict(params), lambda params, x: nnx.merge(graph, params, rest)(x), example)

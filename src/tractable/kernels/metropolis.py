@@ -73,9 +73,6 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         gradient, terms = jax.grad(total, has_aux=True)(position)
         return Point(position, terms, gradient)
 
-    def init(key: jax.Array, position: PyTree) -> Point:
-        return point(position)
-
     def draw(key: jax.Array, count: int, state: Point, batch: Batch | None = None) -> tuple[PyTree, jax.Array]:
         key_move, key_accept = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
@@ -96,7 +93,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
             jnp.sum(new.terms),
         )
 
-    return Kernel(init, draw, step)
+    return Kernel(lambda key, position: point(position), draw, step)
 
 
 def log_accept_ratio(proposal: Proposal, noise: PyTree, here: Point, there: Point) -> jax.Array:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.typing import ArrayLike
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
@@ -93,11 +92,7 @@ class Amortised(Method):
         """The optimiser for a run of ``steps`` steps."""
         if self.optimizer != "adam":
             return self.optimizer
-
-        def rate(t: ArrayLike) -> jax.Array:
-            return self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2
-
-        return optax.adam(rate)
+        return optax.adam(lambda t: self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))

@@ -116,8 +116,12 @@ class Emission:
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``."""
-        raise NotImplementedError
+        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``.
+
+        By default how often each number was seen, and their sum.
+        """
+        there, x = present(x)
+        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
 
     def m_step(self, sums: PyTree) -> PyTree:
         """The maximum of Q + log p(θ)."""
@@ -378,10 +382,6 @@ class Poisson(Emission):
         rate = self.flat(theta.rate, x.ndim - 1)
         return jnp.sum(jnp.where(there, x * jnp.log(rate) - rate - gammaln(x + 1), 0), axis=2)
 
-    def sums(self, theta: Rates, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        there, x = present(x)
-        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
-
     def m_step(self, sums: Counts) -> Rates:
         count, first = jax.tree.map(jnp.asarray, sums)
         tiny = 10 * jnp.finfo(count.dtype).eps
@@ -419,10 +419,6 @@ class Bernoulli(Emission):
         there, x = present(x)
         probs = self.flat(theta.probs, x.ndim - 1)
         return jnp.sum(jnp.where(there, jnp.log(jnp.where(x > 0, probs, 1 - probs)), 0), axis=2)
-
-    def sums(self, theta: Chances, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        there, x = present(x)
-        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
 
     def m_step(self, sums: Counts) -> Chances:
         count, first = jax.tree.map(jnp.asarray, sums)

@@ -374,11 +374,7 @@ class Layout(NamedTuple):
     def each(self, function: Callable, rows: PyTree) -> PyTree:
         """``function(x, u)`` for every sequence, in groups."""
         rows = self._checked(rows)
-
-        def of_group(rows: PyTree) -> PyTree:
-            return jax.vmap(function)(*self.laid(rows))
-
-        return in_groups(of_group, rows, self.lanes(rows))
+        return in_groups(lambda group: jax.vmap(function)(*self.laid(group)), rows, self.lanes(rows))
 
     def log_prob(self, theta: LinearGaussian, rows: PyTree) -> jax.Array:
         """log p(x_n | θ), (n,), nats."""

@@ -114,11 +114,8 @@ def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Call
             return bound, *_fitted(q, phi, z, signal, memory)
         baseline, memory = _baseline(control, signal, bound, memory)
         centred = signal - baseline
-
-        def surrogate(phi: PyTree) -> jax.Array:
-            return jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z))
-
-        return bound, jax.grad(surrogate)(phi), memory
+        surrogate = jax.grad(lambda phi: jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z)))
+        return bound, surrogate(phi), memory
 
     return slope
 

@@ -241,11 +241,7 @@ def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, C
 def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     """c (N,) and f (N, d)."""
     zero = jnp.zeros(model.space.size)
-
-    def one(x: PyTree) -> tuple[jax.Array, jax.Array]:
-        return jax.value_and_grad(lambda z: _eta(model, z, x))(zero)
-
-    return jax.vmap(one)(given)
+    return jax.vmap(lambda x: jax.value_and_grad(lambda z: _eta(model, z, x))(zero))(given)
 
 
 def _few(data: Data) -> tuple[PyTree, PyTree]:

@@ -106,7 +106,4 @@ def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) ->
 
         return *slope_at(ladder, params, draw, batch, wake_phi=wake_phi, sleep_phi=sleep_phi), memory
 
-    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return slope(noise, params, batch, ())[0]
-
-    return Objective(keys, value, slope=slope)
+    return Objective(keys, lambda noise, params, batch: slope(noise, params, batch, ())[0], slope=slope)
