@@ -23,10 +23,11 @@ class Taken(NamedTuple):
 
 
 def option(
-    help: str, kind: Any = Text, default: Any = None, *, spelt: tuple[str, ...] = (), metavar: str | None = None
+    help: str, kind: object = Text, default: object = None, *, spelt: tuple[str, ...] = (), metavar: Text = None
 ) -> Taken:
     """An option; ``spelt`` names it where that is not the parameter's name."""
-    return Taken(Annotated[kind, Option(*spelt, help=help, metavar=metavar)], default)
+    told: Any = kind
+    return Taken(Annotated[told, Option(*spelt, help=help, metavar=metavar)], default)
 
 
 def flag(help: str, *spelt: str) -> Taken:
