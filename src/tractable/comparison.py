@@ -14,7 +14,7 @@ import jax.monitoring
 import numpy as np
 
 from tractable.checks.target import Target, gradient_work
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.inference import infer, verified
 from tractable.methods import NUTS, Method
 from tractable.results.pointwise import FEWEST, affordable
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure, FigureBase
 
-PyTree = Any
 COLUMNS = (
     "seconds", "compiling", "gradients", "densities", "ess", "mean error", "sd ratio", "held-out", "elpd_loo", "se_loo",
     "p_loo", "k-hat", "verdict",

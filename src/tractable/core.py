@@ -11,30 +11,15 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
-from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, as_data, whole
+from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, whole
+from tractable.data.rows import as_data as as_data
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper
+from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
-__all__ = [
-    "Batch",
-    "Data",
-    "Kernel",
-    "Model",
-    "Objective",
-    "Through",
-    "as_data",
-    "batch_log_likelihood",
-    "counted_log_likelihoods",
-    "is_distribution",
-    "log_density",
-    "log_posterior",
-    "whole",
-]
-
-PyTree = Any
 CACHED = ("bijectors", "space", "names", "_apart")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
@@ -182,21 +167,15 @@ class Model(Spelt):
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check_prior()
+        if not self.prior_is_callable:
+            check_prior(self.prior)
+        elif self.position is None:
+            raise ModelError("Model with a callable prior needs position=, example parameters it can be called with.")
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.position)[0] if self.prior_is_callable else ():
+            if not np.all(np.isfinite(np.asarray(leaf))):
+                raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
         if self.local is not None:
             _check_local(self)
-
-    def _check_prior(self) -> None:
-        if self.prior_is_callable:
-            if self.position is None:
-                raise ModelError(
-                    "Model with a callable prior needs position=, example parameters it can be called with."
-                )
-            for path, leaf in jax.tree_util.tree_flatten_with_path(self.position)[0]:
-                if not np.all(np.isfinite(np.asarray(leaf))):
-                    raise ModelError(f"position{jax.tree_util.keystr(path)} is not finite: {leaf}.")
-            return
-        check_prior(self.prior)
 
     def apart(self) -> tuple["Model | Form", tuple]:
         """The form that programs are compiled for, and the numbers passed as arguments (``tools.shared``)."""

@@ -6,7 +6,6 @@ import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import psutil
@@ -15,7 +14,7 @@ from jax.sharding import Mesh
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.sharding import CHAINS, ROWS, Over, over
 from tractable.methods.abilities import needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
@@ -29,8 +28,6 @@ from tractable.tools.locks import held
 from tractable.tools.settings import expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import nearest, spelt, tell
-
-PyTree = Any
 
 
 @spelt
@@ -104,7 +101,7 @@ def infer(
     elif draws is not None:
         needs("draws=FOLDER", method)
     if folder is None and not moments:
-        _check_memory(model, method)
+        _check_room(model, method, None)
     lying = devices_of(method, data, mesh, reproducible)
     leads = lying is None or lying.leads
 
@@ -116,7 +113,7 @@ def infer(
         try:
             if leads:
                 holding.enter_context(held(path))
-                _check_disk(model, method, path)
+                _check_room(model, method, path)
                 saver = Saver(path, run, resumable=checkpoint is not None)
         except TractableError as error:
             fault = error
@@ -265,25 +262,18 @@ def _kept(posterior_of: Callable[[Outcome], Posterior]) -> Iterator[None]:
         raise
 
 
-def _check_disk(model: Model, method: Method, folder: pathlib.Path) -> None:
-    """Check that the folder's disk has room for the draws; those of a run being continued count as free."""
-    there = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
-    needed, free = method.bytes_kept(model), shutil.disk_usage(folder).free + there
-    if needed > free:
+def _check_room(model: Model, method: Method, folder: pathlib.Path | None) -> None:
+    """Check that memory, or the folder's disk, has room for the draws; those of a run being continued count as free."""
+    needed, free = method.bytes_kept(model), psutil.virtual_memory().available
+    room, where, instead = MEMORY_SHARE * free, "", "draws=FOLDER to stream them"
+    if folder is not None:
+        there = sum(path.stat().st_size for path in folder.glob("draws.zarr/*/*") if path.is_file())
+        room = free = shutil.disk_usage(folder).free + there
+        where, instead = f"the disk of {folder} has ", "a folder on another disk"
+    if needed > room:
         asked = method.settings()
         raise SettingsError(
             f"{asked['chains']} chains of {asked['draws']} draws of {model.space.size} numbers need "
-            f"{needed / 2**30:.1f} GiB; the disk of {folder} has {free / 2**30:.1f} GiB free. Use thin=, fewer draws, "
-            "draws='moments', or a folder on another disk."
-        )
-
-
-def _check_memory(model: Model, method: Method) -> None:
-    needed, available = method.bytes_kept(model), psutil.virtual_memory().available
-    if needed > MEMORY_SHARE * available:
-        asked = method.settings()
-        raise SettingsError(
-            f"{asked['chains']} chains of {asked['draws']} draws of {model.space.size} numbers need "
-            f"{needed / 2**30:.1f} GiB; {available / 2**30:.1f} GiB are free. Use thin=, fewer draws, "
-            "draws='moments', or draws=FOLDER to stream them."
+            f"{needed / 2**30:.1f} GiB; {where}{free / 2**30:.1f} GiB {'are ' * (not where)}free. Use thin=, fewer "
+            f"draws, draws='moments', or {instead}."
         )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, windowed
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
@@ -17,7 +17,6 @@ from tractable.tools.errors import RunError
 from tractable.tools.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
-PyTree = Any
 BLOCK = 50  # steps whose noise is drawn at once, for small states
 BLOCK_NUMBERS = 1 << 16  # numbers of noise drawn at once, at most
 BUFFER_BYTES = 64 << 20  # bytes of draws held on the device between two visits of the host, at most
@@ -105,12 +104,9 @@ def _advance_over_devices(
     global traces
     traces += 1
     over = program.over
+    mine = functools.partial(_advance, program, loop, plan, tuned, first, last)
     if over is None:
-        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
-
-    def mine(rows: PyTree, keys: jax.Array, states: PyTree, buffer: PyTree, moments: Moments | None) -> tuple:
-        return _advance(program, loop, plan, tuned, rows, keys, states, buffer, moments, first, last)
-
+        return mine(rows, keys, states, buffer, moments)
     laid, chain, all_of = over.specs(program.streams)
     ins, outs = (laid, chain, chain, over.later, chain), (chain, over.later, chain, all_of, all_of)
     return over.mapped(mine, ins, outs)(rows, keys, states, buffer, moments)
@@ -121,19 +117,7 @@ advance = compiled(*_static, donate=_donated)(_advance_over_devices)
 _advance_long = compiled(*_static, donate=_donated, if_few=COMPILE_FAST)(_advance_over_devices)
 
 
-def _advance(
-    program: Callable,
-    loop: Shape,
-    plan: Plan | None,
-    tuned: PyTree,
-    rows: PyTree,
-    keys: jax.Array,
-    states: PyTree,
-    buffer: tuple[jax.Array | None, PyTree],
-    moments: Moments | None,
-    first: jax.Array,
-    last: jax.Array,
-) -> tuple[PyTree, tuple, Moments | None, jax.Array, jax.Array]:
+def _advance(program, loop, plan, tuned, first, last, rows, keys, states, buffer, moments) -> tuple:
     """``advance`` for the chains of one device."""
     kernel: Kernel = program(rows, tuned)
     over = program.over

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tractable.checks.report import Report, number
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.inference import infer
 from tractable.methods import EM, CoordinateAscent, Method
 from tractable.methods.points import point
@@ -30,7 +30,6 @@ from tractable.tools.words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-PyTree = Any
 CLOSE = 2.0  # a difference of BIC that means next to nothing (Kass & Raftery 1995)
 
 
@@ -255,22 +254,8 @@ def _candidate(
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
-    return Candidate(
-        components,
-        posterior,
-        total,
-        _free(model),
-        kept,
-        nothing,
-        spent,
-        report.verdict,
-        _doubts(report),
-        _floored(report),
-    )
-
-
-def _floored(report: Report) -> bool:
-    return any(check.name.endswith("at the floor") for check in report.checks)
+    found = components, posterior, total, _free(model), kept, nothing, spent, report.verdict, _doubts(report)
+    return Candidate(*found, any(check.name.endswith("at the floor") for check in report.checks))
 
 
 def bounded(

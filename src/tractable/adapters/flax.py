@@ -1,13 +1,8 @@
 """Flax modules as networks, without changes to them."""
 
-from typing import Any
-
-import jax
-
 from tractable.models.network import Network
 from tractable.tools.errors import ModelError, SettingsError
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 def from_nnx(module: PyTree, example: PyTree = None) -> Network:
@@ -47,7 +42,4 @@ def from_nnx(module: PyTree, example: PyTree = None) -> Network:
             )
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
-    def apply(params: PyTree, x: PyTree) -> jax.Array:
-        return nnx.merge(graph, params, rest)(x)
-
-    return Network(nnx.to_pure_dict(params), apply, example)
+    return Network(nnx.to_pure_dict(params), lambda params, x: nnx.merge(graph, params, rest)(x), example)

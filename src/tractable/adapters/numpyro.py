@@ -14,7 +14,7 @@ from jax.scipy.special import logsumexp
 from numpyro.ops.provenance import eval_provenance
 
 from tractable.adapters.plates import Program, Row, axis_of, log_prob, row_of, scaled
-from tractable.core import Data, Model, Through, counted_log_likelihoods
+from tractable.core import Data, Model, PyTree, Through, counted_log_likelihoods
 from tractable.models.causes import base_of
 from tractable.models.latent import LatentModel
 from tractable.objectives.quadrature import structure
@@ -22,7 +22,6 @@ from tractable.tools.errors import ModelError
 from tractable.tools.priors import is_improper
 from tractable.tools.words import listing, tell
 
-PyTree = Any
 MOST = 512  # most joint values of discrete sites to sum over
 NEAR = 1e-6  # radius around the unconstrained origin of the example position, the centre of starting points
 CHECKED = 3  # random positions at which a split is compared with NumPyro's own densities

@@ -16,7 +16,6 @@ from tractable.models.causes import base_of
 from tractable.tools import tree
 from tractable.tools.settings import seeded
 
-PyTree = Any
 Sites = dict[str, Any]  # the sites of a trace, by name
 # Distributions rebuilt from their parameters, so that a row keeps its distribution's type. Others are wrapped in Row.
 KINDS = (

@@ -4,18 +4,17 @@ Positions are unconstrained and flat, (d,); values are the user's parameters, fl
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from tractable.beliefs import approximations
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.data.rows import CHUNK
 from tractable.tools.errors import RunError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 Pair = tuple[np.ndarray, np.ndarray]
 
 

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Model, log_posterior, whole
+from tractable.core import Model, PyTree, log_posterior, whole
 from tractable.data.rows import Data, Plan, Weighted, first_rows, narrow, place, windowed
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 DENSE = 400  # most parameters for which H and V are measured as matrices
 ALL_WINDOWS = 1 << 21  # largest rows × batch size for which V is the covariance over all batches
 ROWS = 4096  # single rows from which V is measured otherwise

@@ -8,8 +8,8 @@ import scipy  # whose parts are imported when they are first used
 
 from tractable.checks.target import Target
 from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this

@@ -13,8 +13,8 @@ from tractable.checks.evidence import grade
 from tractable.data.rows import Data
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import HELD, bounds, coded
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 ACTIVE = 0.01  # Var_x E[h | x] above which a unit is active (Burda, Grosse & Salakhutdinov 2016, section 5.2)
 COLLAPSED = 0.1  # nats a row; if all layers together cost less, h says nothing about x
 LOOSE = 1.0  # nats a row that the bound may lose for "trust"

@@ -11,10 +11,8 @@ from tractable.beliefs.belief import Belief, Cost, Fitted, Moments
 from tractable.beliefs.check import Check
 from tractable.checks import bias
 from tractable.checks.convergence import Diagnosed, diagnose
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.tools.errors import RunError
-
-PyTree = Any
 
 
 @dataclass(eq=False)

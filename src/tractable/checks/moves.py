@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tractable.checks.target import Target
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 Look = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # positions, values, slopes
 BLOCK = 8  # trajectories in a block; first blocks find the step size and do not count

@@ -16,9 +16,8 @@ from tractable.checks.convergence import diagnose
 from tractable.checks.learnt import Learnt
 from tractable.checks.predictions import Side, agreement, can_be_compared, inputs, log_likelihoods
 from tractable.checks.target import Target, gradient_work
-from tractable.core import Data
+from tractable.core import Data, PyTree
 
-PyTree = Any
 MOST_WEIGHTS = 2000  # most weights for which draws are moved
 WALKERS = 64  # draws moved
 LAST = 8  # last trajectories, whose ends are compared with the draws

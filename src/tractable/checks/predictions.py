@@ -12,11 +12,10 @@ from numpyro.distributions import Distribution
 
 from tractable.beliefs.check import Check
 from tractable.checks.censoring import completed
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.models.censoring import censors
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
 CLOSE = 10_000  # first rows of data on file, from which they are taken

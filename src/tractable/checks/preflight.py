@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
-from tractable.core import Model, counted_log_likelihoods, is_distribution, log_posterior
+from tractable.core import Model, PyTree, counted_log_likelihoods, is_distribution, log_posterior
 from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import listing, nearest
 
-PyTree = Any
 SHOWN = 12  # most numbers of a row shown in a message
 
 

@@ -1,7 +1,7 @@
 """A second estimate of the posterior's moments: adaptive importance sampling around its draws and other modes."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -9,8 +9,8 @@ from scipy.special import gammaln, logsumexp
 from tractable.checks.climbs import Mode
 from tractable.checks.importance import khat
 from tractable.checks.target import Target
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
 LOW = 6  # most parameters for which local and very wide proposals help
@@ -77,7 +77,8 @@ def reweigh(
             proposals = _next(generator, positions, log_weights, modes, proposals)
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     weights = np.exp(finite - logsumexp(finite))
-    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), _khat(finite))
+    tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
+    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), tail)
 
 
 def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
@@ -166,8 +167,3 @@ def _log_sum(logs: np.ndarray) -> np.ndarray:
     """(n,) log Σ exp of (k, n) finite numbers."""
     top = logs.max(0)
     return top + np.log(np.sum(np.exp(logs - top), 0))
-
-
-def _khat(log_weights: np.ndarray) -> float:
-    # A place where the density is zero has weight zero, and says nothing about the tail.
-    return khat(log_weights[np.isfinite(log_weights)])

@@ -1,28 +1,17 @@
 """Whether a density falls along every ray and every valley: if not, there is no posterior, or no maximum."""
 
-from typing import Any
-
 import numpy as np
 
 from tractable.beliefs.check import Check
 from tractable.checks.target import Target
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 RAYS = 60  # at most half of them along principal axes of the posterior, the widest and narrowest included
 RADII = np.array([0.0, 1e4, 1e5])  # in the posterior's sds
 SLOWEST = -0.9  # d log p / d log r above which there is no finite mass along a ray: −1, and a margin
 PLATEAU_DEPTH = 100.0  # nats below the posterior's centre; a plateau lower than that is never met
 NARROW = 24  # most parameters for which valleys are followed
-VALLEY_RADII = (
-    2.0,
-    4.0,
-    8.0,
-    12.0,
-    16.0,
-    20.0,
-    28.0,
-    40.0,
-)  # distances to which valleys are followed, in sds of one parameter
+VALLEY_RADII = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # to which valleys are followed, in sds of one parameter
 LEAST_RADIUS_BLURRED, LEAST_RADIUS = 4.0, 12.0  # sds that a valley must reach to count, if rounding ends it and if not
 COMMON_RADIUS = 20.0  # sds to which all valleys are followed
 NEWTON = 3  # Newton steps of the other parameters at each distance

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from tractable.core import Model, counted_log_likelihoods, log_posterior, whole
+from tractable.core import Model, PyTree, counted_log_likelihoods, log_posterior, whole
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 BLOCK = 32  # most places evaluated side by side
 NUMBERS = 1 << 16  # most coordinates (places × d) in one call of the compiled program
 ROWS = 1 << 20  # most rows × places in memory at once

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from tractable.checks.report import ORDER
 from tractable.checks.reweighed import Reweighed, reweigh
 from tractable.checks.target import Target, gradient_work
 from tractable.models.ladder import ladder_of
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 Verify = Literal["auto", "thorough", None]
 
 LARGEST = 200  # most parameters for which a posterior is verified

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,41 @@ app = typer.Typer(
 )
 
 
-def command(function: Callable) -> Callable:
-    """Makes a function a command of ``app``; the library's errors and warnings become lines on stderr."""
+def command(options: dict[str, o.Taken]) -> Callable:
+    """Makes a function a command of ``app`` with these options, which it receives by name.
 
-    @functools.wraps(function)
-    def spoken(*args: Any, **kwargs: Any) -> None:
-        from tractable.tools.errors import TractableError
+    The library's errors and warnings become lines on stderr.
+    """
 
-        try:
-            _check_paths(**kwargs)
-            _run(functools.partial(function, *args, **kwargs))
-        except TractableError as error:
-            say(typed(str(error)), "red")
-            raise typer.Exit(FAULT) from None
-        except BrokenPipeError:  # the reader of our output has closed it
-            raise
-        except OSError as error:
-            say(f"{error}. Mend that, or choose another folder or file.", "red")
-            raise typer.Exit(FAULT) from None
+    def made(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def spoken(**given: Any) -> None:
+            from tractable.tools.errors import TractableError
 
-    return app.command()(spoken)
+            try:
+                _check_paths(**given)
+                if "missing" in given:
+                    given["missing"] = o.missing_of(given["missing"], given["drop_missing"])
+                _run(functools.partial(function, **given))
+            except TractableError as error:
+                say(typed(str(error)), "red")
+                raise typer.Exit(FAULT) from None
+            except BrokenPipeError:  # the reader of our output has closed it
+                raise
+            except OSError as error:
+                say(f"{error}. Mend that, or choose another folder or file.", "red")
+                raise typer.Exit(FAULT) from None
+
+        each = [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=taken.kind, default=taken.default)
+            for name, taken in options.items()
+        ]
+        described: Any = spoken
+        described.__signature__ = Signature(each)
+        described.__annotations__ = {one.name: one.annotation for one in each}
+        return app.command()(spoken)
+
+    return made
 
 
 def _run(function: Callable) -> None:
@@ -62,8 +78,8 @@ def _check_paths(table: Path | None = None, run: Path | None = None, **_: object
         raise CheckpointError(NO_RUN.format(run))
 
 
-@command
-def examples(failures: o.Failures = False, out: o.FailuresOut = None) -> None:
+@command(o.EXAMPLES)
+def examples(failures: bool, out: Path | None) -> None:
     """List the built-in examples; with --failures, run twelve targets on which methods fail, and show their answers."""
     from tractable.cli import show
     from tractable.models.gallery import EXAMPLES
@@ -82,20 +98,8 @@ def examples(failures: o.Failures = False, out: o.FailuresOut = None) -> None:
     show.console().print(to_terminal(Exhibit("", [Table(heads, rows, heads)])))
 
 
-@command
-def fit(
-    table: o.FitTable = None, example: o.Example = None, target: o.Target = None, method: o.MethodName = None,
-    set_: o.Assignments = None, config: o.Config = None, seed: o.Seed = None, out: o.Out = None,
-    held_out: o.HeldOut = 0.2, formula: o.Formula = None, family: o.FitFamily = None, exclude: o.Exclude = None,
-    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
-    until: o.Until = None, sep: o.Sep = None, decimal: o.Decimal = None, model: o.FitKind = "glm",
-    hidden: o.FitHidden = None, prior: o.Prior = None, components: o.Components = None, states: o.States = None,
-    by: o.By = None, time: o.Time = None, covariance: o.Covariance = None, choose: o.Choose = None,
-    latent: o.Latent = None, array: o.ArrayName = None, redraw: o.Redraw = False, missing: o.Missing = None,
-    drop_missing: o.Drop = False, shifted: o.Shifted = None, verify: o.Verify = None, resume: o.Resume = False,
-    jobs: o.Jobs = 1, mesh: o.Mesh = None, coordinator: o.Coordinator = None, processes: o.Processes = None,
-    process: o.Process = None, quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+@command(o.FIT)
+def fit(**given: Any) -> None:
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
     A table's target is explained by a generalised linear model, or a network: by default Normal for a number, Bernoulli
@@ -107,55 +111,38 @@ def fit(
     Exit code: 0 for the verdicts trust and caution, 3 for reject, 2 for an error, 130 or 143 for a run stopped by
     Ctrl-C or SIGTERM, which keeps its results so far.
     """
-    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli.joining import join, mesh_of, place_of
 
-    devices, place = mesh_of(mesh), place_of(mesh, coordinator, processes, process)
+    devices, place = mesh_of(given["mesh"]), place_of(*map(given.get, ("mesh", "coordinator", "processes", "process")))
     leads = devices is None or join(place)  # before anything is computed
     from tractable.cli.fit import fit as run
     from tractable.cli.how import How
 
-    run(model, given, How(method, config, tuple(set_ or ()), seed, out, resume, quiet, jobs, devices, leads))
+    own = {name: given[name] for name in ("method", "config", "seed", "out", "resume", "quiet", "jobs")}
+    run(given["model"], given, How(**own, assignments=tuple(given["set_"] or ()), mesh=devices, leads=leads))
 
 
-@command
-def compare(
-    table: o.Table = None, example: o.Example = None, target: o.Target = None, methods: o.MethodNames = None,
-    set_: o.EveryAssignment = None, jobs: o.Jobs = 1, seed: o.Seed = None, out: o.CompareOut = None,
-    held_out: o.HeldOut = 0.2, formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None,
-    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
-    until: o.Until = None, sep: o.Sep = None, decimal: o.Decimal = None, model: o.Kind = "glm",
-    hidden: o.Hidden = None, prior: o.Prior = None, missing: o.Missing = None, drop_missing: o.Drop = False,
-    quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+@command(o.COMPARE)
+def compare(**given: Any) -> None:
     """Compare methods on one model, against its exact posterior or, if that is unknown, a run of NUTS.
 
     Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
 
     Exit code: 0; 2 for an error, or if every method failed; 130 or 143 if stopped.
     """
-    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli import comparing, kinds
     from tractable.tools.errors import CheckpointError
 
+    out = given["out"]
     if out is not None and (out / "draws.zarr").exists():
         raise CheckpointError(f"{out} holds the run of one method; choose another --out.")
-    kind = kinds.named(model)
-    if kind.side_by_side is None:
-        raise kinds.unknown(model)
-    kinds.check_options(kind, given)
-    comparing.compare(kind.read(kind, given), methods, set_ or [], seed or 0, out, quiet, jobs)
+    kind = kinds.compared(given)
+    own = given["methods"], given["set_"] or [], given["seed"] or 0, out, given["quiet"], given["jobs"]
+    comparing.compare(kind.read(kind, given), *own)
 
 
-@command
-def calibrate(
-    table: o.Table = None, example: o.Example = None, target: o.Target = None, method: o.MethodName = None,
-    set_: o.Assignments = None, runs: o.Runs = 200, jobs: o.Jobs = 1, seed: o.Seed = None, out: o.CalibrateOut = None,
-    formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None, weights: o.Weights = None,
-    exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None, until: o.Until = None,
-    sep: o.Sep = None, decimal: o.Decimal = None, model: o.Kind = "glm", hidden: o.Hidden = None,
-    prior: o.Prior = None, missing: o.Missing = None, drop_missing: o.Drop = False, quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+@command(o.CALIBRATE)
+def calibrate(**given: Any) -> None:
     """Check whether a method recovers the parameters that generated simulated data like these.
 
     Parameters are drawn from the prior and rows from the likelihood, at the inputs of TABLE. If the method is right,
@@ -163,53 +150,41 @@ def calibrate(
 
     Exit code: as for fit.
     """
-    given = locals() | {"missing": o.missing_of(missing, drop_missing), "held_out": 0.0}  # every option by its name
     from tractable.cli import calibrating, kinds
     from tractable.cli.settings import assignment, method_of
 
-    kind = kinds.named(model)
-    if kind.side_by_side is None:
-        raise kinds.unknown(model)
-    kinds.check_options(kind, given)
+    given["held_out"], fields = 0.0, given["set_"] or []
+    kind = kinds.compared(given)
     task = kind.read(kind, given)
-    chosen, _ = method_of(method, None, set_ or [], kind.usual(task) or kind.method)
-    sized = "batch_size" in {assignment(text)[0] for text in set_ or []}
-    chosen = kind.adapted_method(task, chosen, sized)
-    calibrating.calibrate(task, chosen, runs, jobs, seed or 0, out, quiet)
+    chosen, _ = method_of(given["method"], None, fields, kind.usual(task) or kind.method)
+    chosen = kind.adapted_method(task, chosen, "batch_size" in {assignment(text)[0] for text in fields})
+    own = given["runs"], given["jobs"], given["seed"] or 0, given["out"], given["quiet"]
+    calibrating.calibrate(task, chosen, *own)
 
 
-@command
-def pack(
-    source: o.PackTable, out: o.PackOut, target: o.Target = None, columns: o.Columns = None, seed: o.Seed = None,
-    rows_per_shard: o.PerShard = None, formula: o.Formula = None, family: o.Family = None, exclude: o.Exclude = None,
-    weights: o.Weights = None, exposure: o.Exposure = None, censored: o.Censored = None, event: o.Event = None,
-    until: o.Until = None, missing: o.Missing = None, drop_missing: o.Drop = False, quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+@command(o.PACK)
+def pack(**given: Any) -> None:
     """Write a table or an array too large for memory in random order, in shards that fit and tr.Data read.
 
     Methods that read a file batch by batch need its rows in random order. With --target the table is encoded too, as
     fit would, and tractable fit FOLDER goes on from there. A pack that was killed goes on when the command is given
     again, and writes the same bytes.
     """
-    given = locals() | {"missing": o.missing_of(missing, drop_missing)}  # every option by its name
     from tractable.cli.packing import pack as packed
 
     packed(given)
 
 
-@command
-def report(run: o.Folder) -> None:
+@command(o.RUN)
+def report(run: Path) -> None:
     """Print a run's verdict, and where its page is."""
     from tractable.cli.fit import report as shown
 
     shown(run)
 
 
-@command
-def predict(
-    run: o.Folder, new: o.NewRows, out: o.PredictOut = Path("predictions.parquet"), level: o.Level = 0.9,
-    calibrate: o.Calibrate = None, array: o.NewArray = None,
-) -> None:  # fmt: skip
+@command(o.PREDICT)
+def predict(run: Path, new: Path, out: Path, level: float, calibrate: Path | None, array: str | None) -> None:
     """Predict the target for new rows, by a run that was fitted to a table.
 
     For a number: mean, sd, its aleatoric part (noise) and its epistemic part (what more data would reduce), and an

@@ -52,26 +52,20 @@ def weights_prior(value: str | float) -> str | float:
     raise SettingsError(f"--prior expects {', '.join(PRIORS)} or an sd above 0, such as 0.5; got {text!r}.")
 
 
+CENSORING = ("censored", "event", "until")
 OPTIONS = {
     "held_out": Option(share, 0.2),
     "missing": Option(one_of(MISSING, "--missing is"), "raise"),
     "family": Option(),
     "exclude": Option(list, ()),
-    "weights": Option(),
-    "exposure": Option(),
-    "censored": Option(),
-    "event": Option(),
-    "until": Option(),
-    "sep": Option(),
-    "decimal": Option(),
+    **dict.fromkeys(("weights", "exposure", *CENSORING, "sep", "decimal"), Option()),
     "shifted": Option(lambda path: str(Path(path).resolve())),
 }
 FORMULA = {"formula": Option()}
 VERIFY = {"verify": Option(one_of(("auto", "thorough", "none"), "--verify is"), "auto")}
 NETWORK = {"hidden": Option(sizes("hidden", "50 or 50,50"), "50"), "prior": Option(weights_prior, PRIORS[0])}
 SCORED = 10_000  # rows of those held out of shards by which predictions are scored: they are in random order
-PACKED = ("exclude", "weights", "exposure", "formula", "censored", "event", "until", "shifted", "family")
-CENSORING = ("censored", "event", "until")
+PACKED = ("exclude", "weights", "exposure", "formula", *CENSORING, "shifted", "family")
 OWN_MODEL = "--model, --hidden, --prior, --formula and --shifted are for a table; an example has a model of its own."
 
 

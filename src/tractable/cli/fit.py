@@ -9,17 +9,7 @@ import joblib
 import typer
 
 from tractable.beliefs.check import Check
-from tractable.cli import kinds, show
-from tractable.cli.folders import (
-    fresh,
-    left_only_with_results,
-    posterior_in,
-    problem_in,
-    read_run,
-    sound,
-    table_in,
-    write_run,
-)
+from tractable.cli import folders, kinds, show
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.joining import agreed
 from tractable.cli.readers import Arguments
@@ -70,12 +60,12 @@ def asked(model: str, arguments: Arguments, how: How) -> tuple[Task, Method, int
 
 def opened(task: Task, method: Method, seed: int, saved: Arguments, how: How, closing: contextlib.ExitStack) -> Path:
     """The run's folder, which this process, if it writes, holds until ``closing``."""
-    folder = how.out if how.out is not None else fresh(f"{task.name}-{task.kind.folder or method.label}")
+    folder = how.out if how.out is not None else folders.fresh(f"{task.name}-{task.kind.folder or method.label}")
     if how.leads:
         closing.enter_context(held(folder))
-        closing.enter_context(left_only_with_results(folder, new=not saved))
+        closing.enter_context(folders.left_only_with_results(folder, new=not saved))
         if not saved:
-            write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
+            folders.write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
         if not how.quiet:
             say(f"{task.kind.learner or method.label} on {task.label}, into {folder}")
     return folder
@@ -88,7 +78,7 @@ def conclude(task: Task, method: Method, seed: int, result: Result, folder: Path
     if not how.leads:
         return end(interrupted, "")
     # Again: learning may have added to the task, such as the number of components chosen.
-    write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
+    folders.write_run(folder, {"problem": task.spec, "method": method.settings(), "seed": seed})
     task.kind.page(folder, task, result)
     for remark in selection.remarks if selection else ():
         say(f"Note: {remark}", "yellow")
@@ -105,14 +95,14 @@ def conclude(task: Task, method: Method, seed: int, result: Result, folder: Path
 
 def report(folder: Path) -> None:
     """Print the tables and verdict of the run in a folder, and where its page is."""
-    entries, about, console = read_run(folder), posterior_in(folder), show.console()
+    entries, about, console = folders.read_run(folder), folders.posterior_in(folder), show.console()
     if "methods" in entries and (folder / "comparison.csv").exists():
-        table = table_in(folder, "comparison.csv", 0)
+        table = folders.table_in(folder, "comparison.csv", 0)
         console.print(to_terminal(results_table(table)))
         for label, sentence in entries["failures"].items():
             console.print(f"{label} failed: {sentence}", soft_wrap=True, markup=False)
     elif about is not None:
-        with sound(folder):
+        with folders.sound(folder):
             kind = kinds.named(entries["problem"]["model"])
             shown = [*kind.saved_tables(folder, entries["problem"], about)]
             shown.append(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
@@ -130,8 +120,8 @@ def report(folder: Path) -> None:
 
 def predict(folder: Path, new: Path, out: Path, request: Request) -> None:
     """Write a table of predictions for new rows, by the run in a folder."""
-    with sound(folder):
-        spec = problem_in(folder)
+    with folders.sound(folder):
+        spec = folders.problem_in(folder)
         kind = kinds.named(spec["model"])
     if out.suffix not in (".parquet", ".csv"):
         raise DataError(f"--out expects a .parquet or .csv file; got {out}.")

@@ -24,6 +24,15 @@ def named(name: str) -> Kind:
     return KINDS[name]
 
 
+def compared(arguments: Arguments) -> Kind:
+    """The kind named by --model, of those whose methods are set side by side, with options that it takes."""
+    kind = named(arguments["model"])
+    if kind.side_by_side is None:
+        raise unknown(kind.name)
+    check_options(kind, arguments)
+    return kind
+
+
 def unknown(name: str) -> SettingsError:
     """The error for a name that is no kind, or a kind that compare does not take."""
     compared = [kind.name for kind in KINDS.values() if kind.side_by_side is not None]

@@ -249,11 +249,11 @@ def tables(task: Task, result: Result) -> Iterator[Any]:
     yield to_terminal(shown, ROWS, COLUMNS)
 
 
-def saved_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    """The criteria of every K, from the run's folder."""
+def saved_tables(folder: Path, spec: Arguments, about: Arguments, noun: str = "components") -> Iterator[Any]:
+    """The criteria of every number of components or states, from the run's folder."""
     tried = table_in(folder, "criterion.csv")
     best = list(tried["components"]).index(spec["chosen"])
-    yield to_terminal(Exhibit("Components tried", [pages.tried_table(tried, best)]))
+    yield to_terminal(Exhibit(f"{noun.capitalize()} tried", [pages.tried_table(tried, best, noun)]))
 
 
 # Sequences.
@@ -324,11 +324,8 @@ def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tup
         if not 2 <= len(levels) <= MOST_CLASSES:
             raise DataError(f"{name!r} has {len(levels)} classes; expected 2 to {MOST_CLASSES}.")
         tell(f"States show one of {len(levels)} classes of {name!r}.")
-        return (
-            Source(np.where(codes < 0, np.nan, codes)[:, None], (1,), None, [name]),
-            "categorical",
-            list(map(str, levels)),
-        )
+        found = Source(np.where(codes < 0, np.nan, codes)[:, None], (1,), None, [name])
+        return found, "categorical", list(map(str, levels))
     if family == "categorical":
         raise DataError(f"--family categorical is of one column; got {listing(shown.columns)}. Use --exclude.")
     source = of_table(shown, path, purpose=", which states could show")
@@ -479,17 +476,11 @@ def sequence_tables(task: Task, result: Result) -> Iterator[Any]:
         yield to_terminal(shown, ROWS, COLUMNS)
 
 
-def saved_sequence_tables(folder: Path, spec: Arguments, about: Arguments) -> Iterator[Any]:
-    """The criteria of every number of states, from the run's folder."""
-    tried = table_in(folder, "criterion.csv")
-    best = list(tried["components"]).index(spec["chosen"])
-    yield to_terminal(Exhibit("States tried", [pages.tried_table(tried, best, "states")]))
-
-
 SEQUENCE_KIND = Kind(
     SEQUENCES, "em", OF_SEQUENCES, refusals(SEQUENCES, {k: v for k, v in NOT_OF_SEQUENCES.items() if v}),
-    read_sequences, learn_sequences, sequence_page, sequence_tables, predict_sequences, saved_sequence_tables,
-    row_noun="rows", methods=("em",), noun="hidden Markov model", folder=SEQUENCES, learner="hidden Markov models",
+    read_sequences, learn_sequences, sequence_page, sequence_tables, predict_sequences,
+    functools.partial(saved_tables, noun="states"), row_noun="rows", methods=("em",), noun="hidden Markov model",
+    folder=SEQUENCES, learner="hidden Markov models",
 )  # fmt: skip
 MIXTURE = Kind(
     NAME, "em", OPTIONS, refusals(NAME, NOT_OF_MIXTURES), read, learn, page, tables, predict, saved_tables,

@@ -11,9 +11,8 @@ import numpy as np
 
 from tractable.data.shards import Rows, Sharded, is_pattern, mapped, matching, of_folder, of_zarr
 from tractable.tools.errors import DataError
-from tractable.tools.tree import Numbers
+from tractable.tools.tree import Numbers, PyTree
 
-PyTree = Any
 CHUNK = 1 << 16  # rows checked at once, as arrays may be memory-mapped
 
 

@@ -228,15 +228,13 @@ def _names_rows(values: Values, kind: str, rows: int) -> str:
         return (
             f"is text with {distinct:,} distinct values in {rows:,} rows, which names rows rather than describes them"
         )
-    if kind != "number" or distinct < rows or not _is_identifier(str(values.name)):
+    name = str(values.name)
+    named = re.fullmatch(IDENTIFIER, name) or re.fullmatch(IDENTIFIER, name.lower())
+    if kind != "number" or distinct < rows or not named:
         return ""
     numbers = values.to_numpy(np.float64)
     whole = bool(np.all(numbers == np.floor(numbers)))
     return "has another whole number in every row, and the name of an identifier" if whole else ""
-
-
-def _is_identifier(name: str) -> bool:
-    return bool(re.fullmatch(IDENTIFIER, name) or re.fullmatch(IDENTIFIER, name.lower()))
 
 
 def _words(values: Values) -> tuple[str, ...]:

@@ -9,19 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy.linalg import block_diag
 
+from tractable.data import columns as cols
 from tractable.data.censored import middle
-from tractable.data.columns import (
-    Column,
-    encode_column,
-    fit_column,
-    gap,
-    kind_of,
-    lacks,
-    level_of,
-    many_levels,
-    spread_of_groups,
-    standardised,
-)
 from tractable.data.files import Frame, as_table, distinct
 from tractable.data.formula import NEW, Formula, Term
 from tractable.data.response import response
@@ -40,11 +29,10 @@ from tractable.data.targets import (
 from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.settings import is_number
-from tractable.tools.tree import Numbers
+from tractable.tools.tree import Numbers, PyTree
 from tractable.tools.words import listing, nearest
 
 MISSING = ("raise", "drop", "impute")
-PyTree = Any
 T = TypeVar("T")
 VERSION = 2
 
@@ -82,7 +70,7 @@ class Encoder:
         others: further targets, of a model of several.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[cols.Column, ...]
     target: Target = NOTHING
     missing: str = "raise"
     shape: tuple[int, ...] | None = None
@@ -166,7 +154,7 @@ class Encoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, strings, lists and dicts, for JSON; columns' fields with default values are left out."""
-        usual = asdict(Column("", ""))
+        usual = asdict(cols.Column("", ""))
         columns = [{k: v for k, v in asdict(c).items() if v != usual[k]} for c in self.columns]
         formula = {} if self.formula is None else {"formula": self.formula.to_dict()}
         about = asdict(replace(self, formula=None))
@@ -182,7 +170,7 @@ class Encoder:
             old = saved.get("version") == 1 and all(c["kind"] == "number" for c in saved["columns"])  # same format
             if saved.get("version") != VERSION and not old:
                 raise DataError(f"This encoder has version {saved.get('version')!r}; expected {VERSION}. Fit it anew.")
-            columns = tuple(_typed(Column(**_tupled(column))) for column in saved["columns"])
+            columns = tuple(_typed(cols.Column(**_tupled(column))) for column in saved["columns"])
             apart = ("version", "columns", "target", "others", "formula")
             fields = {name: value for name, value in saved.items() if name not in apart}
             formula = Formula.from_dict(saved["formula"]) if "formula" in saved else None
@@ -201,7 +189,7 @@ def _typed(made: T) -> T:
         value, usual = getattr(described, field.name), "" if field.name in ("name", "kind", "family") else field.default
         parts = value if isinstance(value, tuple) else (value,)
         if usual is None or not isinstance(usual, float | str | tuple):  # no default type to compare with
-            good = all(part is None or isinstance(part, bool | int | float | str | Column | Formula) for part in parts)
+            good = all(isinstance(part, bool | int | float | str | cols.Column | Formula | None) for part in parts)
         elif isinstance(usual, float):
             good = is_number(value)
         else:
@@ -316,10 +304,10 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    pooled = pooled and aim.family != "categorical" and not more and not all(many_levels(frame[o]) for o in others)
-    columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute", pooled))
+    pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
+    columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
     if columns and not any(column.features for column in columns):  # a model needs weights too
-        columns = tuple(column for name in others for column in fit_column(frame[name], missing == "impute"))
+        columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
     found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more))
@@ -337,7 +325,7 @@ def _guessed(encoder: Encoder, frame: Frame) -> Encoder:
         if column.kind == "pooled":
             term = encoder.levels[place]
             group = rows.groups["level"][:, place] - term.start if rows.groups else np.zeros(len(y), int)
-            ratio = spread_of_groups(left, np.ones(len(y)), group, len(term.groups))[1]
+            ratio = cols.spread_of_groups(left, np.ones(len(y)), group, len(term.groups))[1]
             column, place = replace(column, sd=math.sqrt(min(ratio, 1e6))), place + 1
         columns.append(column)
     return replace(encoder, columns=tuple(columns))
@@ -409,10 +397,10 @@ def fit_numbers(
     (['age'], [True, False], [[1.0]])
     """
     numbers = np.asarray(values, np.float64)
-    columns = [standardised(name, column) for name, column in zip(names, numbers.T, strict=True)]
+    columns = [cols.standardised(name, column) for name, column in zip(names, numbers.T, strict=True)]
     differs = np.array([column is not None for column in columns])
     if shape is not None:
-        same = (Column(name, "number", float(mean)) for name, mean in zip(names, numbers[0], strict=True))
+        same = (cols.Column(name, "number", float(mean)) for name, mean in zip(names, numbers[0], strict=True))
         columns = [column or other for column, other in zip(columns, same, strict=True)]
     return Encoder(tuple(column for column in columns if column is not None), NOTHING, missing, shape), differs
 
@@ -436,7 +424,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
     if encoder.formula is not None and encoder.missing == "impute":
         frame = encoder.formula.filled(frame)
     design = None if encoder.formula is None else encoder.formula.rows(frame)
-    columns = [encode_column(column, frame[column.name]) for column in encoder.columns]
+    columns = [cols.encode_column(column, frame[column.name]) for column in encoder.columns]
     x = np.concatenate(columns, axis=1) if design is None else design.x
     y = _encode_targets(encoder, frame) if explained else None
     offset = None
@@ -449,7 +437,7 @@ def encode(encoder: Encoder, frame: Frame) -> Encoded:
         offset = np.log(encoder.target.level * exposure)
     counted = explained and encoder.weights in frame
     levels = [
-        term.start + level_of(column, frame[column.name])
+        term.start + cols.level_of(column, frame[column.name])
         for term, column in zip(encoder.levels, (c for c in encoder.columns if c.kind == "pooled"), strict=True)
     ]
     groups = {"z": design.z, "group": design.group} if design is not None and design.z.shape[1] else None
@@ -461,7 +449,7 @@ def complete(encoder: Encoder, frame: Frame) -> np.ndarray:
     """Which rows have a value in every column where ``encode`` needs one, (n,) of booleans."""
     frame = _named(frame)
     needed = _needed_of(encoder, _wanted(encoder, frame))
-    return ~np.any([np.zeros(len(frame), bool), *(lacks(frame[name]) for name in needed)], axis=0)
+    return ~np.any([np.zeros(len(frame), bool), *(cols.lacks(frame[name]) for name in needed)], axis=0)
 
 
 def explains(encoder: Encoder, frame: Frame) -> bool:
@@ -521,7 +509,7 @@ def _wanted(encoder: Encoder, frame: Frame) -> list[str]:
 def _positive(frame: Frame, name: str, zero: bool = False) -> np.ndarray:
     """A column of numbers above 0, or with ``zero`` at least 0, (n,)."""
     numbers = (
-        frame[name].to_numpy(np.float64, na_value=np.nan) if kind_of(frame[name]) == "number" else np.array([-1.0])
+        frame[name].to_numpy(np.float64, na_value=np.nan) if cols.kind_of(frame[name]) == "number" else np.array([-1.0])
     )
     good = np.isfinite(numbers) & ((numbers >= 0) if zero else (numbers > 0))
     if not good.all():
@@ -552,14 +540,14 @@ def _encode_targets(encoder: Encoder, frame: Frame) -> np.ndarray:
 
 def _present(frame: Frame, names: list[str], missing: str) -> Frame:
     """The rows with a value in every named column; under missing="raise" a DataError if any lacks one."""
-    absent = {name: lacks(frame[name]) for name in names}
+    absent = {name: cols.lacks(frame[name]) for name in names}
     gone = np.any([np.zeros(len(frame), bool), *absent.values()], axis=0)
     if not gone.any():
         return frame
     if missing == "raise":
         raise DataError(
-            f"{gap(absent)} Fill them in, have inputs imputed (missing='impute' when fitting), or leave out such rows "
-            "(missing='drop' when fitting) or the column."
+            f"{cols.gap(absent)} Fill them in, have inputs imputed (missing='impute' when fitting), or leave out such "
+            "rows (missing='drop' when fitting) or the column."
         )
     if gone.all():
         worst = max(absent, key=lambda name: absent[name].sum())

@@ -15,9 +15,9 @@ from tractable.data.arrays import CHUNK, arrays_of, check_width, is_sound, unmas
 from tractable.data.shards import Rows, Sharded, roles
 from tractable.tools.errors import DataError
 from tractable.tools.settings import seeded
+from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt
 
-PyTree = Any
 Labels = Sequence | np.ndarray  # of the group of each row
 FAR = 1 << 30  # rows whose numbers take more than 32 bits to add: their places are found on the host
 RESIDENT = 4 << 30  # bytes: larger data are read batch by batch

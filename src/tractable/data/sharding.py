@@ -19,8 +19,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tractable.data.rows import SHUFFLE, Batch, Data, Laid, Plan, apart
 from tractable.tools.errors import SettingsError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 CHAINS, ROWS = "chain", "row"
 SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
 SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits
@@ -279,11 +279,9 @@ class Over:
 
         def over_all(theta: PyTree, batch: Batch) -> PyTree:
             def part(theta: PyTree, rows: PyTree, counts: jax.Array) -> PyTree:
-                def of_shard(theta: PyTree, shard: tuple) -> PyTree:
-                    return function(theta, batch._replace(data=shard[0], mask=shard[1]))
-
                 shards = self.by_shard((rows, counts))
-                return self._added(jax.lax.map(lambda shard: of_shard(theta, shard), shards))
+                sums = jax.lax.map(lambda s: function(theta, batch._replace(data=s[0], mask=s[1])), shards)
+                return self._added(sums)
 
             laid = PartitionSpec(ROWS)
             return self.mapped(part, (PartitionSpec(), laid, laid), PartitionSpec())(theta, batch.data, batch.mask)

@@ -15,10 +15,10 @@ from tractable.data.columns import Values
 from tractable.data.files import TEXTS, Frame, csv_columns
 from tractable.data.shards import Rows, is_pattern
 from tractable.tools.errors import DataError
+from tractable.tools.tree import PyTree
 from tractable.tools.words import listing, tell
 from tractable.tools.writing import as_written
 
-PyTree = Any
 TABLES = (*TEXTS, ".parquet", ".pq", ".arrow", ".feather")
 FRAME = 1 << 16  # rows of a table that are read at once
 

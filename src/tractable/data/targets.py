@@ -137,8 +137,12 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
     Raises:
         DataError: a column is not of numbers, or a family is unknown or does not suit a column.
     """
+    if family is not None and family not in SEVERAL:
+        raise DataError(
+            f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}. Explain them one by one."
+        )
     if family is not None:
-        return tuple(fit_target(values, _for_several(family)) for values in columns)
+        return tuple(fit_target(values, family) for values in columns)
     names = [str(values.name) for values in columns]
     for name, values in zip(names, columns, strict=True):
         if (kind := kind_of(values)) != "number":
@@ -149,14 +153,6 @@ def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[T
         return tuple(found)
     told = "numbers that look " + ", ".join(f"{look} ({name})" for name, look in zip(names, looks, strict=True))
     return tuple(replace(fit_target(values, "normal"), reason=told) for values in columns)
-
-
-def _for_several(family: str) -> str:
-    if family not in SEVERAL:
-        raise DataError(
-            f"Several targets are numbers of one family, {', '.join(SEVERAL)}; got {family!r}. Explain them one by one."
-        )
-    return family
 
 
 def _scale(family: str, numbers: np.ndarray) -> float:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -128,6 +128,11 @@ class Explaining(Bayesian):
     _several: ClassVar[bool] = False  # whether y may be (n, K)
     _standardised: ClassVar[bool] = True  # whether y is standardised, if numbers
     _fit: Callable[..., Any]  # (X, y, sample_weight, posterior of earlier rows or None) -> self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self._several
+        return tags
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Any:
         """Learn from a table.

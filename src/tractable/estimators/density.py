@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from tractable.beliefs.belief import Belief
 from tractable.beliefs.check import Check
 from tractable.checks.report import Report, worst
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
 from tractable.estimators import rows as tables
@@ -31,7 +31,6 @@ from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, TractableWarning
 from tractable.tools.settings import Range, expect_whole, is_number
 
-PyTree = Any
 COLLAPSED = "A component has collapsed, or a column is constant: a larger floor or fewer components keep it"
 FORGETTING = 0.6  # κ of partial_fit, in (½, 1]
 Tolerance = Annotated[

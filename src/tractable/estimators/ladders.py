@@ -14,7 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from tractable.core import Data
+from tractable.core import Data, PyTree
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, RandomState, Scored, lowered
 from tractable.estimators.rows import Rows, Scaling
@@ -28,7 +28,6 @@ from tractable.results.encoding import each_row, generate, network_of, rows_toge
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Range, is_number
 
-PyTree = Any
 SCORED = 100  # draws of h per row in score_samples
 FLOATS: Any = [np.float64, np.float32]
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpyro.distributions as dist
-from sklearn.utils import Tags
 
 from tractable.checks.verify import Verify
 from tractable.core import Model
@@ -96,11 +95,6 @@ class BayesianLinearRegression(BayesianRegressor):
 
     def _mean(self, x: np.ndarray, told: Prediction | None = None) -> np.ndarray:
         return x @ self.coef_.T + self.intercept_
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 @dataclass(eq=False, repr=False)

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from sklearn.utils import Tags
-
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
@@ -75,11 +73,6 @@ class BayesianMLPRegressor(BayesianRegressor):
         network = mlp(self.n_features_in_, self.hidden, outputs, self.activation)
         likelihood, extra = (self.likelihood, None) if count is None else several(self.likelihood, count)
         return replace(neural_network(network, likelihood, prior=self.prior, extra=extra), shared=True)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 @dataclass(eq=False, repr=False)

@@ -10,8 +10,8 @@ import numpy as np
 
 from tractable.data.rows import Data
 from tractable.tools.errors import DataError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 LEAST = 64  # rows of the smallest table to compile for
 FINE = 8  # lengths per power of two, from a few hundred rows on
 MERGED = 1 << 16  # up to this many rows, equal ones are merged and tables are padded

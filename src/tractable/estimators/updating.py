@@ -1,17 +1,14 @@
 """Models whose prior is an earlier posterior, for ``partial_fit``."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.core import Model, is_distribution
+from tractable.core import Model, PyTree, is_distribution
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
-PyTree = Any
 LEAST_SD = 1e-6  # sd of a parameter that a method held fixed
 
 

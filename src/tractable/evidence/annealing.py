@@ -3,14 +3,14 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tractable.beliefs.check import Check
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.evidence.settings import Annealing
 from tractable.evidence.targets import Target, Targets
 from tractable.evidence.weights import Watch, nan_is_nothing, possible
@@ -20,7 +20,6 @@ from tractable.kernels.random_walk import random_walk
 from tractable.methods.metropolis import DENSE
 from tractable.tools.errors import RunError
 
-PyTree = Any
 STAGES = 500  # most stages of the pilot for parameters
 ROUNDS = 4  # rounds of step-size adaptation in a stage
 MOVES = 5  # transitions in a round

@@ -11,7 +11,7 @@ from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, of_rows
 from tractable.checks.importance import khat, khat_limit
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
 from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
@@ -21,7 +21,6 @@ from tractable.kernels.annealed import summed
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
-PyTree = Any
 SPREAD = 32  # data, and draws for each, from which the prior's sds are estimated
 CURVED = 100  # most numbers in one z for which the curvature is formed
 LOOKED_AT = 100  # data whose weights' tails are checked: those with the fewest effective draws

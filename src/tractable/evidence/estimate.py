@@ -13,7 +13,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, size_check, weight_checks
-from tractable.core import Data, Model, as_data, is_distribution
+from tractable.core import Data, Model, PyTree, as_data, is_distribution
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_parameters
 from tractable.evidence.at_theta import at_theta, latent_problem
@@ -31,8 +31,6 @@ from tractable.tools.settings import seeded
 from tractable.tools.stopping import ending, interruptible
 
 __all__ = ["Evidence", "log_evidence"]
-
-PyTree = Any
 
 
 @ending()

@@ -13,10 +13,9 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
-from tractable.core import Data, Model, counted_log_likelihoods, is_distribution, log_density
+from tractable.core import Data, Model, PyTree, counted_log_likelihoods, is_distribution, log_density
 from tractable.models.latent import LatentModel
 
-PyTree = Any
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
 TOGETHER = 1024  # most draws or targets computed at once
 WORK = 64  # about how many numbers a draw of a cause needs besides its datum
@@ -134,12 +133,9 @@ def parameters_target(model: Model, base: Normal | None, rows: PyTree) -> Target
         def likelihood(params: PyTree) -> jax.Array:
             return log_likelihood(model, rows, params)
 
-        def log_likelihood_of(u: jax.Array) -> jax.Array:
-            return likelihood(model.params(u))
-
         # A draw's likelihood is computed in the user's space: transforming it to the reals and back would cost digits.
         log_prior = log_density(model, None, flat=True)
-        return Target(model.sample_prior, likelihood, flat, log_prior, log_likelihood_of)
+        return Target(model.sample_prior, likelihood, flat, log_prior, lambda u: likelihood(model.params(u)))
     target = log_density(model, rows, flat=True)
 
     def log_base(u: jax.Array) -> jax.Array:

@@ -19,9 +19,8 @@ from tractable.methods.drawing import starts
 from tractable.methods.search import laplace_root, maximum
 from tractable.tools.errors import ModelError, RunError
 from tractable.tools.small import cholesky, inverse
-from tractable.tools.tree import Numbers
+from tractable.tools.tree import Numbers, PyTree
 
-PyTree = Any
 Propose = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
 CURVED = 1000  # most parameters for which a curvature is formed
 WIDER = 2.0  # sd of a base that replaces the prior, over that of the normal approximation

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-PyTree = Any
+from tractable.tools.tree import PyTree
+
 HALVINGS = 60  # of the interval that holds the next β
 BLOCKS = 16  # blocks of weights, whose means give a bound's standard error
 

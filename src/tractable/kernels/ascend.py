@@ -5,15 +5,13 @@
 Target: a maximum of the objective's expectation. Only here is the sign flipped, since optax descends.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from tractable.core import Batch, Kernel, Objective
-
-PyTree = Any
+from tractable.core import Batch, Kernel, Objective, PyTree
 
 
 class State(NamedTuple):

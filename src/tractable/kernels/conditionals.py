@@ -19,7 +19,7 @@ of a Dirichlet are independent of each other given all else.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.tools import small
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 Real = float | int
 MOST = 512  # numbers that are drawn as one normal
 SMALL = 32  # up to which matrices are factorised by loops over columns

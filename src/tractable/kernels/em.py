@@ -18,13 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tractable.core import Batch, Data, Kernel, as_data
+from tractable.core import Batch, Data, Kernel, PyTree, as_data
 from tractable.data.rows import narrow
 from tractable.tools import schedules, tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole
-
-PyTree = Any
 
 
 class Expected(NamedTuple):

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.kernels.conditionals import Family
 
-PyTree = Any
 PLENTY = 50  # roundings that a difference of log densities may be off by
 SLACK = 1e3  # of the precision, nats
 
@@ -90,9 +89,6 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
     count_of = len(blocks)
     info = told_of(tuple(names))
 
-    def init(key: jax.Array, position: jax.Array) -> State:
-        return State(position, hidden(key, position))
-
     def draw(key: jax.Array, count: int, state: State, batch: Batch | None = None) -> PyTree:
         keys = [jax.random.fold_in(key, b) for b in range(count_of)]
         if not random_scan:
@@ -127,7 +123,7 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
         # A block is picked once a sweep in the mean, so that sums are means over many sweeps.
         return state, info(jax.tree.map(lambda a: jnp.sum(a, 0), told))
 
-    return Kernel(init, draw, step)
+    return Kernel(lambda key, position: State(position, hidden(key, position)), draw, step)
 
 
 @functools.lru_cache(maxsize=64)

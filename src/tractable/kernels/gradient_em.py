@@ -8,17 +8,15 @@ r are the responsibilities of the values of z. The M-step makes a few steps of L
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.kernels.em import Expected, observed
 from tractable.tools import tree
-
-PyTree = Any
 
 
 class CompleteData(NamedTuple):

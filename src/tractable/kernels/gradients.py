@@ -4,14 +4,12 @@ A stochastic-gradient kernel takes an estimator as an argument, so a new estimat
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.tools.errors import DataError
 
-PyTree = Any
 Estimator = Callable[[PyTree, Batch], PyTree]
 
 

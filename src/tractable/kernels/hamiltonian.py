@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
-
-PyTree = Any
+from tractable.core import Batch, Kernel, PyTree
 
 
 class Info(NamedTuple):
@@ -84,16 +82,13 @@ def nuts(log_density: Callable, step_size: float | jax.Array, inverse_mass: jax.
 
 
 def _kernel(start: Callable, move: Callable, log_density: Callable) -> Kernel:
-    def init(key: jax.Array, position: PyTree) -> Any:
-        return start(position, log_density)
-
     def draw(key: jax.Array, count: int, state: PyTree, batch: Batch | None = None) -> jax.Array:
         return jax.random.split(key, count)  # a trajectory's length is not known beforehand
 
     def step(key: jax.Array, state: PyTree, batch: Batch | None = None) -> tuple[Any, Info]:
         return move(key, state)
 
-    return Kernel(init, draw, step)
+    return Kernel(lambda key, position: start(position, log_density), draw, step)
 
 
 def warm_up(

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.kernels.hamiltonian import hmc, nuts
 from tractable.kernels.latent_draws import Chains, DrawInfo, Draws, Sampler, count_of, each, empty, unbounded, written
 from tractable.kernels.latent_space import LatentSpace, latent_space
 from tractable.kernels.mala import mala
 from tractable.kernels.random_walk import random_walk
 
-PyTree = Any
 # Target acceptance rates, for z in one dimension and in more. In one dimension MALA's 0.574 means ε of 3.4 variances;
 # from 4 on a chain in a tail overshoots for ever, and a datum's own scale is only known to some 25 %.
 AIMED = {"mala": (0.8, 0.574), "random-walk": (0.44, 0.3), "hmc": (0.8, 0.8), "nuts": (0.8, 0.8)}
@@ -126,7 +125,7 @@ def draw(
         def move(at: tuple, moving: tuple) -> tuple:
             key, state = moving
             state, info = of(at, run.log_step)(key, state, None)
-            return state, jnp.asarray(_acceptance(info), dtype)
+            return state, jnp.asarray(getattr(info, "acceptance", jnp.nan), dtype)
 
         states, acceptance = each(move)(places, (keys, run.states))
         rate = jnp.mean(acceptance)
@@ -167,7 +166,3 @@ def proportions(run: Run, count: jax.Array | int) -> jax.Array:
     fine = jnp.isfinite(variance) & (variance > 0)
     logs = 0.5 * jnp.log(jnp.where(fine, variance, 1))
     return jnp.exp(logs - jnp.mean(logs))
-
-
-def _acceptance(info: PyTree) -> Any:
-    return getattr(info, "acceptance", jnp.nan)

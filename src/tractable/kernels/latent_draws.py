@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from tractable.kernels.latent_space import latent_space
 from tractable.kernels.rejection import rejection
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 class Chains(NamedTuple):

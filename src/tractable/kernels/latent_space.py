@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 from numpyro.distributions import biject_to
 
-from tractable.core import is_distribution
+from tractable.core import PyTree, is_distribution
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
-
-PyTree = Any
 
 
 class LatentSpace(NamedTuple):

@@ -7,17 +7,14 @@ Optimal acceptance rate 0.574 (Roberts & Rosenthal 1998). Without preconditioner
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.kernels import scaling
 from tractable.kernels.metropolis import Point, Proposal, metropolis
 from tractable.tools import tree
-
-PyTree = Any
 
 
 def mala(log_density: Callable, step_size: float | jax.Array, scale: PyTree = 1.0) -> Kernel:

@@ -8,16 +8,14 @@ alone.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.tools import tree
 from tractable.tools.noise import log_uniform
-
-PyTree = Any
 
 
 class Point(NamedTuple):
@@ -75,16 +73,10 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         gradient, terms = jax.grad(total, has_aux=True)(position)
         return Point(position, terms, gradient)
 
-    def init(key: jax.Array, position: PyTree) -> Point:
-        return point(position)
-
     def draw(key: jax.Array, count: int, state: Point, batch: Batch | None = None) -> tuple[PyTree, jax.Array]:
         key_move, key_accept = jax.random.split(key)
         dtype = jnp.result_type(*jax.tree.leaves(state.position))
-        return (
-            proposal.draw(key_move, count, state.position),
-            log_uniform(key_accept, (count,), dtype),
-        )
+        return proposal.draw(key_move, count, state.position), log_uniform(key_accept, (count,), dtype)
 
     def step(noise: tuple[PyTree, jax.Array], state: Point, batch: Batch | None = None) -> tuple[Point, Info]:
         movement, log_u = noise
@@ -101,7 +93,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
             jnp.sum(new.terms),
         )
 
-    return Kernel(init, draw, step)
+    return Kernel(lambda key, position: point(position), draw, step)
 
 
 def log_accept_ratio(proposal: Proposal, noise: PyTree, here: Point, there: Point) -> jax.Array:

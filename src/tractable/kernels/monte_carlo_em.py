@@ -12,7 +12,7 @@ independent given θ, so the spread of their means gives σ̂, whatever the corr
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from tractable.kernels.latent_draws import (
     summed,
     weighed,
 )
+from tractable.tools.tree import PyTree
 
 __all__ = [
     "KERNELS", "SHAPE", "STEP", "Chains", "DrawInfo", "Draws", "Improved", "Information", "Sampler", "bridged",
@@ -39,7 +40,6 @@ __all__ = [
     "observed_information",
 ]  # fmt: skip
 
-PyTree = Any
 KERNELS = ("mala", "random-walk", "hmc", "nuts", "rejection")
 
 

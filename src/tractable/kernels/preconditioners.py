@@ -1,15 +1,13 @@
 """Preconditioners P = L Lᵀ of the stochastic-gradient samplers; they may adapt to the gradients."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.tools.errors import SettingsError
-
-PyTree = Any
 
 
 class Preconditioner(NamedTuple):
@@ -45,10 +43,7 @@ def rmsprop(decay: float = 0.99, damping: float = 1e-5) -> Preconditioner:
         raise SettingsError(f"rmsprop needs a damping > 0; got {damping}.")
 
     def update(mean_square: PyTree, gradient: PyTree, batch: Batch) -> PyTree:
-        def leaf(v: jax.Array, g: jax.Array) -> jax.Array:
-            return decay * v + (1 - decay) * jnp.square(g / batch.size)
-
-        return jax.tree.map(leaf, mean_square, gradient)
+        return jax.tree.map(lambda v, g: decay * v + (1 - decay) * jnp.square(g / batch.size), mean_square, gradient)
 
     def scale(mean_square: PyTree) -> PyTree:
         return jax.tree.map(lambda v: jax.lax.rsqrt(damping + jnp.sqrt(v)), mean_square)

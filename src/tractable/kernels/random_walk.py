@@ -6,16 +6,13 @@ beyond a few dozen parameters prefer MALA or NUTS. Optimal acceptance rate: 0.44
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from tractable.core import Kernel
+from tractable.core import Kernel, PyTree
 from tractable.kernels import scaling
-from tractable.kernels.metropolis import Point, Proposal, metropolis
+from tractable.kernels.metropolis import Proposal, metropolis
 from tractable.tools import tree
-
-PyTree = Any
 
 
 def random_walk(log_density: Callable, step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Kernel:
@@ -38,7 +35,4 @@ def gaussian(step_size: float | jax.Array = 1.0, scale: PyTree = 1.0) -> Proposa
             return step_size * (noise @ scale.T)  # one product for the whole block
         return jax.tree.map(lambda z: step_size * z, jax.vmap(lambda z: scaling.multiply(scale, z))(noise))
 
-    def move(noise: PyTree, here: Point) -> PyTree:
-        return jax.tree.map(lambda x, z: x + z, here.position, noise)
-
-    return Proposal(draw, move)
+    return Proposal(draw, lambda noise, here: jax.tree.map(lambda x, z: x + z, here.position, noise))

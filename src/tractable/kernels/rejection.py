@@ -6,15 +6,13 @@ Not for peaked posteriors: the share accepted is p(x)/sup p(x|z), which falls as
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.tools import tree
-
-PyTree = Any
 
 
 class State(NamedTuple):

@@ -3,13 +3,11 @@
 A number acts on any pytree, and a pytree of vectors on one of its structure; a matrix acts on flat positions only.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 def is_matrix(scale: PyTree) -> bool:

@@ -8,19 +8,17 @@ Lyapunov equation (``checks.bias``). Use it where the posterior's scales differ 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.kernels import scaling
 from tractable.kernels.gradients import minibatch, needed
 from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.kernels.sgld import Info, as_schedule
 from tractable.tools import schedules, tree
-
-PyTree = Any
 
 
 class State(NamedTuple):

@@ -12,18 +12,16 @@ gradients are affordable, use MALA or NUTS, which have no bias.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Kernel
+from tractable.core import Batch, Kernel, PyTree
 from tractable.kernels import scaling
 from tractable.kernels.gradients import minibatch, needed
 from tractable.kernels.preconditioners import IDENTITY, Preconditioner
 from tractable.tools import schedules, tree
-
-PyTree = Any
 
 
 class State(NamedTuple):

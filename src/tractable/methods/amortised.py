@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.typing import ArrayLike
 
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Coded, Cost
 from tractable.checks.ladders import judged, sight
 from tractable.checks.learnt import Learnt
-from tractable.core import Kernel, Model, Objective
+from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.data.rows import Data, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import settled, signal
@@ -27,7 +26,6 @@ from tractable.objectives.bounds import bounds
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive
 
-PyTree = Any
 FIRST = 10_000  # rows that set the starting biases
 LOOKED_AT, DRAWS = 1000, 100  # rows and draws that the report's bounds are computed from
 SCORED = 10  # draws per held-out row in the score that ends a climb
@@ -59,6 +57,7 @@ class Amortised(Method):
     """
 
     point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
     pathwise: ClassVar[bool] = False  # differentiates draws of h
     epochs: Count = 100
     batch_size: Count = 100
@@ -93,15 +92,7 @@ class Amortised(Method):
         """The optimiser for a run of ``steps`` steps."""
         if self.optimizer != "adam":
             return self.optimizer
-
-        def rate(t: ArrayLike) -> jax.Array:
-            return self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2
-
-        return optax.adam(rate)
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
+        return optax.adam(lambda t: self.learning_rate * (1 + jnp.cos(jnp.pi * jnp.minimum(t / steps, 1))) / 2)
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return ascend(self.objective(self.needed(model)), self.optimiser(tuned["steps"]))
@@ -129,7 +120,8 @@ class Amortised(Method):
         )  # fmt: skip
         climbed = time.perf_counter()
         state = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[0], at.states))
-        found = self.figures_of(ladder, state.position, data, look_key)
+        learnt = {name: state.position[name] for name in LEARNT}
+        found = sight(ladder, learnt, some_rows(data), look_key, DRAWS).found()
         found["gradient signal"] = signal_at_end(alone, plan, data, state, look_key)
         found |= {"steps": at.groups * shape.group, "settled": settled(at.info["objective"])} | at.found(shape.group)
         seconds = {"climbing": climbed - began, "weighing": time.perf_counter() - climbed}
@@ -144,10 +136,6 @@ class Amortised(Method):
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         return Cost(found["steps"] * self.share(data) * getattr(self, "samples", 1), 0.0)
-
-    def figures_of(self, ladder: Ladder, params: PyTree, data: Data, key: jax.Array) -> dict[str, Any]:
-        """Figures of the ladder on some of the training rows, evenly spaced."""
-        return sight(ladder, {name: params[name] for name in LEARNT}, some_rows(data), key, DRAWS).found()
 
     def checks(self, posterior: Learnt) -> list[Check]:
         ladder: Any = posterior.model

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from tractable import run as loop
 from tractable.checks.ladders import SIGMAS, fine
 from tractable.checks.learnt import Learnt
-from tractable.core import Kernel, Model, Objective
+from tractable.core import Kernel, Model, Objective, PyTree
 from tractable.kernels.ascend import ascend
 from tractable.methods.amortised import DRAWS, Amortised, Amortising, some_rows
 from tractable.methods.drawing import capacity, chain_keys
@@ -28,7 +28,6 @@ from tractable.objectives.pathwise import (
 from tractable.objectives.relaxed import check_relaxation
 from tractable.tools.settings import Count, NotNegative, Positive, at_least
 
-PyTree = Any
 FOR_ITSELF = ("ELBO for itself", "ELBO for itself, error", "cost for itself")  # nats per row
 LOST = 0.05  # nats per row of the ELBO that free bits may cost
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tractable.beliefs.belief import Draws, draws_key
 from tractable.checks.learnt import Learnt
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.data.rows import Data
 from tractable.kernels.em import expected
 from tractable.methods.em_climb import Reached
@@ -26,7 +26,6 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count
 
-PyTree = Any
 DRAWN = 4000
 
 

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from tractable import run as loop
 from tractable.beliefs.belief import Belief, Cost, Draws, Moments
 from tractable.checks import preflight
-from tractable.core import Model, whole
+from tractable.core import Model, PyTree, whole
 from tractable.data.rows import Data
 from tractable.methods.method import Method, Outcome, Program, Session
 from tractable.methods.session import PARTS
@@ -22,7 +22,6 @@ from tractable.tools.leaves import beneath, nested, restored
 from tractable.tools.settings import Count, at_least
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 POSITION = "position"  # name of the trace that holds the draws
 ATTEMPTS = 20  # to find a starting point of finite density
 

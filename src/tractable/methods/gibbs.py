@@ -13,7 +13,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, PyTree
 from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, moved, together
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.hamiltonian import NUTS
@@ -26,7 +26,6 @@ from tractable.models.relabelling import labels
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.words import listing, nearest
 
-PyTree = Any
 EXACT = "exact"
 LOOKED = 64  # draws whose labels are compared
 FAMILIES = "normal, gamma and inverse gamma, beta, Dirichlet, Wishart and inverse Wishart"

@@ -12,7 +12,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
-from tractable.core import Kernel, Model, log_density
+from tractable.core import Kernel, Model, PyTree, log_density
 from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing, WarmUp
 from tractable.methods.method import Check, Program, Session
@@ -20,8 +20,6 @@ from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
 from tractable.tools.shared import COMPILE_FAST, compiled
 from tractable.tools.stopping import waited
-
-PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +40,11 @@ class NUTS(Drawing):
     beside: ClassVar[str] = "hmc"
     algorithm: ClassVar[str] = "nuts"
     summands: ClassVar[bool] = False
+    sums_rows: ClassVar[bool] = True
     long: ClassVar[bool] = True
     target: Share = 0.8
     dense: bool = False
     max_depth: Count = 10
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(log_density(model, rows, flat=True), tuned)

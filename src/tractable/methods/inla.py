@@ -18,7 +18,7 @@ from tractable.checks.importance import khat, khat_limit
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import number
 from tractable.checks.target import Target, gradient_work
-from tractable.core import Model, log_density
+from tractable.core import Model, PyTree, log_density
 from tractable.data.rows import Data, apart
 from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
@@ -31,7 +31,6 @@ from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import compiled
 
-PyTree = Any
 ROWS = 1024  # rows per single-precision sum; a sum of a million nats would lose the differences
 NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
 FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of that t, and its factor on the covariance
@@ -111,9 +110,11 @@ class INLA(Method):
         if logs and shape != -np.inf:
             together, of_all = _weighed(sum(logs, np.zeros(len(positions))))
             weights, shape = together[None], shape if len(logs) == 1 else of_all
+        heights = [[place.log_density for place in each] for each in places]
         found = {
             "evaluations": journal.count, "places": max(map(len, places)), "khat": shape,
-            "left": max(place.left for each in places for place in each), "end": min(map(_end, places)),
+            "left": max(place.left for each in places for place in each),
+            "end": min(float(max(logs) - max(logs[0], logs[-1])) for logs in heights),
         }  # fmt: skip
         seconds = {"climbing": climbed - began, "drawing": time.perf_counter() - climbed}
         info = {} if weights is None else {"weight": weights}
@@ -473,11 +474,6 @@ def _whole_densities(model, rows, positions) -> jax.Array:
         return jnp.append(values, prior(position))
 
     return jax.lax.map(terms, positions, batch_size=16)
-
-
-def _end(places: list[_Place]) -> float:
-    top = max(place.log_density for place in places)
-    return float(top - max(places[0].log_density, places[-1].log_density))
 
 
 def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count: int) -> tuple[np.ndarray, np.ndarray]:

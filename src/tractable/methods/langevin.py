@@ -15,7 +15,7 @@ from tractable.checks import bias
 from tractable.checks.learnt import Learnt
 from tractable.checks.preflight import value_and_slope
 from tractable.checks.report import chain_checks
-from tractable.core import Kernel, Model, log_posterior
+from tractable.core import Kernel, Model, PyTree, log_posterior
 from tractable.data.rows import Data, Plan, whole
 from tractable.kernels import gradients, preconditioners
 from tractable.kernels.sghmc import sghmc
@@ -27,7 +27,6 @@ from tractable.tools import schedules
 from tractable.tools.errors import RunError, SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Share, at_least, between
 
-PyTree = Any
 Step = float | jax.Array | Callable  # ε, or a schedule of it
 MEASURED_AT = 8  # draws over which curvature and gradient noise are averaged for the report
 RETRIES = 4  # of a first burn-in that diverged, each at a tenth of the step
@@ -61,6 +60,7 @@ class SGLD(Drawing):
     """
 
     label: ClassVar[str] = "sgld"
+    sums_rows: ClassVar[bool] = True
     thin: Count | Literal["auto"] = "auto"
     batch_size: Count = 100
     step_size: Positive | Literal["auto"] | Annotated[Callable, "a schedule t -> ε_t"] = "auto"
@@ -99,10 +99,6 @@ class SGLD(Drawing):
         if self.gradient == "control_variates":
             return gradients.control_variates(posterior, tuned["anchor"], tuned["anchor_gradient"])
         return gradients.minibatch(posterior)
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         if model.space.size < LARGE:
@@ -154,7 +150,7 @@ class SGLD(Drawing):
         tuned: dict[str, Any] = {}
         if self.gradient == "control_variates":
             best = positions[int(np.argmax([float(_value(model, data, p)) for p in positions]))]
-            tuned = {"anchor": best, "anchor_gradient": full_gradient(model, data, best)}
+            tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
         measured = self._measured(session, positions, tuned)
         if self.start == "mode":
             root = (
@@ -361,11 +357,6 @@ class SGHMC(SGLD):
 
     def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sghmc(posterior, step, self.momentum_decay, **settings)
-
-
-def full_gradient(model: Model, data: Data, position: jax.Array) -> jax.Array:
-    """∇ log posterior over all rows."""
-    return value_and_slope(model, position, whole(data.arrays()))[1]
 
 
 def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:

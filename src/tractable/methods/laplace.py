@@ -14,7 +14,7 @@ from tractable.beliefs import approximations
 from tractable.beliefs.belief import Belief, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
-from tractable.core import Model, Objective, Through, is_distribution, log_posterior, whole
+from tractable.core import Model, Objective, PyTree, Through, is_distribution, log_posterior, whole
 from tractable.data.rows import Data, apart
 from tractable.methods.method import Check, Outcome, Session
 from tractable.methods.points import MAP, chosen
@@ -25,7 +25,6 @@ from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count
 from tractable.tools.shared import COMPILE_FASTEST, compiled, whole_of
 
-PyTree = Any
 DENSE = 5000  # parameters up to which a covariance is formed
 ROWS = 64  # rows whose Jacobians are held at once
 PROBED = 8  # rows that test which parameters the predictor is linear in
@@ -110,11 +109,8 @@ class Laplace(MAP):
         if len(index) == size:
             return "full rank", approximations.of_root(mode, root), float(values[0])
         part = approximations.of_root(mode[index], root)
-        return (
-            "part",
-            {"mean": mode, "index": jnp.asarray(index), "rho": part["rho"], "lower": part["lower"]},
-            float(values[0]),
-        )
+        phi = {"mean": mode, "index": jnp.asarray(index), "rho": part["rho"], "lower": part["lower"]}
+        return "part", phi, float(values[0])
 
     def _hessian(self, model: Model, mode: jax.Array, rows: PyTree) -> jax.Array:
         if mode.size > DENSE:

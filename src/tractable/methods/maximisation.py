@@ -15,7 +15,7 @@ import numpy as np
 
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, PyTree
 from tractable.data.rows import Data
 from tractable.kernels.em import chunked, em
 from tractable.kernels.gradient_em import by_enumeration, expected_log_joint, gradient_m_step
@@ -36,7 +36,6 @@ from tractable.models.latent import LatentModel, latent_model
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.tools.settings import Count, Positive
 
-PyTree = Any
 CHUNK = 1 << 14  # rows at a time in an E-step
 LOOKED_AT = 10_000  # rows of data on file that a start is made from, about
 WELL = 1e10  # condition number up to which an information matrix's inverse is trusted

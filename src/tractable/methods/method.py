@@ -13,7 +13,7 @@ import optax
 from tractable.beliefs.belief import Belief, Cost
 from tractable.beliefs.check import Check
 from tractable.checks.learnt import Learnt
-from tractable.core import Kernel, Model, Objective, whole
+from tractable.core import Kernel, Model, Objective, PyTree, whole
 from tractable.data.rows import FAR, Data, Plan
 from tractable.data.sharding import Over
 from tractable.methods.session import Session
@@ -23,7 +23,6 @@ from tractable.tools.words import nearest
 
 __all__ = ["Check", "Method", "Outcome", "Program", "Session", "plan_batches"]
 
-PyTree = Any
 Optimiser = Annotated[optax.GradientTransformation, "an optax optimiser, such as optax.adam(0.05)"]
 
 
@@ -73,12 +72,7 @@ def not_finite(model: Model, position: jax.Array) -> str:
 
 
 METHODS: dict[str, type["Method"]] = {}  # by label, in the order of import
-ALIASES = {
-    "metropolis": "random-walk",
-    "rwm": "random-walk",
-    "mean-field": "meanfield",
-    "full-rank": "fullrank",
-}
+ALIASES = {"metropolis": "random-walk", "rwm": "random-walk", "mean-field": "meanfield", "full-rank": "fullrank"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tractable import run as loop
 from tractable.beliefs.belief import Belief, Cost
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
-from tractable.core import Kernel, Model, log_density
+from tractable.core import Kernel, Model, PyTree, log_density
 from tractable.data.rows import Data
 from tractable.kernels.mala import mala
 from tractable.kernels.metropolis import Proposal, metropolis
@@ -23,7 +23,6 @@ from tractable.methods.search import laplace_root, modes
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, Share
 
-PyTree = Any
 MANY = 10_000  # rows from which float32 log ratios are sums of the terms' differences
 DENSE = 200  # parameters up to which "auto" measures a full covariance
 
@@ -32,6 +31,7 @@ DENSE = 200  # parameters up to which "auto" measures a full covariance
 class Metropolis(Drawing):
     """The base of RandomWalk and MALA: target acceptance rate, and covariance measured in warm-up."""
 
+    sums_rows: ClassVar[bool] = True
     summands: ClassVar[bool] = True  # its kernel takes a log density as its summands
     preconditioner: Literal[None, "auto", "diagonal", "dense"] = "auto"
     target: Share | None = None
@@ -43,10 +43,6 @@ class Metropolis(Drawing):
     def first_step(self, size: int) -> float:
         """A step size ε that suits a target of unit scale."""
         return 1.65**2 / size ** (1 / 3)
-
-    @property
-    def sums_rows(self) -> bool:
-        return True
 
     def kernel(self, model: Model, rows: PyTree, tuned: PyTree) -> Kernel:
         return self.on(self.density(model, rows), tuned)

@@ -21,8 +21,8 @@ from tractable.methods.method import Session
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, RunError
 from tractable.tools.leaves import restored
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
 STALL = 6  # steps at one S: if the later half gains as much as the earlier, the gains are noise
 QUIET = 3  # steps in a row that must say that it ends: one may by chance (Booth & Hobert 1999)

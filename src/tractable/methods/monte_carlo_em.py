@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 
 from tractable.checks.learnt import Learnt
-from tractable.core import Model, whole
+from tractable.core import Model, PyTree, whole
 from tractable.kernels import monte_carlo_em as drawn
 from tractable.kernels.em import observed
 from tractable.methods import points
@@ -22,8 +22,6 @@ from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, at_least, between, is_whole
 
 __all__ = ["MonteCarloEM", "stalled"]
-
-PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)

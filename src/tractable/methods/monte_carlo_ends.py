@@ -19,8 +19,8 @@ from tractable.methods.monte_carlo_climb import End, ones
 from tractable.methods.search import INFORMATION
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import RunError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 HALF = 0.125  # nats below the maximum at half a standard error off
 WORK = 1 << 36  # rows × draws × parameters up to which Louis's errors are computed
 HIDDEN = 20  # effective draws per datum below which the Monte-Carlo error itself is a guess

@@ -1,17 +1,15 @@
 """NVIL and VIMCO: ladders of any layers, discrete ones above all, learnt by the score function."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import jax
 
-from tractable.core import Model, Objective
+from tractable.core import Model, Objective, PyTree
 from tractable.methods.amortised import Amortised
 from tractable.models.ladder import Ladder
 from tractable.objectives.score import Reductions, begin_baselines, check, nvil, vimco
 from tractable.tools.settings import Count, Positive, at_least
-
-PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
-from tractable.core import Kernel, Model
+from tractable.core import Kernel, Model, PyTree
 from tractable.data.rows import Batch, Data, Plan, narrow
 from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
@@ -29,8 +29,6 @@ from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import Count, between
-
-PyTree = Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from tractable import run as loop
 from tractable.beliefs.belief import Point
 from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import curvature
-from tractable.core import Data, Kernel, Model, Objective, counted_log_likelihoods
+from tractable.core import Data, Kernel, Model, Objective, PyTree, counted_log_likelihoods
 from tractable.kernels.ascend import ascend
 from tractable.methods.drawing import chain_keys, starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Program, Session, on_all_rows
@@ -24,7 +24,6 @@ from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 HELD_ROWS = 10_000  # most held-out rows read from file
 
 

@@ -12,7 +12,7 @@ from tractable.beliefs.check import Check
 from tractable.checks.evidence import QUANTILE, Evidence, size_check
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks
-from tractable.core import Kernel, Model, counted_log_likelihoods
+from tractable.core import Kernel, Model, PyTree, counted_log_likelihoods
 from tractable.data.rows import Data
 from tractable.kernels.rejection import rejection
 from tractable.methods.drawing import Drawing, WarmUp
@@ -22,7 +22,6 @@ from tractable.tools.errors import ModelError, RunError
 from tractable.tools.settings import Range, Share, at_least, is_number
 from tractable.tools.shared import compiled
 
-PyTree = Any
 SURVEY = 1 << 14  # prior draws that forecast the acceptance and test the bound
 SLACK = 1e-3  # nats added to a searched bound; costs a thousandth of the draws
 

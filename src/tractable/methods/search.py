@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tractable.core import Model, is_distribution, log_posterior, whole
+from tractable.core import Model, PyTree, is_distribution, log_posterior, whole
 from tractable.data.rows import Batch, Data
 from tractable.kernels.em import Expected, accumulate
 from tractable.methods.session import Session
@@ -18,7 +18,6 @@ from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import TractableWarning
 from tractable.tools.shared import compiled
 
-PyTree = Any
 INFORMATION = 1000  # parameters up to which standard errors are computed
 TOGETHER = 16  # columns of a Hessian computed at once
 CURVED = 1 << 13  # rows whose curvature is computed at once

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.data.rows import Data
 from tractable.data.sharding import Over
 from tractable.tools.mappings import make_room
 from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
 
-PyTree = Any
 PARTS = 64  # saves of a run of known length
 SAVING = 0.05  # largest share of a run's time spent saving it, where its length is unknown
 

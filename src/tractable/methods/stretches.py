@@ -12,8 +12,8 @@ from tractable.data.rows import Data, Plan
 from tractable.methods.drawing import joined
 from tractable.methods.session import Session
 from tractable.tools.leaves import beneath, restored
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 MOST_RECORDED = 1 << 24  # most numbers that a journal keeps
 LOOKS = 50  # looks at the held-out rows in a run
 PATIENCE = 8  # looks in a row at worse held-out predictions after which a climb ends

@@ -19,7 +19,7 @@ from tractable.beliefs.belief import Belief, Cost, Fitted, draws_key
 from tractable.checks.importance import khat_check, weigh
 from tractable.checks.learnt import Learnt
 from tractable.checks.verify import SHAPE
-from tractable.core import Kernel, Model, log_posterior, whole
+from tractable.core import Kernel, Model, PyTree, log_posterior, whole
 from tractable.data.rows import Batch, Data, Members, Plan
 from tractable.kernels.ascend import ascend
 from tractable.methods.climbing import SIGMAS, WINDOW, Problem, climb
@@ -34,7 +34,6 @@ from tractable.tools.settings import Count, Positive, Range, is_number
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import tell
 
-PyTree = Any
 WEIGHED = 1000  # draws whose importance weights are computed at the end
 ROWS_WEIGHED = 1 << 28  # rows × draws × parameters / 64 up to which they are computed
 MODE_SIZE = 1000  # parameters up to which a climb starts at the mode

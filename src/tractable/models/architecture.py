@@ -15,9 +15,8 @@ from jax.typing import ArrayLike
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
 from tractable.tools.shared import shared
-from tractable.tools.tree import path_name
+from tractable.tools.tree import PyTree, path_name
 
-PyTree = Any
 RELU_GAIN = 2.0  # He et al. 2015: half of a ReLU's second moment is lost
 
 ACTIVATIONS: dict[str, tuple[Callable, float]] = {  # function, and the gain that keeps the scale of starting weights
@@ -169,9 +168,6 @@ def _from_equinox(module: PyTree, example: PyTree) -> Network:
     def stateful(layer: equinox.Module) -> bool:
         return isinstance(layer, equinox.nn.StatefulLayer) and layer.is_stateful()
 
-    def drops(layer: equinox.Module) -> bool:
-        return isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0
-
     # The innermost layers have the most telling names.
     for layer in _layers(module, equinox.Module):
         kind = type(layer).__name__
@@ -180,7 +176,7 @@ def _from_equinox(module: PyTree, example: PyTree) -> Network:
                 f"The network has a {kind} layer, which keeps a state: statistics over a batch cannot be computed one "
                 "datum at a time. Use LayerNorm."
             )
-        if drops(layer):
+        if isinstance(layer, equinox.nn.Dropout) and not layer.inference and layer.p > 0:
             raise ModelError(
                 f"The network has a {kind} layer that drops units at random, so it has no likelihood of its weights. "
                 "Take it out, or switch it off with equinox.nn.inference_mode(network)."

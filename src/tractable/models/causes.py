@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent
 
-from tractable.core import is_distribution
+from tractable.core import PyTree, is_distribution
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
-PyTree = Any
 MOST_VALUES = 10_000  # most values of z to sum over
 
 

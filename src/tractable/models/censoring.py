@@ -12,12 +12,11 @@ from jax.scipy.special import log_ndtr
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from tractable.core import Model, Through
+from tractable.core import Model, PyTree, Through
 from tractable.data.censored import OPEN
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
-PyTree = Any
 NARROW = 1e-3  # log ratio of the tails at an interval's ends below which density × width is more accurate
 FAR = 80.0  # log hazard above which its exponential would overflow
 

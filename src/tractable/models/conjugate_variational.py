@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln
 
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.kernels.em import OfRows
 from tractable.models.conjugate import LOG_2PI, Number, Real
 from tractable.models.latent import LatentModel
 
-PyTree = Any
 Self = TypeVar("Self", bound="ConjugateModel")
 NODES = 257  # of the trapezoid rule over a log precision
 

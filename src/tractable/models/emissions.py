@@ -19,8 +19,7 @@ from tractable.models.conjugate import LOG_2PI
 from tractable.models.linear_mixture import clustered
 from tractable.tools.errors import DataError
 from tractable.tools.small import cholesky, inverse
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 class Normals(NamedTuple):
@@ -117,8 +116,12 @@ class Emission:
         raise NotImplementedError
 
     def sums(self, theta: PyTree, x: jax.Array, share: jax.Array, weight: jax.Array) -> PyTree:
-        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``."""
-        raise NotImplementedError
+        """The sums that ``m_step`` needs, from shares (T, K, …) of sequences of total weight ``weight``.
+
+        By default how often each number was seen, and their sum.
+        """
+        there, x = present(x)
+        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
 
     def m_step(self, sums: PyTree) -> PyTree:
         """The maximum of Q + log p(θ)."""
@@ -288,11 +291,8 @@ class FullNormal(Normal):
 
     def m_step(self, sums: Moments) -> FullNormals:
         count, first, second, frame, weight = jax.tree.map(jnp.asarray, sums)
-        mean, c, d = (
-            frame / jnp.where(weight > 0, weight, 1),
-            self.counts if self.scale is not None else 0.0,
-            len(first[0]),
-        )
+        mean, d = frame / jnp.where(weight > 0, weight, 1), len(first[0])
+        c = self.counts if self.scale is not None else 0.0
         tiny = 10 * jnp.finfo(count.dtype).eps
         off = jnp.asarray(self.centre, count.dtype)[None] - mean
         shift = (first + c * off) / (count + c + tiny)[:, None]
@@ -382,10 +382,6 @@ class Poisson(Emission):
         rate = self.flat(theta.rate, x.ndim - 1)
         return jnp.sum(jnp.where(there, x * jnp.log(rate) - rate - gammaln(x + 1), 0), axis=2)
 
-    def sums(self, theta: Rates, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        there, x = present(x)
-        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
-
     def m_step(self, sums: Counts) -> Rates:
         count, first = jax.tree.map(jnp.asarray, sums)
         tiny = 10 * jnp.finfo(count.dtype).eps
@@ -423,10 +419,6 @@ class Bernoulli(Emission):
         there, x = present(x)
         probs = self.flat(theta.probs, x.ndim - 1)
         return jnp.sum(jnp.where(there, jnp.log(jnp.where(x > 0, probs, 1 - probs)), 0), axis=2)
-
-    def sums(self, theta: Chances, x: jax.Array, share: jax.Array, weight: jax.Array) -> Counts:
-        there, x = present(x)
-        return Counts(over_steps(share, there.astype(share.dtype)), over_steps(share, x))
 
     def m_step(self, sums: Counts) -> Chances:
         count, first = jax.tree.map(jnp.asarray, sums)

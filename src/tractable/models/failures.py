@@ -83,18 +83,6 @@ def _density(function: Callable[[jax.Array], jax.Array]) -> Callable[[], Built]:
     return lambda: (model, None)
 
 
-def _two_modes(z: jax.Array) -> jax.Array:
-    return jnp.logaddexp(jnp.log(0.7) - jnp.sum(z**2) / 2, jnp.log(0.3) - jnp.sum((z - 8) ** 2) / 2)
-
-
-def _funnel(z: jax.Array) -> jax.Array:
-    return -(z[0] ** 2) / 18 - z[1] ** 2 * jnp.exp(-z[0]) / 2 - z[0] / 2
-
-
-def _banana(z: jax.Array) -> jax.Array:
-    return -(z[0] ** 2) / 8 - 2 * (z[1] - z[0] ** 2 / 2) ** 2
-
-
 def _spike(z: jax.Array) -> jax.Array:
     narrow, wide = -jnp.sum(z**2) / (2 * 0.1**2) - 2 * jnp.log(0.1), -jnp.sum(z**2) / 50 - 2 * jnp.log(5.0)
     return jnp.logaddexp(narrow, wide)
@@ -103,22 +91,6 @@ def _spike(z: jax.Array) -> jax.Array:
 def _separable(z: jax.Array) -> jax.Array:
     at, seen = jnp.array([-2.0, -1.0, 1.0, 2.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
     return jnp.sum(jax.nn.log_sigmoid(seen * (z[0] + z[1] * at)))
-
-
-def _ridge(z: jax.Array) -> jax.Array:
-    return -((z[0] - z[1]) ** 2) / 2
-
-
-def _cigar(z: jax.Array) -> jax.Array:
-    return -(z[0] ** 2 - 2 * 0.995 * z[0] * z[1] + z[1] ** 2) / (2 * (1 - 0.995**2))
-
-
-def _normal(z: jax.Array) -> jax.Array:
-    return -jnp.sum(z**2) / 2
-
-
-def _far(z: jax.Array) -> jax.Array:
-    return -jnp.sum((z - 30) ** 2) / 2
 
 
 def _mixture(params: dict[str, jax.Array]) -> dist.Distribution:
@@ -155,17 +127,20 @@ FAILURES = {
         Failure(
             "two-modes", "Two normals, 0.7 and 0.3 of the mass, eight sds apart along each number",
             "Methods that start in one place find one mode, and chains that are all there agree.",
-            _density(_two_modes), ((-5, 13), (-5, 13)),
+            _density(
+                lambda z: jnp.logaddexp(jnp.log(0.7) - jnp.sum(z**2) / 2, jnp.log(0.3) - jnp.sum((z - 8) ** 2) / 2)
+            ), ((-5, 13), (-5, 13)),
         ),
         Failure(
             "funnel", "A scale, and a number on that scale",
             "The neck is too narrow for a step that suits the mouth; a normal fits neither.",
-            _density(_funnel), ((-9, 9), (-30, 30)), known=(np.zeros(2), np.array([3.0, np.exp(9 / 4)])),
+            _density(lambda z: -(z[0] ** 2) / 18 - z[1] ** 2 * jnp.exp(-z[0]) / 2 - z[0] / 2),
+            ((-9, 9), (-30, 30)), known=(np.zeros(2), np.array([3.0, np.exp(9 / 4)])),
         ),
         Failure(
             "banana", "A bent ridge",
             "A normal fits well near the mode, but most of the mass is elsewhere.",
-            _density(_banana), ((-9, 9), (-3, 40)),
+            _density(lambda z: -(z[0] ** 2) / 8 - 2 * (z[1] - z[0] ** 2 / 2) ** 2), ((-9, 9), (-3, 40)),
         ),
         Failure(
             "spike-in-slab", "Half the mass in a spike of width 0.1, half in a slab of width 5",
@@ -180,7 +155,7 @@ FAILURES = {
         Failure(
             "improper", "Only the difference of two numbers is known",
             "The density is as high everywhere along a line; what any method says of the numbers is made up.",
-            _density(_ridge), ((-30, 30), (-30, 30)), proper=False,
+            _density(lambda z: -((z[0] - z[1]) ** 2) / 2), ((-30, 30), (-30, 30)), proper=False,
         ),
         Failure(
             "label-switching", "A mixture of two normals whose means can change places",
@@ -190,7 +165,8 @@ FAILURES = {
         Failure(
             "collapsed", "A normal with correlation 0.995",
             "A mean field has each number's sd with the other held fixed: a tenth of the right one.",
-            _density(_cigar), ((-5, 5), (-5, 5)),
+            _density(lambda z: -(z[0] ** 2 - 2 * 0.995 * z[0] * z[1] + z[1] ** 2) / (2 * (1 - 0.995**2))),
+            ((-5, 5), (-5, 5)),
         ),
         Failure(
             "large-step", "A line through 500 points, by stochastic gradients",
@@ -200,12 +176,12 @@ FAILURES = {
         Failure(
             "stuck-chain", "A plain normal, and a proposal a thousand times too wide",
             "Hardly any proposal is accepted, so a chain repeats a few positions as its draws.",
-            _density(_normal), ((-5, 5), (-5, 5)),
+            _density(lambda z: -jnp.sum(z**2) / 2), ((-5, 5), (-5, 5)),
         ),
         Failure(
             "unconverged", "A plain normal, thirty sds from where the climb begins",
             "While the bound still rises, q has not arrived at the posterior.",
-            _density(_far), ((25, 35), (25, 35)),
+            _density(lambda z: -jnp.sum((z - 30) ** 2) / 2), ((25, 35), (25, 35)),
         ),
         Failure(
             "misspecified", "Readings with outliers, taken for normal",

@@ -11,12 +11,11 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from numpyro.distributions.transforms import OrderedTransform
 
-from tractable.core import Model, Through
+from tractable.core import Model, PyTree, Through
 from tractable.models.censoring import Weibull
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
-PyTree = Any
 LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
 FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from tractable.core import Data, Model, Through
+from tractable.core import Data, Model, PyTree, Through
 from tractable.data.arrays import columns_of
 from tractable.data.censored import middle
 from tractable.data.columns import spread_of_groups
@@ -26,7 +26,6 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import maker, remember
 from tractable.tools.words import listing, nearest, spelt, tell
 
-PyTree = Any
 Prior = dist.Distribution
 WIDE = 2.5  # prior sd of an effect, in sds of η for one sd of x
 LOGARITHMIC = ("gamma", "weibull", "exponential", "poisson", "negative-binomial")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from tractable.core import Data, Model, counted_log_likelihoods, whole
+from tractable.core import Data, Model, PyTree, counted_log_likelihoods, whole
 from tractable.kernels import conditionals
 from tractable.kernels.conditionals import FAMILIES, MOST, Family
 from tractable.kernels.gibbs import State, Target, held, miss
@@ -19,7 +19,6 @@ from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 PLACES = 8  # of all unknowns, at which a conditional is held against its family
 SPREAD = 1.0  # of their unconstrained numbers: single precision loses matrices that are less round
 HIDDEN = "z"  # what a block of the rows' own unknowns is called

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.kernels.em import enumerated
 from tractable.models.causes import MOST_VALUES, base_of
 from tractable.models.latent import LatentModel, flat
@@ -20,7 +20,6 @@ from tractable.models.layers import Layer, continuous_bernoulli
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 
-PyTree = Any
 Choose = Callable[[int, Distribution], PyTree]  # (layer's index from 0, its distribution) -> its h
 EDGE = 0.01  # least distance of pixel means from 0 and 1
 

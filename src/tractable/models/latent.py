@@ -11,14 +11,13 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Data, Model, is_distribution
+from tractable.core import Batch, Data, Model, PyTree, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import listed, log_prob_of, sample_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.words import nearest
 
-PyTree = Any
 Self = TypeVar("Self", bound="LatentModel")
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from tractable.models.units import BinaryUnits, ContinuousBernoulliLogits
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import is_whole
 from tractable.tools.shared import shared
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 SD_FLOOR = 1e-3  # least sd of a normal layer with computed sd: without it x's likelihood is unbounded
 
 

@@ -9,14 +9,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.kernels.em import Expected, MStep, OfRows, accumulate, drawn_by, observed
 from tractable.models.latent import LatentModel
 from tractable.tools import tree
 from tractable.tools.errors import DataError
 from tractable.tools.small import inverse
 
-PyTree = Any
 Theta = TypeVar("Theta", bound=Any)  # with weights (K,), means (K, d), and perhaps covariances
 SEEN = 10_000  # most rows that a starting point is made from
 BLOCK = 4096  # rows at a time: the intermediate arrays then stay in the cache, which is three times as fast

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, is_distribution
+from tractable.core import Batch, PyTree, is_distribution
 from tractable.kernels import forward_backward as fb
 from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models import emissions
@@ -31,7 +31,6 @@ from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
-PyTree = Any
 SMALL = 1280  # up to this many bytes per step, a CPU's loop over steps stays in one kernel and is twice as fast
 LONG = 1 << 19  # densities of a group of sequences from which a processor takes their steps in pieces
 PIECE = 1 << 14  # densities in a piece, which a cache holds several times
@@ -231,11 +230,6 @@ class Own(Emission):
 def _lanes(a: jax.Array) -> jax.Array:
     """(n, T, …) to (T, …, n), or to (T, …) for one sequence."""
     return a[0] if len(a) == 1 else jnp.moveaxis(a, 0, -1)
-
-
-def _steps_last(there: jax.Array) -> jax.Array:
-    """(T, n) from (T, n), or from one sequence's (T,)."""
-    return there[:, None] if there.ndim == 1 else there
 
 
 def _rows(a: jax.Array) -> jax.Array:
@@ -524,7 +518,8 @@ class Chain(NamedTuple):
             raise SettingsError(f"predict(x) of sequences expects {what}; got {x!r}.")
         count = (1 if x is None else int(x)) if given is None else jax.tree.leaves(x)[0].shape[1]
         now = self.filtered(theta, rows)  # (n, T, K)
-        seen = after(_steps_last(self.emission.there(self.emission.laid(rows))))
+        there = self.emission.there(self.emission.laid(rows))
+        seen = after(there[:, None] if there.ndim == 1 else there)  # (T, n), of one sequence too
         last = jnp.maximum(jnp.sum(seen, axis=0).astype(int) - 1, 0)
         now = jnp.take_along_axis(now, last[:, None, None], axis=1)[:, 0]
 
@@ -578,7 +573,8 @@ class Ahead(NamedTuple):
         def at(*x: jax.Array) -> tuple[jax.Array, jax.Array]:
             def of_state(theta: PyTree) -> tuple[jax.Array, jax.Array]:
                 shown: Any = self.chain.emission.of_state(theta, *x)
-                classes = getattr(shown, "probs", None) if classes_in(shown) else None
+                categorical = isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
+                classes = getattr(shown, "probs", None) if categorical else None
                 moments = (shown.mean, shown.variance) if classes is None else (classes, classes * (1 - classes))
                 return jnp.asarray(moments[0]), jnp.asarray(moments[1])
 
@@ -616,11 +612,6 @@ class Ahead(NamedTuple):
 def _mixed(shares: jax.Array, parts: jax.Array) -> jax.Array:
     """Σ_k shares_k parts_k, for shares (n, H, K) and parts (n or 1, H or 1, K, …)."""
     return jnp.sum(shares.reshape(shares.shape + (1,) * (parts.ndim - 3)) * parts, axis=2)
-
-
-def classes_in(shown: Distribution) -> bool:
-    """Whether a distribution is categorical."""
-    return isinstance(shown, dist.CategoricalProbs | dist.CategoricalLogits)
 
 
 class HiddenMarkovModel(LatentModel):

@@ -17,11 +17,10 @@ from tractable.models.conjugate import Number, Real, positive
 from tractable.models.families import FAMILIES
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import recalled, shared
-from tractable.tools.tree import path_name
+from tractable.tools.tree import PyTree, path_name
 
 __all__ = ["Network", "ScaleMixture", "mlp", "neural_network", "scale_mixture"]
 
-PyTree = Any
 NARROW = float(np.exp(-6.0))
 SD_FLOOR = 1e-3  # least sd of a heteroscedastic network: without it the likelihood is unbounded
 SCALE = 2.0  # prior scale of learnt scales s, which may be twice the default, or far smaller

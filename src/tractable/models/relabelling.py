@@ -1,19 +1,17 @@
 """Label switching: matches exchangeable components between draws, so that posterior means are meaningful."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import whole
+from tractable.core import PyTree, whole
 from tractable.data.rows import apart
 from tractable.kernels.em import OfRows
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError
 
-PyTree = Any
 BATCH = 64  # draws computed at once
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tractable.data.rows import Data
 from tractable.tools.errors import DataError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 CHUNK = 1 << 22  # numbers checked at a time
 
 

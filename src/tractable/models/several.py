@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from tractable.core import Model, Through
+from tractable.core import Model, PyTree, Through
 from tractable.data.targets import SEVERAL
 from tractable.models.families import FAMILIES
 from tractable.models.linear import generalised_linear, with_priors
@@ -16,7 +16,6 @@ from tractable.models.network import SD_FLOOR
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
-PyTree = Any
 DF = 4.0  # degrees of freedom of student-t
 
 

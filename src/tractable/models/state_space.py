@@ -6,7 +6,7 @@ too (``models.series``); both are integrated out exactly.
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch
+from tractable.core import Batch, PyTree
 from tractable.kernels import kalman
 from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models.conjugate import Numbers, Real
@@ -27,7 +27,6 @@ from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 from tractable.tools.small import inverse_root
 
-PyTree = Any
 ROOM = 1 << 23  # most numbers in a group of sequences
 Noise = Literal["diagonal", "full"]
 Row = tuple[float | None, ...]  # None where an entry is learnt

@@ -1,7 +1,6 @@
 """Top-down inference, in which a ladder's generative layers take part (Sønderby et al. 2016)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,7 @@ from tractable.models.causes import base_of
 from tractable.models.ladder import Choose, Recognition
 from tractable.models.layers import Layer, mapped, normal, started
 from tractable.tools.errors import ModelError
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 def top_down(

@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from tractable.models.families import BernoulliLogits
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 TOGETHER = 8  # factors, each at most 2, under one logarithm: no format overflows at 2⁸
 
 

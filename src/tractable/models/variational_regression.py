@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from numpyro.distributions import constraints
 from scipy import linalg
 
-from tractable.core import Batch, Model
+from tractable.core import Batch, Model, PyTree
 from tractable.kernels.em import Expected
 from tractable.models import conjugate_variational
 from tractable.models.conjugate import LOG_2PI, Number, Numbers, Real, positive, rows_of_regression
@@ -22,7 +22,6 @@ from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
 
-PyTree = Any
 SWEEPS = 1000  # most sweeps of an M-step with sweeps=None
 
 

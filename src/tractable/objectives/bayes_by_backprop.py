@@ -9,14 +9,12 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from tractable.beliefs.approximations import log_normal, log_softplus, softplus, softplus_rate
-from tractable.core import Batch, Model, Objective, batch_log_likelihood, is_distribution
+from tractable.core import Batch, Model, Objective, PyTree, batch_log_likelihood, is_distribution
 from tractable.models.causes import base_of, log_prob_of
 from tractable.objectives.weight_noise import Noise, WeightNoise, flipout, local_reparameterisation
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, expect
-
-PyTree = Any
 
 
 def kl_weight(weights: str, batch: Batch | None) -> Any:

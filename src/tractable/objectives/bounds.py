@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,11 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from tractable.core import Data
+from tractable.core import Data, PyTree
 from tractable.models.causes import base_of
 from tractable.models.ladder import Ladder
 from tractable.tools.errors import ModelError
 
-PyTree = Any
 HELD = 1 << 23  # most numbers (draws and layers' outputs) in memory at once
 CACHED = 1 << 19  # the same on a CPU, so that they fit a core's cache: half the time of HELD
 TOGETHER = 128  # draws of a row made from one key

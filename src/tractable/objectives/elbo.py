@@ -1,18 +1,17 @@
 """The ELBO of a q over θ, estimated from draws of q, and the log joint that point methods climb."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Batch, Model, Objective, log_posterior
+from tractable.core import Batch, Model, Objective, PyTree, log_posterior
 from tractable.tools.errors import SettingsError
 from tractable.tools.noise import normal
 from tractable.tools.settings import Count, expect
 
-PyTree = Any
 Gradient = Literal["reparameterised", "path", "score"]
 Control = Literal[None, "running-mean", "leave-one-out", "fitted"]
 CONTROLS = get_args(Control)
@@ -115,11 +114,8 @@ def _score_slope(weigh: Callable, q: Approximation, control: str | None) -> Call
             return bound, *_fitted(q, phi, z, signal, memory)
         baseline, memory = _baseline(control, signal, bound, memory)
         centred = signal - baseline
-
-        def surrogate(phi: PyTree) -> jax.Array:
-            return jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z))
-
-        return bound, jax.grad(surrogate)(phi), memory
+        surrogate = jax.grad(lambda phi: jnp.mean(centred * jax.vmap(lambda z: q.log_prob(phi, z))(z)))
+        return bound, surrogate(phi), memory
 
     return slope
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.distributions import Distribution
 
-from tractable.core import Batch, Objective
+from tractable.core import Batch, Objective, PyTree
 from tractable.models.conjugate import Number
 from tractable.models.ladder import Ladder
 from tractable.models.layers import Soft
@@ -19,7 +19,6 @@ from tractable.objectives.bounds import log_weights
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, NotNegative, Positive, expect
 
-PyTree = Any
 Gradient = Literal["reparameterised", "path"]
 ImportanceGradient = Literal["doubly", "reparameterised"]
 KL = Literal["closed", "sampled"]

@@ -12,13 +12,12 @@ from jax.typing import DTypeLike
 
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Model, is_distribution
+from tractable.core import Model, PyTree, is_distribution
 from tractable.data.rows import Data, apart
 from tractable.models.causes import base_of, log_prob_of
 from tractable.tools import tree
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 NODES = 20  # of Gauss–Hermite quadrature
 MOST = 5000  # most parameters
 MOST_TOGETHER, MOST_BESIDE = 400, 16  # most parameters for a dense Hessian, and most of them besides the weights
@@ -242,11 +241,7 @@ def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, C
 def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     """c (N,) and f (N, d)."""
     zero = jnp.zeros(model.space.size)
-
-    def one(x: PyTree) -> tuple[jax.Array, jax.Array]:
-        return jax.value_and_grad(lambda z: _eta(model, z, x))(zero)
-
-    return jax.vmap(one)(given)
+    return jax.vmap(lambda x: jax.value_and_grad(lambda z: _eta(model, z, x))(zero))(given)
 
 
 def _few(data: Data) -> tuple[PyTree, PyTree]:

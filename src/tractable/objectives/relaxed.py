@@ -23,8 +23,7 @@ from tractable.models.ladder import Ladder, draws_of
 from tractable.models.layers import Soft
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Positive, expect
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 class LogConcrete(dist.Distribution):

@@ -12,14 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Objective
+from tractable.core import Batch, Objective, PyTree
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
 from tractable.objectives.pathwise import climbed, drawn, k_sample, keys, looked, summed
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
-PyTree = Any
 Walk = Callable[[PyTree], tuple[tuple, list]]  # params -> (h, [q(h¹ | ·), …]), leading axes (draw, row)
 Walked = Callable[[Batch], tuple[Any, Walk]]  # rows -> (x, their walk)
 BASELINES = ("layers", "input", None)

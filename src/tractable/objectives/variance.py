@@ -3,28 +3,18 @@
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data
+from tractable.core import Data, PyTree
 from tractable.models.ladder import Ladder
-from tractable.objectives.score import (
-    Memory,
-    Reductions,
-    baselines,
-    begin_baselines,
-    centred,
-    check,
-    seen_below,
-    signals,
-)
+from tractable.objectives import score
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, expect, is_whole
 
-PyTree = Any
 FIRST = 50  # draws per row from which c, σ̂ and missing baselines are estimated
 HIDDEN, RIDGE = 100, 1e-3  # units of a missing baseline, and the ridge penalty of its regression
 
@@ -54,7 +44,7 @@ class _Fixed(NamedTuple):
     """What one setting keeps fixed over draws."""
 
     psi: PyTree  # () without a baseline
-    memory: Memory
+    memory: score.Memory
 
 
 def gradient_variance(
@@ -65,7 +55,7 @@ def gradient_variance(
     key: jax.Array,
     draws: int = 200,
     rows: int = 100,
-    switches: dict[str, Reductions] | None = None,
+    switches: dict[str, score.Reductions] | None = None,
 ) -> Variances:
     """Measured variance of NVIL's gradient of φ at one batch, layer by layer, under each remedy and all together.
 
@@ -91,7 +81,7 @@ def gradient_variance(
     expect("rows", rows, Count)
     chosen = _settings(ladder) if switches is None else switches
     for setting in chosen.values():
-        check(ladder, setting, 1)
+        score.check(ladder, setting, 1)
     pick, look, first, pairs = jax.random.split(key, 4)
     rows = min(rows, data.size)
     index = np.sort(np.asarray(jax.random.choice(pick, data.size, (rows,), replace=False)))
@@ -134,35 +124,37 @@ def _measured(
     return jax.lax.map(pair, jax.random.split(key, pairs))
 
 
-def _weights(ladder: Ladder, setting: Reductions, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
+def _weights(
+    ladder: Ladder, setting: score.Reductions, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple
+) -> jax.Array:
     """Weights of ∇ log q(h^i | ·), (L, draw, row)."""
     residual = _residual(ladder, setting, fixed.psi, params, x, h)
-    return centred(setting, residual, fixed.memory).inference
+    return score.centred(setting, residual, fixed.memory).inference
 
 
-def _residual(ladder: Ladder, setting: Reductions, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
+def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:
     """l_i − C_i, (L, draw, row)."""
     rows = jax.tree.map(lambda a: a[None], x)
     log_p, log_q = jnp.stack(ladder.log_p(params["theta"], rows, h)), jnp.stack(ladder.log_q(params, rows, h))
-    told = signals(log_p, log_q, local=setting.local)
+    told = score.signals(log_p, log_q, local=setting.local)
     if setting.baseline is None or not psi:
         return told
-    return told - baselines(psi, seen_below(ladder, params, x, h, setting.baseline), told.shape)
+    return told - score.baselines(psi, score.seen_below(ladder, params, x, h, setting.baseline), told.shape)
 
 
-def _fixed(ladder: Ladder, setting: Reductions, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
+def _fixed(ladder: Ladder, setting: score.Reductions, params: PyTree, x: PyTree, key: jax.Array) -> _Fixed:
     """c, σ̂ and C from a first pass over the batch."""
     draw_key, psi_key = jax.random.split(key)
     h, _ = ladder.drawn(draw_key, params, x, FIRST)
     psi = () if setting.baseline is None else params.get("psi", ())
     if setting.baseline is not None and not psi:
         told = _residual(ladder, setting, (), params, x, h)
-        begun = begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
-        seen = seen_below(ladder, params, x, h, setting.baseline)
+        begun = score.begin_baselines(ladder, psi_key, HIDDEN, baseline=setting.baseline)
+        seen = score.seen_below(ladder, params, x, h, setting.baseline)
         psi = {name: _regressed(begun[name], *each) for name, *each in zip(begun, seen, told, strict=True)}
     residual = _residual(ladder, setting, psi, params, x, h)
     one = jnp.ones((), residual.dtype)
-    return _Fixed(psi, Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one))
+    return _Fixed(psi, score.Memory(jnp.mean(residual, (1, 2)), jnp.var(residual, (1, 2)), one))
 
 
 def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
@@ -176,11 +168,11 @@ def _regressed(psi: dict[str, jax.Array], seen: jax.Array, target: jax.Array) ->
     return psi | {"out": out, "answer": level - mean @ out}
 
 
-def _settings(ladder: Ladder) -> dict[str, Reductions]:
+def _settings(ladder: Ladder) -> dict[str, score.Reductions]:
     """No remedy, each alone, and several combined, as far as the ladder's inference network allows."""
     upward = ladder.recognition.upward or ladder.depth == 1
     sees = "layers" if upward else "input"
-    none = Reductions(centre=False, baseline=None, normalise=False, local=False)
+    none = score.Reductions(centre=False, baseline=None, normalise=False, local=False)
     both = none._replace(centre=True, baseline=sees)
     found = {
         "none": none,

@@ -6,14 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tractable.core import Batch, Objective
+from tractable.core import Batch, Objective, PyTree
 from tractable.models.ladder import Ladder
 from tractable.objectives.pathwise import climbed, drawn, each_row, k_sample, keys, looked
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, NotNegative, expect
-
-PyTree = Any
 
 
 def wake_sleep(ladder: Ladder) -> Objective:
@@ -108,7 +106,4 @@ def _climbed(ladder: Ladder, samples: int, wake_phi: float, sleep_phi: float) ->
 
         return *slope_at(ladder, params, draw, batch, wake_phi=wake_phi, sleep_phi=sleep_phi), memory
 
-    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return slope(noise, params, batch, ())[0]
-
-    return Objective(keys, value, slope=slope)
+    return Objective(keys, lambda noise, params, batch: slope(noise, params, batch, ())[0], slope=slope)

@@ -16,8 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 CALLS = (primitives.jit_p, primitives.closed_call_p, primitives.remat_p)  # opened, to find the weights inside
 RELABELS = (

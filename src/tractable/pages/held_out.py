@@ -14,7 +14,7 @@ from scipy import stats
 from tractable.checks import calibration
 from tractable.checks.censoring import concordance
 from tractable.checks.censoring import crps as bounded
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.data.censored import seen
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors, itself
@@ -27,16 +27,10 @@ from tractable.results.predict import Prediction
 from tractable.tools.errors import DataError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 SEEN = 2000  # most rows whose probability integral transforms are drawn
 DRAWN = 500  # predictive draws of each row
-FACTS = (
-    "log predictive",
-    "accuracy",
-    "RMSE",
-    "concordance",
-    "coverage",
-)  # scores shown elsewhere on the page, not in the table
+# Scores shown elsewhere on the page, not in the table.
+FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
 UNLIKELY = 1e-4  # chance, were predictions right, of as many or as few rows inside; below it the report says so
 ROOT = "root of the mean squared error of the predictive mean"

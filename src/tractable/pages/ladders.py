@@ -20,8 +20,8 @@ from tractable.results import encoding as coding
 from tractable.results.posterior import Posterior
 from tractable.tools import tree
 from tractable.tools.errors import DataError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 Shape = tuple[int, int] | None
 Limits = tuple[float, float]
 DRAWN, COLUMNS = 36, 6  # rows drawn from the model

@@ -132,16 +132,10 @@ def states_shown(states: States) -> list[Exhibit]:
         lines.append([name, *(Cell(float(v), form, a) for v, a in zip(values, aside, strict=True))])
     heads = ["", *(str(k + 1) for k in range(len(states.share)))]
     what = "the mean, ± sd, in the table's units" if spreads is not None else f"the {states.says.removesuffix(' of')}"
-    moves = [
-        [
-            f"from {i + 1}",
-            *(
-                Cell(float(p), ".3f", f"± {e:.3f}" if np.isfinite(e) else "")
-                for p, e in zip(states.transition[i], states.errors[i], strict=True)
-            ),
-        ]
-        for i in range(len(states.share))
-    ]
+    moves: list[list[Any]] = [[f"from {i + 1}"] for i in range(len(states.share))]
+    for (i, j), p in np.ndenumerate(states.transition):
+        error = states.errors[i, j]
+        moves[i].append(Cell(float(p), ".3f", f"± {error:.3f}" if np.isfinite(error) else ""))
     return [
         Exhibit("States", [Table(heads, lines)], f"By the share of time spent in them. Of each column {what}."),
         Exhibit("What follows what", [Table(["", *(f"to {head}" for head in heads[1:])], moves)],

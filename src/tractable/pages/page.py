@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tractable.comparison import Comparison
-from tractable.core import Data, as_data
+from tractable.core import Data, PyTree, as_data
 from tractable.data.encoder import Encoder
 from tractable.pages import comparison as comparisons
 from tractable.pages import held_out as predictions
@@ -14,8 +14,6 @@ from tractable.pages.exhibit import Cell, Exhibit, duration
 from tractable.pages.render import write
 from tractable.results.posterior import Posterior
 from tractable.sbc.calibration import Calibration
-
-PyTree = Any
 
 
 def write_page(

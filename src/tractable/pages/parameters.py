@@ -223,10 +223,8 @@ def estimates(posterior: Posterior, labels: list[str]) -> list[Exhibit]:
     others = listed(posterior.model)
     if not others.any():
         return []
-    table, labels = (
-        posterior.summary(derived=False)[others],
-        [label for label, kept in zip(labels, others, strict=True) if kept],
-    )
+    table = posterior.summary(derived=False)[others]
+    labels = [label for label, kept in zip(labels, others, strict=True) if kept]
     mean, sd = (np.asarray(table[c], float) for c in ("mean", "sd"))
     kept, fewer = largest(np.nan_to_num(np.abs(mean) / np.where(sd > 0, sd, 1.0)), LINES, "furthest from 0")
     reach = 1.645 * np.nan_to_num(sd[kept])

@@ -1,5 +1,6 @@
 """Predictive checks: do replicated data look like the training rows, and how well are left-out rows predicted?"""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from tractable.checks.censoring import distribution
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.data.censored import known
 from tractable.data.encoder import Encoder
 from tractable.models.censoring import censors
@@ -24,7 +25,6 @@ from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
 from tractable.tools.words import counted
 
-PyTree = Any
 ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
 CLASSES = 12  # most classes in a figure
 NAMED = 6  # most parameters named that the prior moves
@@ -45,7 +45,9 @@ def exhibits(posterior: Posterior, encoder: Encoder | None = None) -> list[Exhib
         return []
     if affordable(posterior.model, posterior.data) < FEWEST:
         return []
-    loo = loo_of(posterior)
+    loo = None  # where it does not apply
+    with contextlib.suppress(TractableError):
+        loo = posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
     # A density depends on the units: p(y) = p(standardised y) / sd.
     facts = {} if loo is None else leave_one_out(loo, log_units_of(posterior, encoder))
     if (moved := moved_by_prior(posterior)) is not None:
@@ -60,14 +62,6 @@ def log_units_of(posterior: Posterior, encoder: Encoder | None) -> float:
     units = log_units(encoder, None if data is None else data.y)
     counts = np.mean(units) * posterior.rows if data is None or data.weights is None else np.sum(data.weights * units)
     return float(counts)
-
-
-def loo_of(posterior: Posterior) -> Loo | None:
-    """Leave-one-out at a cost that suits a page; None where it does not apply."""
-    try:
-        return posterior.loo(draws=affordable(posterior.model, posterior.data), rows=2 * ROWS)
-    except TractableError:
-        return None
 
 
 def leave_one_out(loo: Loo, units: float = 0.0) -> dict[str, Any]:

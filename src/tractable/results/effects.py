@@ -103,12 +103,9 @@ def _of_one(posterior: Posterior, encoder: Encoder, part: str) -> pd.DataFrame |
     weights = None if posterior.weights is None else posterior.weights.ravel()
     low, high = weighted_quantiles(flat, [0.05, 0.95], weights)
     away = flat - table["mean"]
-    table["sd"] = np.sqrt(np.average(np.square(away), axis=0, weights=weights) * _unbiased(len(flat), weights))
+    unbiased = len(flat) / max(len(flat) - 1, 1) if weights is None else 1.0
+    table["sd"] = np.sqrt(np.average(np.square(away), axis=0, weights=weights) * unbiased)
     return pd.DataFrame(table | {"5%": low, "95%": high}, index=pd.Index(index, name="effect"))
-
-
-def _unbiased(count: int, weights: np.ndarray | None) -> float:
-    return count / max(count - 1, 1) if weights is None else 1.0
 
 
 def _shape(posterior: Posterior, part: str) -> tuple[int, ...] | None:

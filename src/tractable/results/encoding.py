@@ -15,7 +15,7 @@ from tractable.checks import evidence, preflight
 from tractable.checks.evidence import Evidence, Sandwich
 from tractable.checks.ladders import held_out_check, sample_size_check
 from tractable.checks.learnt import Learnt
-from tractable.core import Data, as_data
+from tractable.core import Data, PyTree, as_data
 from tractable.kernels.annealed import Summed
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.objectives.bounds import bounds, coded, draws_needed, log_weights, moments, numbers
@@ -23,7 +23,6 @@ from tractable.results.predict import chunks
 from tractable.tools.errors import DataError, SettingsError
 from tractable.tools.settings import Count, at_least, expect, seeded
 
-PyTree = Any
 AVERAGED = 100  # draws for the moments of a layer that depends on a drawn layer
 HELD_AGAINST = 1000  # fitted rows to compare held-out rows with
 

@@ -12,9 +12,9 @@ from tractable.results import pointwise
 from tractable.results.scaling import log_priors
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
+from tractable.tools.tree import PyTree
 from tractable.tools.words import tell
 
-PyTree = Any
 GROUPS = (
     "posterior", "sample_stats", "log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive",
     "observed_data", "constant_data",
@@ -82,9 +82,6 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         shape = (posterior.chains, posterior.count)  # a fitted q has traces of its optimisation, not of draws
         return {name: thinned(trace) if trace.shape[:2] == shape else trace for name, trace in traces.items()}
 
-    def prior_of() -> PyTree:
-        return pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed)
-
     def columns(part: int, name: str) -> dict[str, np.ndarray]:
         return {} if rows is None else named(rows.rows[part], name)
 
@@ -109,7 +106,9 @@ def _makers(posterior: Any, draws: int | None, seed: int) -> dict[str, Callable[
         "log_likelihood": lambda: {_of_y(data): posterior.log_likelihood(draws=draws)},
         "log_prior": lambda: {"log_prior": thinned(log_priors(posterior.model, posterior.draws))},
         "posterior_predictive": lambda: named(posterior.posterior_predictive(draws=draws, seed=seed), "y"),
-        "prior": lambda: one_chain(named(prior_of(), "parameters")),
+        "prior": lambda: one_chain(
+            named(pointwise.prior_draws(posterior.model, draws or OF_PRIOR, seed), "parameters")
+        ),
         "prior_predictive": lambda: one_chain(
             named(posterior.prior_predictive(draws=draws or OF_PRIOR, seed=seed), "y")
         ),

@@ -14,7 +14,7 @@ import tomli_w
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import KINDS, Belief, Draws, Fitted, draws_key
-from tractable.core import Model
+from tractable.core import Model, PyTree
 from tractable.methods.drawing import POSITION, joined
 from tractable.models.ladder import ladder_of
 from tractable.results.identity import __version__, network_fingerprint, shapes_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tractable.tools.store import DrawStore
 
-PyTree = Any
 RESULT = "posterior.json"  # written last, with the checksums of the other files
 NETWORK = "network"  # subfolder of an inference network's weights
 MEMORY_SHARE = 0.5  # share of the available memory that draws may take

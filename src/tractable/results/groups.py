@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.data.rows import Labels, labels_of
 from tractable.results import pointwise
 from tractable.results import predict as prediction
@@ -18,7 +18,6 @@ from tractable.tools.errors import DataError, ModelError
 from tractable.tools.settings import Count, expect, seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 PROPOSED = 64  # proposals for each draw of a group's z, of which one is picked
 WIDER = 1.2  # proposal's sds relative to those of the normal approximation at the peak
 NUMBERS = 1 << 24  # numbers of groups' proposals held in memory at once

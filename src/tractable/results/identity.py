@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tractable.core import Batch, Data, Kernel, Model
+from tractable.core import Batch, Data, Kernel, Model, PyTree
 from tractable.kernels.metropolis import Point, Proposal
 from tractable.methods.method import Method
 from tractable.models.ladder import Ladder, ladder_of
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.programs import calls_back, fingerprint
 
-PyTree = Any
 __version__ = "0.1.0"
 UNKNOWN = "cannot be traced"
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from tractable.checks.learnt import Learnt
-from tractable.core import Data
+from tractable.core import Data, PyTree
 from tractable.data.arrays import arrays_of
 from tractable.models.ladder import Ladder
 from tractable.objectives.bounds import moments
@@ -18,7 +18,6 @@ from tractable.results import encoding as coding
 from tractable.tools.errors import ModelError
 from tractable.tools.settings import Count, at_least, expect, seeded
 
-PyTree = Any
 DEFENCE = 0.2  # share of proposals drawn from p(h): bounds the weights where q is poor
 
 

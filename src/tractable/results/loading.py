@@ -9,7 +9,7 @@ import numpy as np
 from tractable.beliefs.check import Check
 from tractable.checks.bias import Predicted
 from tractable.checks.report import ORDER, Report
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods import from_settings
 from tractable.methods.method import Method
 from tractable.results.folder import RESULT, read
@@ -22,7 +22,6 @@ from tractable.tools.settings import is_whole, seeded
 from tractable.tools.shared import made_again
 from tractable.tools.words import tell
 
-PyTree = Any
 T = TypeVar("T")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tractable.beliefs.belief import Fitted
 from tractable.checks.importance import khat_limit
-from tractable.core import Data, Model, log_density, needed_likelihood
+from tractable.core import Data, Model, PyTree, log_density, needed_likelihood
 from tractable.methods.variational import NODES
 from tractable.models.causes import sample_of
 from tractable.models.censoring import itself
@@ -25,7 +25,6 @@ from tractable.tools.settings import seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import counted
 
-PyTree = Any
 ALIKE = 500  # fewer rows are padded to this many, so that one program serves them
 BLOCK = 128  # draws per call: one program serves any number of them
 LIMIT = 1 << 31  # bytes of an answer, at most

@@ -22,7 +22,7 @@ from tractable.checks.networks import side_of
 from tractable.checks.predictions import HELD_OUT, can_be_compared, held_out_checks
 from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.arrays import columns_of
 from tractable.data.rows import Labels
 from tractable.methods.abilities import needs
@@ -49,7 +49,6 @@ from tractable.tools.stopping import ending
 from tractable.tools.words import spelt
 from tractable.tools.writing import disk_errors
 
-PyTree = Any
 TOLD = 30  # a summary lists derived arrays of up to this many numbers
 AGAIN = 0x5EED  # folded into the key of the second run that checks the first
 

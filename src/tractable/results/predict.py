@@ -22,10 +22,9 @@ from tractable.tools.errors import DataError, ModelError, SettingsError, Tractab
 from tractable.tools.settings import Share, expect, seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.shown import as_html
-from tractable.tools.tree import Numbers
+from tractable.tools.tree import Numbers, PyTree
 from tractable.tools.words import nearest, tell
 
-PyTree = Any
 BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
 DRAWS = 1 << 28  # bytes of parameters on the device at once
 SAMPLES = 1000  # at least this many data are drawn for an interval

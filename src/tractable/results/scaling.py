@@ -7,12 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from tractable.core import Data, Model
+from tractable.core import Data, Model, PyTree
 from tractable.results.pointwise import length, totals
 from tractable.tools.errors import RunError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
-PyTree = Any
 POWERS = (0.99, 1.01)
 SENSITIVE = 0.05  # distance from which a number counts as sensitive
 FEWEST = 100  # draws needed

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tractable.core import Data, Model, as_data
+from tractable.core import Data, Model, PyTree, as_data
 from tractable.methods import Method
 from tractable.methods.session import sitting
 from tractable.results.folder import Saver
@@ -25,7 +25,6 @@ from tractable.tools.settings import at_least, expect, seeded
 from tractable.tools.stopping import ending
 from tractable.tools.words import counted, tell
 
-PyTree = Any
 LEAST = 20  # fewest runs: with fewer, even ranks that are all 0 say little
 
 
@@ -143,14 +142,10 @@ def _check(
     simulate.check(model, data)
     method.plan(data)
     for name, function in (quantities or {}).items():
-        _check_quantity(model, data, name, function)
+        shape = getattr(jax.eval_shape(function, *_arguments(model, data)), "shape", None)
+        if shape is None or np.prod(shape) != 1:
+            raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
     return data
-
-
-def _check_quantity(model: Model, data: Data, name: str, function: Callable) -> None:
-    shape = getattr(jax.eval_shape(function, *_arguments(model, data)), "shape", None)
-    if shape is None or np.prod(shape) != 1:
-        raise SettingsError(f"calibrate(quantities=...) expects one number of {name!r}; got shape {shape}.")
 
 
 def _arguments(model: Model, data: Data) -> tuple:

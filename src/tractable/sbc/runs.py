@@ -12,7 +12,7 @@ import numpy as np
 
 from tractable.checks.convergence import diagnose
 from tractable.checks.ranks import evenly, rank, rescaled
-from tractable.core import Data, Model, counted_log_likelihoods
+from tractable.core import Data, Model, PyTree, counted_log_likelihoods
 from tractable.inference import infer
 from tractable.methods import Method
 from tractable.results.posterior import Posterior
@@ -21,7 +21,6 @@ from tractable.tools.errors import DataError, ModelError, RunError, SettingsErro
 from tractable.tools.jobs import finished
 from tractable.tools.shared import compiled
 
-PyTree = Any
 LIKELIHOOD = "log likelihood"
 APART = 2  # effective draws for each ranked one: neighbours in a chain are then correlated by about e⁻⁴
 TOGETHER = 1024  # most draws whose quantities are computed at once

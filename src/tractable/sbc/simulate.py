@@ -1,7 +1,6 @@
 """Simulates from the model: θ* from the prior, y from the likelihood at the inputs of given data."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +8,13 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from tractable.checks import preflight
-from tractable.core import Data, Model, is_distribution
+from tractable.core import Data, Model, PyTree, is_distribution
 from tractable.data.censored import as_seen
 from tractable.models.causes import sample_of
 from tractable.models.censoring import censors
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.priors import is_improper
 from tractable.tools.shared import compiled
-
-PyTree = Any
 
 
 def check(model: Model, data: Data) -> None:

@@ -47,7 +47,8 @@ def save(folder: str | Path, arrays: Mapping[str, np.ndarray], manifest: dict, *
     final = folder / f"step-{step:012d}"
     with disk_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
+        for path in folder.glob(".tmp-*"):  # what a killed process left
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         _check_space(folder, sum(array.nbytes for array in arrays.values()))
         tmp = folder / f".tmp-{final.name}"
         try:
@@ -225,14 +226,6 @@ def _discard(path: Path) -> None:
         grave = path.with_name(f".tmp-old-{path.name}")
         os.rename(path, grave)
         shutil.rmtree(grave, ignore_errors=True)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for path in folder.glob(".tmp-*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -294,13 +294,10 @@ def _opened(path: str, size: int, start: int, dtype: np.dtype, shape: tuple, str
 
 def _settings() -> tuple[dict[str, Any], dict[str, str]]:
     """Settings of JAX, and what XLA reads when it begins: sums depend on the number of threads they are split over."""
-    width = os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(_cores())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    width = os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores)
     flags = {name: os.environ[name] for name in ("XLA_FLAGS",) if name in os.environ}
     return {name: jax.config.values[name] for name in CONFIG}, {"PJRT_NPROC": width, **flags}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _held: dict[str, functools.partial] = {}  # the last work that was sent to this process, which so compiles once

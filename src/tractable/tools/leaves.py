@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.tools.errors import CheckpointError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 KINDS = {bool: "bool", int: "int", float: "float"}
 
 

@@ -1,15 +1,12 @@
 """Checks of a prior, a pytree of numpyro distributions."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, ImproperUniform
 
 from tractable.tools.errors import ModelError
-
-PyTree = Any
+from tractable.tools.tree import PyTree
 
 
 def is_distribution(x: object) -> bool:

@@ -16,8 +16,8 @@ import numpy as np
 from jax.core import Tracer
 
 from tractable.tools.errors import CheckpointError, TractableError
+from tractable.tools.tree import PyTree
 
-PyTree = Any
 HOME = "tractable.models."  # saved folders may name functions of these modules
 FEW = 1 << 14  # a program without a long loop runs over this many numbers faster than it compiles
 # XLA options on CPUs; both may round differently. COMPILE_FAST compiles in half the time, and loops run up to a
