@@ -122,6 +122,8 @@ def test_a_column_of_numbers_with_gaps_in_words_is_no_identifier():
     frame = pd.DataFrame({"charges": charges, "x": np.arange(154.0), "y": np.arange(154.0) - 9.5})
     with pytest.raises(DataError, match="'charges' is text, but 150 of its 154 values are numbers"):
         tables.fit_encoder(frame, "y")
+    some = ["0", "1", "2", "3+"] * 38 + ["0", "1"]
+    assert tables.fit_encoder(frame.assign(charges=some), "y").columns[0].levels == ("0", "1", "2", "3+")
     names = [str(i) for i in range(100)] + [f"PC {i}" for i in range(54)]
     with pytest.warns(TractableWarning, match="'charges' is text .* names rows"):
         assert tables.fit_encoder(frame.assign(charges=names), "y").features == ["x"]
@@ -520,7 +522,7 @@ def test_read_with_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("t.xlsx", b"", "are .csv or .parquet files; got t.xlsx"),
+        ("t.xlsx", b"", "are .csv, .tsv or .parquet files; got t.xlsx"),
         ("t.csv", b"", "is empty; expected a header and rows"),
         ("t.csv", b"a,b\n", "holds no rows under its header"),
         ("t.csv", b"a,a\n1,2\n", "more than one column named 'a'"),

@@ -13,6 +13,7 @@ from tractable.tools.errors import DataError
 from tractable.tools.words import counted, listing, tell
 
 MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest share one
+FEW_LEVELS = 20  # distinct numbers up to which a column may have levels beside them, such as 3+
 REST = "any other"  # the level that the rarest share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
 DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
@@ -343,7 +344,9 @@ def check_numbers_in_text(values: Values, few: bool = False) -> None:
             "If its comma is the decimal mark, read the table with decimal=','; else write numbers without marks of "
             "thousands, percent and currency signs; or leave the column out."
         )
-    if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)):
+    # A few numbers beside "3+" or "65 and over" are levels.
+    levels = text.str.contains(r"\d").all() and values[~stray].nunique() <= FEW_LEVELS
+    if 0 < stray.sum() < len(stray) / 2 and text.nunique() <= (3 if few else len(text)) and not levels:
         first = int(np.argmax(stray))
         raise DataError(
             f"Column {str(values.name)!r} is text, but {len(stray) - stray.sum()} of its {len(stray)} values "
