@@ -22,10 +22,10 @@ from tractable.tools.errors import CheckpointError, DataError
 from tractable.tools.locks import LOCK, held
 from tractable.tools.progress import progress_of
 from tractable.tools.settings import seeded
+from tractable.tools.tree import PyTree
 from tractable.tools.words import spelt
 from tractable.tools.writing import disk_errors, sync
 
-PyTree = Any
 SHARD = 1 << 27  # bytes of a shard, about
 CHUNK = 1 << 25  # bytes read together, at least
 APPENDED = 1 << 14  # bytes of a chunk that fall to a shard, at least

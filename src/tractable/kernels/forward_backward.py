@@ -15,12 +15,13 @@ García-Fernández 2021) are slower on few cores. On an accelerator those produc
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-PyTree = Any
+from tractable.tools.tree import PyTree
+
 UNROLLED = 16  # states up to which a step's sums are unrolled, which is faster than products of small matrices
 LONG = 256  # steps from which an accelerator runs them in parallel
 ROOM = 1 << 28  # most numbers that running in parallel may hold

@@ -14,7 +14,7 @@ from tractable import objectives
 from tractable import run as loop
 from tractable.beliefs import approximations
 from tractable.beliefs.approximations import Approximation
-from tractable.core import Kernel, Model, log_posterior, whole
+from tractable.core import Kernel, Model, PyTree, log_posterior, whole
 from tractable.data.rows import Data, Laid, Plan
 from tractable.kernels.ascend import ascend
 from tractable.kernels.spread import begun, pairs, spread
@@ -26,7 +26,6 @@ from tractable.methods.variational import Variational
 from tractable.tools.errors import SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Range
 
-PyTree = Any
 MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
 KNOWN = 0.01  # relative error of every 1/σ² at which the search for σ ends
 LEAST, SHARE = 20_000, 0.25  # gradients that it may take, or a share of the climb's, whichever is more

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable import run as loop
-from tractable.core import Objective
+from tractable.core import Objective, PyTree
 from tractable.data.rows import SHUFFLE, Data, Plan, apart, place, window
 from tractable.methods.drawing import chain_keys
 from tractable.methods.method import Program, Session
@@ -25,7 +25,6 @@ from tractable.tools import tree
 from tractable.tools.leaves import restored
 from tractable.tools.shared import compiled
 
-PyTree = Any
 WINDOW = 200  # steps before a stage is first checked
 SHRINK = 0.3  # factor of the learning rate from stage to stage
 STAGES = 8

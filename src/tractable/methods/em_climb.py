@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from tractable.core import Batch, whole
+from tractable.core import Batch, PyTree, whole
 from tractable.data.sharding import Over
 from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
 from tractable.tools.leaves import beneath, restored
 
-PyTree = Any
 SEGMENT = 25  # steps between two returns to the host
 ROUNDING, FALLEN = 8, 64  # gains taken as rounding, in units of the objective's last digit: usually, and after a fall
 
