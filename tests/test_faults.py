@@ -555,6 +555,7 @@ def test_at_exit_abandoned_steps_are_told(monkeypatch, capsys):
     """A script whose run was stopped ends when the steps under way do: it says so, and Ctrl-C then ends it at once."""
     left = namedtuple("Left", "is_ready")
     handled = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(stopping._Process, "code", None)  # else this process ends
     try:
         for ready, said in ((True, ""), (False, "Ctrl-C ends them")):
             monkeypatch.setattr(stopping._Process, "left", left(lambda ready=ready: ready))

@@ -101,13 +101,13 @@ class Problem(NamedTuple):
 
     def vector(self, phis: PyTree) -> np.ndarray:
         """φ with a leading axis of starts, as vectors (start, p)."""
-        return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in jax.tree.leaves(phis)], 1)
+        return np.concatenate([np.asarray(a).reshape(len(a), math.prod(a.shape[1:])) for a in jax.tree.leaves(phis)], 1)
 
     def tree(self, vectors: np.ndarray) -> PyTree:
         """The way back; like ``vector`` by NumPy, which has nothing to compile."""
         leaves, structure = jax.tree.flatten(self.like)
         parts = np.split(vectors, np.cumsum([leaf.size for leaf in leaves])[:-1], 1)
-        shaped = [np.reshape(a, (-1, *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
+        shaped = [np.reshape(a, (len(a), *leaf.shape)) for a, leaf in zip(parts, leaves, strict=True)]
         return jax.device_put(jax.tree.unflatten(structure, shaped))
 
 
