@@ -158,14 +158,16 @@ class BayesByBackprop(Variational):
         program = Spreads(model, self, problem.program.streams, over=session.over)
         each = 2 * pairs(model.space.size)
         most = max(LEAST, int(SHARE * steps * self.samples)) // each
-        shape, flat = loop.shape(most, 10, model.space.size, 1), self.flat(model, phi)
+        # Whatever the climb's length, so that one program serves all.
+        shape, flat = loop.shape(1_000, 10, model.space.size, 1), self.flat(model, phi)
         keys = chain_keys(problem.keys[0], 1)
         log_sd = np.log(np.logaddexp(0, np.asarray(flat["rho"])))[None]
         states, done, error = jax.device_put(begun(log_sd)), 0, math.inf
-        while done * shape.group < most and error > KNOWN:
+        last = -(-most // shape.group)
+        while done < last and error > KNOWN:
             ran = loop.run(
                 program, shape, session.data, problem.plan, {"mean": flat["mean"]}, keys, states,
-                groups=max(2, 2 * done), done=done, keep=False, stop=session.stop,
+                groups=min(max(2, 2 * done), last), done=done, keep=False, stop=session.stop,
             )  # fmt: skip
             if ran.interrupted or session.stop():
                 return phi, {}
