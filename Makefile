@@ -21,7 +21,7 @@ quick: lint
 	  -m "not slow" -n 2 -q
 
 test: lint
-	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder --durations 30
+	$(QUICK) $(BIN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 30
 	$(QUICK) $(BIN)/pytest --doctest-modules src
 
 lint: $(VENV)/.ready-dev

@@ -1,41 +1,73 @@
-"""What stands for beartype in the tests checks as beartype does."""
+"""The import hook puts beartype on functions and methods, and leaves what it cannot check."""
 
-from typing import Any
+import os
+import sys
+from pathlib import Path
 
-import jaxtyping
 import pytest
-from checked import once
+from beartype.roar import BeartypeCallHintViolation
+from checked import Finder
+
+FILE = """
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
-def defined(kind: Any, result: Any = None) -> Any:
-    """A function that is made anew, as closures are."""
-
-    @jaxtyping.jaxtyped(typechecker=once)
-    def closure(x: kind, *more: int) -> kind:
-        return x if result is None else result
-
-    return closure
+class Named(Protocol):
+    def other(self) -> "Named": ...
 
 
-def test_each_is_checked_though_one_is_remembered():
-    for _ in range(3):
-        assert defined(int)(1, 2) == 1
-        for wrong, given in ((defined(int), ("a",)), (defined(int), (1, "a")), (defined(int, "a"), (1,))):
-            with pytest.raises(jaxtyping.TypeCheckError):
-                wrong(*given)
-    assert defined(str)("a") == "a"  # the same code, other annotations
-    with pytest.raises(jaxtyping.TypeCheckError):
-        defined(str)(1)
+class Box:
+    @property
+    def size(self) -> int:
+        return "large"
+
+    @staticmethod
+    def like(other: "Box") -> str:
+        return "a box"
 
 
-def test_closures_are_remembered():
-    def made(default: list[int]):
-        def closure(x: list[int]) -> int | None: ...
+def half(x: int, *, of: float | None = None) -> float:
+    def closure(y: int) -> int:
+        return y
 
-        def other(x: list[int] = default) -> int | None: ...
+    return closure(x / 2)
 
-        return closure, other
 
-    one, two = made([1]), made([2])
-    assert once(one[0]) is once(two[0])
-    assert once(one[1]) is not once(two[1])
+def unseen(x: "Decimal", y: "list[Decimal]") -> "Decimal | None":
+    return x
+"""
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "boxes.py").write_text(FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [Finder("boxes"), *sys.meta_path])
+    import boxes  # pyright: ignore[reportMissingImports]
+
+    yield boxes
+    del sys.modules["boxes"]
+
+
+def test_wrong_classes_raise(boxes):
+    assert boxes.half(3) == 1.5 and boxes.Box.like(boxes.Box()) == "a box"
+    for call in (lambda: boxes.half("a"), lambda: boxes.half(3, of="a"), lambda: boxes.Box.like(3)):
+        with pytest.raises(BeartypeCallHintViolation):
+            call()
+    with pytest.raises(BeartypeCallHintViolation):
+        print(boxes.Box().size)
+
+
+def test_names_for_type_checkers_alone_are_not_looked_for(boxes):
+    assert boxes.unseen(3, 4) == 3
+
+
+@pytest.mark.skipif(os.environ.get("TRACTABLE_TYPECHECK") == "0", reason="the hook is off")
+def test_the_package_is_checked():
+    import tractable as tr
+
+    with pytest.raises(BeartypeCallHintViolation):
+        tr.Posterior.sample(3, key="a", size=[])

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Float
 from scipy import linalg
 from scipy.special import betaln
 
@@ -107,13 +106,13 @@ def normal_mean(y: Numbers, noise_sd: Real, prior_mean: Real, prior_sd: Real) ->
 class LinearPosterior(NamedTuple):
     """N(mean, covariance) of the weights."""
 
-    mean: Float[np.ndarray, " d"]
-    covariance: Float[np.ndarray, "d d"]
+    mean: np.ndarray  # (d,)
+    covariance: np.ndarray  # (d, d)
     log_evidence: float  # log p(y | X)
 
     @property
-    def sd(self) -> Float[np.ndarray, " d"]:
-        """Marginal standard deviations."""
+    def sd(self) -> np.ndarray:
+        """Marginal standard deviations (d,)."""
         return np.sqrt(np.diag(self.covariance))
 
 
@@ -128,8 +127,8 @@ def rows_of_regression(x: Numbers, y: Numbers) -> tuple[np.ndarray, np.ndarray]:
 class Predictive(NamedTuple):
     """N(mean, sd²) for each new y."""
 
-    mean: Float[np.ndarray, " n"]
-    sd: Float[np.ndarray, " n"]  # of a new y, noise included
+    mean: np.ndarray  # (n,)
+    sd: np.ndarray  # (n,) of a new y, noise included
 
 
 def linear_regression(x: Numbers, y: Numbers, noise_sd: Real, weight_sd: Real) -> LinearPosterior:
@@ -186,11 +185,11 @@ def linear_predictive(posterior: LinearPosterior, x: Numbers, noise_sd: Real) ->
 class Grid(NamedTuple):
     """A density in two dimensions on a regular grid, normalised over the grid."""
 
-    first: Float[np.ndarray, " n"]  # values of θ₁
-    second: Float[np.ndarray, " n"]  # values of θ₂
-    density: Float[np.ndarray, "n n"]  # [i, j] at (first[i], second[j])
-    mean: Float[np.ndarray, "2"]
-    sd: Float[np.ndarray, "2"]
+    first: np.ndarray  # (n,) values of θ₁
+    second: np.ndarray  # (n,) values of θ₂
+    density: np.ndarray  # (n, n) [i, j] at (first[i], second[j])
+    mean: np.ndarray  # (2,)
+    sd: np.ndarray  # (2,)
     log_mass: float  # log ∫ exp(log_density): the log evidence, if log_density was log p(y, θ)
 
 
