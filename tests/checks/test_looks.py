@@ -196,6 +196,15 @@ def test_the_posterior_itself_is_trusted() -> None:
     assert found == {"bound's gain": "trust"} | SOUND
 
 
+@pytest.mark.parametrize("size", looks.SIZES, ids=lambda size: f"{size.starts} climbs")
+def test_every_size_of_look_judges(size: looks.Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of many rows get the smallest: it has no climbs from places that stand out."""
+    monkeypatch.setattr(looks, "_affordable", lambda *_: size)
+    right, wrong = (fitted(NORMAL, np.zeros(3), s * np.linalg.cholesky(CORRELATED)) for s in (1.0, 0.4))
+    assert right.verify("auto").report().verdict != "reject"
+    assert wrong.verify("auto").report().verdict == "reject"
+
+
 @pytest.mark.parametrize(
     ("mean", "width"),
     [(0.0, 0.7), (0.0, 1.4), (0.35, 1.0), (0.0, 1e-5)],

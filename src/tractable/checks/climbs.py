@@ -67,11 +67,13 @@ def starts(
     first = _overdispersed(generator, centre, root, fallen, *(a[: fallen // 4] for a in away))
     # √(1 + D²/d) is the width at which most places lie as far out as the draws of a mode at the distance D.
     outside = np.sqrt(1 + np.square(DISTANCES) / size)
-    outliers = np.concatenate([
-        _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
-        for widths in (WIDTHS_WITHIN, outside)
-    ])  # fmt: skip
-    lifted = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
+    outliers = lifted = np.empty((0, size))
+    if part:
+        outliers = np.concatenate([
+            _shell_outliers(target, rows, generator, centre, root, np.resize(widths, points), part)
+            for widths in (WIDTHS_WITHIN, outside)
+        ])  # fmt: skip
+        lifted = climb(target, rows, outliers, centre, root, LIFTED, 1.0).positions
     places = _overdispersed(generator, centre, root, screened, *(a[fallen // 4 :] for a in away))
     values = target.at(rows, places)
     white = (places - centre) @ np.linalg.inv(root).T
