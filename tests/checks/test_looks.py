@@ -287,6 +287,22 @@ def test_a_normals_tails_are_not_heavy() -> None:
     assert not looks._heavy(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
 
 
+def test_draws_are_looked_at_by_their_weights() -> None:
+    """Draws of a t with two degrees of freedom that are weighted to a normal have a normal's tails."""
+    normal = Model.from_log_density(lambda z: -jnp.sum(z**2) / 2, jnp.zeros(1))
+    draws = np.random.default_rng(0).permutation(stats.t(2).ppf((np.arange(4000) + 0.5) / 4000))[None, :, None]
+    weights = (stats.norm.pdf(draws) / stats.t(2).pdf(draws))[..., 0]
+    found = {"gradients": 1e5, "khat": 0.0, "left": 0.0, "places": 1, "end": 20.0}
+    posterior = Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws, weights=weights), found)
+    assert not looks._heavy(posterior)
+    assert looks._heavy(Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws), found))
+    values = draws[0][looks._evenly(posterior, 1000), 0]
+    np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=0.02)
+    equal = Posterior(normal, None, tr.INLA(), 0, Draws(positions=draws[:, looks._evenly(posterior, 4000)]), found)
+    chances = [looks._quantiles(each, values[:, None], None, 1e12).chance for each in (posterior, equal)]
+    np.testing.assert_allclose(chances[0] / chances[1], np.sqrt(np.mean(weights**2)) / np.mean(weights), rtol=0.1)
+
+
 def test_weights_that_may_be_too_heavy() -> None:
     """With k-hat between 0.5 and 0.7 moves must agree with the weights; else those that can tell decide.
 

@@ -170,8 +170,7 @@ def _check_support(model: Model, data: Data) -> None:
             row = jax.tree.map(lambda a, i=index: np.asarray(a[i]), rows[0])
             params = model.params(jnp.asarray(position))
             distribution = jax.tree.leaves(
-                model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])),
-                is_leaf=is_distribution,
+                model.described(params, jax.tree.map(lambda a, i=index: a[i], rows[1])), is_leaf=is_distribution
             )[0]
             outside: Any = getattr(model, "outside", None)
             remedy = "Recode the data or change the likelihood." if outside is None else outside()

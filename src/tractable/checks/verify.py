@@ -376,6 +376,7 @@ def _heavy(learnt: Learnt) -> bool:
     flat = learnt.values.reshape(-1, len(learnt.names))
     if len(flat) < LEAST_ESS:
         return False
+    flat = flat[_evenly(learnt, len(flat))]
     with np.errstate(divide="ignore"):
         away = np.sort(np.log(np.abs(flat - np.median(flat, 0))), 0)[::-1]
     tail = away[: 3 * math.isqrt(len(flat))]
@@ -383,23 +384,32 @@ def _heavy(learnt: Learnt) -> bool:
     return any(khat(column[np.isfinite(column)]) > HEAVY for column in away.T[hill > HEAVY])
 
 
+def _evenly(learnt: Learnt, count: int) -> np.ndarray:
+    """Indices (count,) of draws that stand for the posterior: evenly over all, or over their weights' sum."""
+    if learnt.weights is None:
+        return np.linspace(0, learnt.belief.chains * learnt.count - 1, count).astype(int)
+    reached = np.cumsum(learnt.weights.ravel(), dtype=np.float64)
+    return np.searchsorted(reached, (np.arange(count) + 0.5) / count * reached[-1])
+
+
 def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, worth: float) -> Compared:
     """Compares the 5, 50 and 95 % quantiles; the allowed error is a fifth of the half-width of the middle 68 %."""
     levels = [0.05, 0.16, 0.5, 0.84, 0.95]
     theirs = weighted_quantiles(values, levels, weights)
     flat = learnt.values.reshape(-1, len(learnt.names))
-    own = weighted_quantiles(flat, levels, None if learnt.weights is None else learnt.weights.ravel())
+    mine = None if learnt.weights is None else learnt.weights.ravel().astype(np.float64)
+    own = weighted_quantiles(flat, levels, mine)
     half = (theirs[3] - theirs[1]) / 2
     off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
-    count = learnt.diagnosed.tail if learnt.method.chained else np.full(len(off), len(flat))
+    worth_mine = len(flat) if mine is None else mine.sum() ** 2 / np.sum(mine**2)
+    count = learnt.diagnosed.tail if learnt.method.chained else np.full(len(off), worth_mine)
     steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # either side of each of the three, for the slope dq/dp
-    run = weighted_quantiles(flat, steps, None if learnt.weights is None else learnt.weights.ravel())
+    run = weighted_quantiles(flat, steps, mine)
     steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
     spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
     chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / worth) / MEANS_OFF
-    return Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)._replace(
-        tails=True
-    )
+    found = Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)
+    return found._replace(tails=True)
 
 
 def _moved(
@@ -411,7 +421,7 @@ def _moved(
         draws = centre + generator.standard_normal((size.walkers, len(centre))) @ root.T
     else:
         flat = np.asarray(learnt.belief.positions, np.float64).reshape(-1, len(centre))
-        draws = flat[np.linspace(0, len(flat) - 1, size.walkers).astype(int)]
+        draws = flat[_evenly(learnt, size.walkers)]
     found = moves.move(target, rows, draws, centre, root, seed)
     if not found.usable:
         return None

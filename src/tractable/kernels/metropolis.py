@@ -87,10 +87,7 @@ def metropolis(log_density: Callable, proposal: Proposal) -> Kernel:
         accepted = log_u < ratio
         new = tree.where(accepted, there, state)
         return new, Info(
-            jnp.exp(jnp.minimum(ratio, 0.0)),
-            accepted.astype(ratio.dtype),
-            bad.astype(ratio.dtype),
-            jnp.sum(new.terms),
+            jnp.exp(jnp.minimum(ratio, 0.0)), accepted.astype(ratio.dtype), bad.astype(ratio.dtype), jnp.sum(new.terms)
         )
 
     return Kernel(lambda key, position: point(position), draw, step)

@@ -129,10 +129,12 @@ class INLA(Method):
             return positions, None, float("nan")
         logs = given.log_densities(positions) - log_q
         weights, shape = _weighed(logs)
-        if shape > NEAR:  # skewed: a t has tails that the normal misses
-            positions, log_q = _wider(rng, positions, weights)
-            logs = given.log_densities(positions) - log_q
-            _, shape = _weighed(logs)
+        if shape > NEAR:  # a t has tails that the normals miss, but lies worse where the posterior is skewed
+            wider, log_q = _wider(rng, positions, weights)
+            of_wider = given.log_densities(wider) - log_q
+            _, other = _weighed(of_wider)
+            if other < shape:
+                return wider, of_wider, other
         return positions, logs, shape
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:

@@ -99,8 +99,7 @@ def _mixture(params: dict[str, jax.Array]) -> dist.Distribution:
 
 SWITCHING = Model({"mu": dist.Normal(0, 5).expand([2]).to_event(1)}, _mixture)
 LINE = Model(
-    {"slope": dist.Normal(0, 5), "start": dist.Normal(0, 5)},
-    lambda p, x: dist.Normal(p["start"] + p["slope"] * x, 1.0),
+    {"slope": dist.Normal(0, 5), "start": dist.Normal(0, 5)}, lambda p, x: dist.Normal(p["start"] + p["slope"] * x, 1.0)
 )
 READINGS = Model({"mean": dist.Normal(0, 10), "sd": dist.LogNormal(0, 2)}, lambda p: dist.Normal(p["mean"], p["sd"]))
 
