@@ -78,6 +78,6 @@ def half_of(name: str, index: int, numbers: dict[str, Any]) -> str:
     return HALVES[digest.digest()[0] & 1]
 
 
-def members(variant: Variant, half: str, count: int = MEMBERS) -> list[Target]:
-    """Those of the first ``count`` members that lie in a half."""
-    return [t for t in (target(variant, index) for index in range(count)) if t.half == half]
+def members(variant: Variant, half: str, count: int = MEMBERS, first: int = 0) -> list[Target]:
+    """Those of the ``count`` members from ``first`` on that lie in a half."""
+    return [t for t in (target(variant, first + index) for index in range(count)) if t.half == half]

@@ -365,6 +365,7 @@ class Plan(NamedTuple):
     budgets: tuple[str, ...]
     seeds: int
     members: int
+    first: int
     until: float  # time.time()
 
     @property
@@ -386,7 +387,7 @@ def run_variant(plan: Plan, name: str) -> tuple[str, int, float]:
     variant = population.variants()[name]
     file = File(path_of(plan.folder, plan.half, plan.head["source"], name), plan.head)
     began, count, counter = time.time(), 0, Counter()
-    members = [(t, t.data()) for t in population.members(variant, plan.half, plan.members)]
+    members = [(t, t.data()) for t in population.members(variant, plan.half, plan.members, plan.first)]
     truths: dict[int, Truth] = {}
     for label in applicable(variant, plan.methods):
         for budget in plan.budgets:
@@ -529,6 +530,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--budgets", help=f"of {','.join(BUDGETS)}; all by default")
     parser.add_argument("--seeds", type=int, default=1, help="of every run")
     parser.add_argument("--members", type=int, default=population.MEMBERS, help="of a variant, both halves together")
+    parser.add_argument("--first", type=int, default=0, help="member to begin with: those before took part already")
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="after which it stops; run it again to go on"
     )
@@ -582,7 +584,7 @@ def work(args: argparse.Namespace) -> None:
         methods = chosen("map,meanfield,nuts" if args.quick else args.methods, METHODS, "--methods")
         budgets = chosen("default" if args.quick else args.budgets, BUDGETS, "--budgets")
         head, count = header(args.half, args.again), 4 if args.quick else args.members
-        plan = Plan(head, args.out, methods, budgets, args.seeds, count, time.time() + 60 * args.minutes)
+        plan = Plan(head, args.out, methods, budgets, args.seeds, count, args.first, time.time() + 60 * args.minutes)
         run_all(plan, names[args.shard :: args.shards], args.processes)
         version = head["source"]
     heads, lines = results(args.out, args.half, version)
