@@ -5,8 +5,8 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3 python
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests compile some ten thousand small programs: with XLA's dearest passes left out they take two thirds of the time.
-# Two workers fill two cores: threads of BLAS would wait for work in a loop.
-QUICK := MPLBACKEND=Agg OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+# Two workers fill two cores: threads of BLAS and XLA (NPROC) would wait for work in a loop.
+QUICK := MPLBACKEND=Agg NPROC=1 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
   XLA_FLAGS='--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
