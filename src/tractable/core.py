@@ -1,7 +1,7 @@
 """The core types: Model (prior and likelihood), Data and Batch (rows), Kernel (a transition), Objective."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -14,13 +14,14 @@ from numpyro.distributions.transforms import IdentityTransform, IndependentTrans
 from tractable.data.rows import Batch, Data, Laid, Members, Weighted, apart, whole
 from tractable.data.rows import as_data as as_data
 from tractable.tools import tree
+from tractable.tools.alike import first_alike, told
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
 from tractable.tools.priors import check_prior, is_distribution, is_improper
 from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
-CACHED = ("bijectors", "space", "names", "_apart")  # a model's cached properties
+CACHED = ("bijectors", "space", "names", "_apart", "_contents")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
 
@@ -179,7 +180,17 @@ class Model(Spelt):
 
     def apart(self) -> tuple["Model | Form", tuple]:
         """The form that programs are compiled for, and the numbers passed as arguments (``tools.shared``)."""
-        return self._apart if self.shared and not self.prior_is_callable else (self, ())
+        if self.shared and not self.prior_is_callable:
+            return self._apart
+        return first_alike(self, Model._parts, self._contents), ()
+
+    def _parts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @functools.cached_property
+    def _contents(self) -> Hashable | None:
+        """What it consists of where that can be told; a model written again is compiled once."""
+        return told(self._parts()) if type(self) is Model else None
 
     @functools.cached_property
     def _apart(self) -> tuple["Form", tuple]:
