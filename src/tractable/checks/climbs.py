@@ -260,6 +260,18 @@ def modes(target: Target, rows: PyTree, ends: Ends, root: np.ndarray) -> list[Mo
     return [m for m in found if m.log_mass > found[0].log_mass - NEGLIGIBLE]
 
 
+def places_met(ends: Ends, root: np.ndarray) -> np.ndarray:
+    """(s,) of every end the index of the highest one at its place, within half the posterior's radius."""
+    white = ends.positions @ np.linalg.inv(root).T
+    found = np.full(len(white), -1)
+    for i in np.argsort(-ends.values):
+        if found[i] < 0:
+            near = np.linalg.norm(white - white[i], axis=1) < 0.5 * np.sqrt(white.shape[1])
+            found[near & (found < 0)] = i
+            found[i] = i
+    return found
+
+
 def met(ends: Ends, modes: list[Mode]) -> np.ndarray:
     """(modes,) how many climbs ended at each."""
     size = ends.positions.shape[1]

@@ -14,8 +14,25 @@ from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 BLOCK = 32  # most places evaluated side by side
 NUMBERS = 1 << 16  # most coordinates (places × d) in one call of the compiled program
-ROWS = 1 << 20  # most rows × places in memory at once
+ROWS = 1 << 17  # most rows × places evaluated side by side, if that is more than a place
 GROUPS = 64  # groups from which the work of a gradient is counted
+REACH = 8.0  # posterior radii to which an anchor's correction holds
+
+
+class Anchor(NamedTuple):
+    """What a sample's log density lacks where x are white coordinates of the posterior: h + g·x − xᵀ C x/2."""
+
+    centre: Any  # (d,)
+    whiten: Any  # (d, d) x = whiten (z − centre)
+    height: Any  # () h
+    slope: Any  # (d,) g
+    curvature: Any  # (d, d) C
+
+    def __call__(self, position: jax.Array) -> jax.Array:
+        """It fades out beyond ``REACH``: far away a sample serves to look for other modes only."""
+        x = self.whiten @ (position - self.centre)
+        near = 1 / (1 + (jnp.sum(x**2) / (REACH**2 * x.shape[0])) ** 4)
+        return near * (self.height + self.slope @ x - x @ self.curvature @ x / 2)
 
 
 class Target(NamedTuple):
@@ -24,13 +41,18 @@ class Target(NamedTuple):
     Attributes:
         prior: whether the prior is part of it: maximum likelihood has none.
         jacobian: whether it is the density of z, with the Jacobian, or the user's own density at z.
+        anchored: whether its rows are a sample and its ``Anchor`` (``checks.few``).
     """
 
     model: Model
     prior: bool = True
     jacobian: bool = True
+    anchored: bool = False
 
     def __call__(self, position: jax.Array, rows: PyTree) -> jax.Array:
+        if self.anchored:
+            some, anchor = rows
+            return self._replace(anchored=False)(position, some) + anchor(position)
         if self.prior or rows is None:
             batch = None if rows is None else whole(rows)
             return log_posterior(self.model, flat=True, jacobian=self.jacobian)(position, batch)
@@ -59,13 +81,13 @@ class Target(NamedTuple):
         Every evaluation goes through this one program, which is compiled once for a model and its rows.
         """
         count, size = positions.shape
-        many = BLOCK * _blocks(size)
+        together, blocks = _block(rows), _blocks(size)
+        many = together * blocks
         for begin in range(0, count, many):
             part = positions[begin : begin + many]
             places = np.zeros((many, size), jnp.result_type(float))
             places[: len(part)], places[len(part) :] = part, part[-1]
-            blocks = places.reshape(-1, BLOCK, size)
-            yield _values_and_slopes(self, rows, blocks, -(-len(part) // BLOCK))
+            yield _values_and_slopes(self, rows, places.reshape(blocks, together, size), -(-len(part) // together))
 
 
 @compiled("target", if_few=COMPILE_FASTEST)
@@ -73,12 +95,10 @@ def _values_and_slopes(
     target: Target, rows: PyTree, blocks: jax.Array, count: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
     """Values (b, n) and slopes (b, n, d) at places (b, n, d) of the first ``count`` blocks; zeros of the others."""
-    look = jax.value_and_grad(target)
+    look = jax.vmap(jax.value_and_grad(target), (0, None))
 
     def one(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        seen = jax.lax.map(
-            lambda z: look(z, rows), jax.lax.dynamic_index_in_dim(blocks, i, keepdims=False), batch_size=_at_once(rows)
-        )
+        seen = look(jax.lax.dynamic_index_in_dim(blocks, i, keepdims=False), rows)
         return jax.tree.map(lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, i, 0), found, seen)
 
     return jax.lax.fori_loop(0, count, one, (jnp.zeros(blocks.shape[:2], blocks.dtype), jnp.zeros_like(blocks)))
@@ -89,8 +109,8 @@ def _blocks(size: int) -> int:
     return max(1, min(64, NUMBERS // (BLOCK * size)))
 
 
-def _at_once(rows: PyTree) -> int:
-    """Places whose rows are in memory at once."""
+def _block(rows: PyTree) -> int:
+    """Places evaluated side by side: fewer where rows are many, since a block is evaluated whole."""
     count = 1 if rows is None else max(1, jax.tree.leaves(rows)[0].shape[0])
     return max(1, min(BLOCK, ROWS // count))
 
@@ -110,6 +130,6 @@ def gradient_work(target: Target, rows: PyTree) -> float:
 def _work(target: Target, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> float:
     rows = jax.tree.unflatten(tree, leaves)
     size = target.model.space.size
-    places = jax.ShapeDtypeStruct((_blocks(size), BLOCK, size), jnp.result_type(float))
+    places = jax.ShapeDtypeStruct((_blocks(size), _block(rows), size), jnp.result_type(float))
     counted: Any = _values_and_slopes.lower(target, rows, places, 1).cost_analysis() or {}
-    return 100.0 + (counted.get("flops", 0.0) + 10 * counted.get("transcendentals", 0.0)) / _at_once(rows)
+    return 100.0 + (counted.get("flops", 0.0) + 10 * counted.get("transcendentals", 0.0)) / _block(rows)

@@ -10,6 +10,7 @@ from tractable.beliefs.belief import Fitted, Moments, Point, values_of, weighted
 from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, networks, tails
 from tractable.checks.climbs import Mode
+from tractable.checks.few import sampled
 from tractable.checks.importance import khat
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import ORDER
@@ -35,6 +36,10 @@ KHAT_ALONE = 0.5  # largest at which they need no second opinion
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
 UNVISITED = 0.05  # share of the mass above which an unvisited mode rejects a posterior
 RARE_SHARE = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
+FAR_BELOW = 100.0  # nats below the highest end of a climb at which another is no second mode
+LEAST_ROWS = 1 << 14  # rows that may stand for all
+TRIED, UNLIKE = 32, 0.2  # draws at which a sample's density is compared with all rows', and nats by which it may differ
+LEAST_ON_ALL = 100  # gradients on all rows, besides a curvature's, that a look at a sample of them takes
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 
 
@@ -60,6 +65,24 @@ MANY = Size(384, 15_360, 1000, 256)
 # So are places: of 20 spikes in slabs of five dimensions MANY missed 7, MOST none; below four, neither missed any.
 MOST, FEW_NUMBERS = MANY._replace(points=150_000), 3
 THOROUGH = Size(96, 3840, 4000, 1024)
+
+
+class Few(NamedTuple):
+    """A size of verification that a sample of the rows allows."""
+
+    size: Size
+    count: int  # of rows
+
+
+class View(NamedTuple):
+    """The density that is compared with a posterior, by all rows or a sample, and where climbs on it ended."""
+
+    checks: list[Check]  # of the sample
+    target: Target
+    climbed: Target
+    rows: PyTree
+    size: Size
+    ends: climbs.Ends
 
 
 class Compared(NamedTuple):
@@ -136,11 +159,11 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     point = learnt.is_point
     target = Target(learnt.model, prior=getattr(method, "prior", True), jacobian=not all(learnt.model.unbounded))
     climbed = target._replace(jacobian=target.jacobian and not point)
-    size = _affordable(learnt, climbed, rows)
+    size, few = _affordable(learnt, climbed, rows), _affordable_on_few(learnt, climbed, rows)
     if how == "thorough":
         starts, points = (0, 0) if size is None else size[:2]
-        size = THOROUGH._replace(starts=max(THOROUGH.starts, starts), points=max(THOROUGH.points, points))
-    if size is None:
+        size, few = THOROUGH._replace(starts=max(THOROUGH.starts, starts), points=max(THOROUGH.points, points)), None
+    if size is None and few is None:
         sentence = "not verified: with so many rows it would take too long; verify='thorough' does it all the same"
         return [Check("verified", 0.0, "caution", sentence)]
     frame = _frame(learnt)
@@ -148,9 +171,14 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         sentence = "of the posterior in some direction: without any spread there it cannot be verified"
         return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
-    out = [tails.check(climbed, rows, centre, root, point, seed)]
-    begin = climbs.starts(climbed, rows, centre, root, size.starts, size.points, seed)
-    ends = climbs.climb(climbed, rows, begin, centre, root)
+    view = None
+    if few is not None and (size is None or few.size > size):
+        view = _by_few(learnt, target, climbed, rows, centre, root, few, needed=size is None)
+    if view is None and size is not None:
+        view = _by_all(target, climbed, rows, centre, root, size, seed)
+    assert view is not None  # as one of two sizes was there
+    out, target, climbed, rows, size, ends = view
+    out.append(tails.check(climbed, rows, centre, root, point, seed))
     modes = climbs.modes(climbed, rows, ends, root)
     if point:
         out.append(_maximum(learnt, climbed, rows, centre, ends, modes))
@@ -175,6 +203,57 @@ def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
     if MANY.gradients * work <= WORK / 10:
         return MOST if MOST.gradients * work <= WORK / 5 and learnt.model.space.size > FEW_NUMBERS else MANY
     return next((size for size in SIZES if size.gradients * work <= allowed), None)
+
+
+def _affordable_on_few(learnt: Learnt, target: Target, rows: PyTree) -> Few | None:
+    """The largest size that a sample of the rows allows within two seconds; None if none fits, or all rows do.
+
+    All rows are needed for the sample's anchor, for the ends of climbs, and to see whether the sample stands for them.
+    """
+    model, data, work = learnt.model, learnt.data, gradient_work(target, rows)
+    if data is None or not target.prior or model.prior_is_callable or work * SIZES[0].gradients <= WORK:
+        return None
+    left = WORK / work - (2 * model.space.size + LEAST_ON_ALL)
+    for size in () if model.local is not None else SIZES:
+        count = 1 << int(math.log2(max(1, min(data.size / 2, data.size * left / size.gradients))))
+        if count >= LEAST_ROWS:
+            return Few(size, count)
+    return None
+
+
+def _by_all(
+    target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int
+) -> View:
+    begin = climbs.starts(climbed, rows, centre, root, size.starts, size.points, seed)
+    return View([], target, climbed, rows, size, climbs.climb(climbed, rows, begin, centre, root))
+
+
+def _by_few(
+    learnt: Learnt, target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, few: Few,
+    needed: bool,
+) -> View | None:  # fmt: skip
+    """By a sample of the rows; None where it does not stand for all, unless it is ``needed`` to say so.
+
+    Climbs go on from the highest places at which they end on the sample, on all rows. Where several modes are left
+    their masses are compared, which needs all rows.
+    """
+    seed, size = learnt.seed or 0, few.size
+    some = sampled(target, learnt.data, rows, centre, root, few.count, seed)
+    draws = _draws(learnt, centre, root, TRIED)
+    off = float(np.std(target._replace(anchored=True).at(some, draws) - target.at(rows, draws)))
+    if off > UNLIKE and not needed:
+        return None
+    sentence = f"nats by which {few.count:,} rows, corrected to the slope and curvature of all, differ from all"
+    checks = [Check("rows looked at", off, "trust" if off <= UNLIKE else "caution", sentence)]
+    there = _by_all(target._replace(anchored=True), climbed._replace(anchored=True), some, centre, root, size, seed)
+    which = climbs.places_met(there.ends, root)
+    places = sorted(set(which), key=lambda i: -there.ends.values[i])[: climbs.MODES]
+    further = climbs.climb(climbed, rows, there.ends.positions[places], centre, root)
+    ends = climbs.Ends(*(a[[places.index(i) for i in which if i in places]] for a in further))
+    high = climbs.places_met(ends, root)[ends.values > ends.values.max() - FAR_BELOW]
+    if len(set(high)) > 1:
+        return View(checks, target, climbed, rows, SIZES[-1], ends)
+    return there._replace(checks=checks, ends=ends)
 
 
 def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
@@ -416,13 +495,7 @@ def _moved(
     learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int
 ) -> Compared | None:
     """Compares the posterior's moments with those of its draws after moves; None where these could not be moved."""
-    if learnt.is_point:
-        generator = np.random.default_rng(seed)
-        draws = centre + generator.standard_normal((size.walkers, len(centre))) @ root.T
-    else:
-        flat = np.asarray(learnt.belief.positions, np.float64).reshape(-1, len(centre))
-        draws = flat[_evenly(learnt, size.walkers)]
-    found = moves.move(target, rows, draws, centre, root, seed)
+    found = moves.move(target, rows, _draws(learnt, centre, root, size.walkers), centre, root, seed)
     if not found.usable:
         return None
     values = values_of(target.model, found.after).astype(np.float64)  # (t, c, k)
@@ -433,6 +506,13 @@ def _moved(
     sd_error = squares.std(0, ddof=1) / math.sqrt(values.shape[1]) / np.maximum(squares.mean(0), 1e-300) / 2
     flat = values.reshape(-1, values.shape[-1])
     return _with_tails(learnt, _against(learnt, mean, error, sd, sd_error), flat, None, float(values.shape[1]))
+
+
+def _draws(learnt: Learnt, centre: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
+    """(count, d) unconstrained draws that stand for the posterior; of a point those of the normal around it."""
+    if learnt.is_point:
+        return centre + np.random.default_rng(learnt.seed or 0).standard_normal((count, len(centre))) @ root.T
+    return np.asarray(learnt.belief.positions, np.float64).reshape(-1, len(centre))[_evenly(learnt, count)]
 
 
 def errors_serve(looked: Sequence[Check]) -> bool:
