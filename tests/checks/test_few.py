@@ -55,6 +55,9 @@ def test_near_the_posterior_few_rows_have_the_density_of_all(weights):
     np.testing.assert_allclose(slope @ root, all_slope @ root, atol=1e-6)
     off = anchored.at(some, there) - target.at(rows, there)
     assert np.std(off) < 0.05
+    np.testing.assert_allclose(
+        np.unique(some[0].weights), np.unique(np.ones(N) if weights is None else weights) * N / FEW
+    )
     assert np.std(target.at(some[0], there) - target.at(rows, there)) > 1  # uncorrected
     far = centre + 400 * root.T
     np.testing.assert_allclose(anchored.at(some, far), target.at(some[0], far), rtol=1e-6)
@@ -122,8 +125,18 @@ def test_a_sample_that_does_not_stand_for_all_earns_no_trust(on_few, monkeypatch
     assert affordable is None or checks["means and sds"] == "reject"
 
 
+def test_a_sample_serves_under_a_proper_prior_only(monkeypatch):
+    """Of rows alone a sample may be separable, or lack a column, where all rows are not and do not."""
+    monkeypatch.setattr(looks, "WORK", 1e8)
+    monkeypatch.setattr(looks, "LEAST_ROWS", 16)
+    data = Data(NUMBERS, given=X)
+    posterior, rows = learnt(LINEAR, data, MEAN, ROOT), data.arrays()
+    assert looks._affordable_on_few(posterior, Target(LINEAR), rows) is not None
+    assert looks._affordable_on_few(posterior, Target(LINEAR, prior=False), rows) is None
+
+
 def test_few_rows_serve_where_all_are_too_many():
-    """The default, of 150,000 rows; improper priors and hand-written ones are looked at by all rows or not at all."""
+    """The default, of 150,000 rows."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(150_000, 4))
     y = (rng.random(150_000) < 1 / (1 + np.exp(-x[:, 0]))).astype(float)
