@@ -198,22 +198,26 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
     """The largest size within a quarter of the run's work or two seconds, counted in operations; None if none fits."""
     work = gradient_work(target, rows)
-    cost = learnt.cost
-    allowed = max(SHARE * (cost.gradients + cost.densities / 3) * work, WORK)
+    allowed = _allowed(learnt, work)
     if MANY.gradients * work <= WORK / 10:
         return MOST if MOST.gradients * work <= WORK / 5 and learnt.model.space.size > FEW_NUMBERS else MANY
     return next((size for size in SIZES if size.gradients * work <= allowed), None)
 
 
+def _allowed(learnt: Learnt, work: float) -> float:
+    """Operations that verification may spend, where a gradient takes ``work``."""
+    return max(SHARE * (learnt.cost.gradients + learnt.cost.densities / 3) * work, WORK)
+
+
 def _affordable_on_few(learnt: Learnt, target: Target, rows: PyTree) -> Few | None:
-    """The largest size that a sample of the rows allows within two seconds; None if none fits, or all rows do.
+    """The largest size that a sample of the rows allows; None if none fits, or all rows do.
 
     All rows are needed for the sample's anchor, for the ends of climbs, and to see whether the sample stands for them.
     """
     model, data, work = learnt.model, learnt.data, gradient_work(target, rows)
     if data is None or not target.prior or model.prior_is_callable or work * SIZES[0].gradients <= WORK:
         return None
-    left = WORK / work - (2 * model.space.size + LEAST_ON_ALL)
+    left = _allowed(learnt, work) / work - (2 * model.space.size + LEAST_ON_ALL)
     for size in () if model.local is not None else SIZES:
         count = 1 << int(math.log2(max(1, min(data.size / 2, data.size * left / size.gradients))))
         if count >= LEAST_ROWS:
