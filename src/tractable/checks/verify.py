@@ -23,6 +23,7 @@ Verify = Literal["auto", "thorough", None]
 
 LARGEST = 200  # most parameters for which a posterior is verified
 WORK = 1e10  # operations that verification may always spend: about two seconds
+WORK_ON_MANY = 1.5e10  # the same where rows are many: their operations go side by side
 SHARE = 0.25  # share of the run's own work that it may spend, where that is more
 MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds
 SDS_OFF = 1.25  # allowed error of an sd, as a factor
@@ -38,8 +39,8 @@ UNVISITED = 0.05  # share of the mass above which an unvisited mode rejects a po
 RARE_SHARE = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
 FAR_BELOW = 100.0  # nats below the highest end of a climb at which another is no second mode
 LEAST_ROWS = 1 << 14  # rows that may stand for all
-TRIED, UNLIKE = 32, 0.2  # draws at which a sample's density is compared with all rows', and nats by which it may differ
-LEAST_ON_ALL = 100  # gradients on all rows, besides a curvature's, that a look at a sample of them takes
+TRIED, UNLIKE = 16, 0.2  # draws at which a sample's density is compared with all rows', and nats by which it may differ
+LEAST_ON_ALL = 30  # gradients on all rows, besides a curvature's, that a look at a sample of them takes
 BETTER = 0.1  # nats by which another maximum must be higher to reject a point
 
 
@@ -198,15 +199,15 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
 def _affordable(learnt: Learnt, target: Target, rows: PyTree) -> Size | None:
     """The largest size within a quarter of the run's work or two seconds, counted in operations; None if none fits."""
     work = gradient_work(target, rows)
-    allowed = _allowed(learnt, work)
+    allowed = _allowed(learnt, work, WORK)
     if MANY.gradients * work <= WORK / 10:
         return MOST if MOST.gradients * work <= WORK / 5 and learnt.model.space.size > FEW_NUMBERS else MANY
     return next((size for size in SIZES if size.gradients * work <= allowed), None)
 
 
-def _allowed(learnt: Learnt, work: float) -> float:
+def _allowed(learnt: Learnt, work: float, least: float) -> float:
     """Operations that verification may spend, where a gradient takes ``work``."""
-    return max(SHARE * (learnt.cost.gradients + learnt.cost.densities / 3) * work, WORK)
+    return max(SHARE * (learnt.cost.gradients + learnt.cost.densities / 3) * work, least)
 
 
 def _affordable_on_few(learnt: Learnt, target: Target, rows: PyTree) -> Few | None:
@@ -217,11 +218,11 @@ def _affordable_on_few(learnt: Learnt, target: Target, rows: PyTree) -> Few | No
     model, data, work = learnt.model, learnt.data, gradient_work(target, rows)
     if data is None or not target.prior or model.prior_is_callable or work * SIZES[0].gradients <= WORK:
         return None
-    left = _allowed(learnt, work) / work - (2 * model.space.size + LEAST_ON_ALL)
+    left = _allowed(learnt, work, WORK_ON_MANY) / work - (model.space.size + LEAST_ON_ALL)
     for size in () if model.local is not None else SIZES:
         count = 1 << int(math.log2(max(1, min(data.size / 2, data.size * left / size.gradients))))
         if count >= LEAST_ROWS:
-            return Few(size, count)
+            return Few(size._replace(walkers=max(size.walkers, SIZES[1].walkers)), count)
     return None
 
 
