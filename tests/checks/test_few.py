@@ -122,7 +122,7 @@ def test_a_sample_that_does_not_stand_for_all_earns_no_trust(on_few, monkeypatch
     model = Model({"w": dist.Normal(jnp.zeros(D), 6.0).to_event(1)}, LOGISTIC.likelihood)
     checks = found(tr.infer(model, Data(y, given=x), tr.Laplace(), seed=0, progress=False))
     assert checks.get("rows looked at") == ("caution" if affordable is None else None)
-    assert affordable is None or checks["means and sds"] == "reject"
+    assert checks.get("means and sds") == (None if affordable is None else "reject")
 
 
 def test_a_sample_serves_under_a_proper_prior_only(monkeypatch):

@@ -174,7 +174,9 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     centre, root = frame
     view = None
     if few is not None and (size is None or few.size > size):
-        view = _by_few(learnt, target, climbed, rows, centre, root, few, needed=size is None)
+        stands, view = _by_few(learnt, target, climbed, rows, centre, root, few)
+        if view is None and size is None:
+            return [stands]
     if view is None and size is not None:
         view = _by_all(target, climbed, rows, centre, root, size, seed)
     assert view is not None  # as one of two sizes was there
@@ -234,10 +236,9 @@ def _by_all(
 
 
 def _by_few(
-    learnt: Learnt, target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, few: Few,
-    needed: bool,
-) -> View | None:  # fmt: skip
-    """By a sample of the rows; None where it does not stand for all, unless it is ``needed`` to say so.
+    learnt: Learnt, target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, few: Few
+) -> tuple[Check, View | None]:
+    """Whether a sample of the rows stands for all, and the view by it; None where it does not.
 
     Climbs go on from the highest places at which they end on the sample, on all rows. Where several modes are left
     their masses are compared, which needs all rows.
@@ -246,10 +247,11 @@ def _by_few(
     some = sampled(target, learnt.data, rows, centre, root, few.count, seed)
     draws = _draws(learnt, centre, root, TRIED)
     off = float(np.std(target._replace(anchored=True).at(some, draws) - target.at(rows, draws)))
-    if off > UNLIKE and not needed:
-        return None
     sentence = f"nats by which {few.count:,} rows, corrected to the slope and curvature of all, differ from all"
-    checks = [Check("rows looked at", off, "trust" if off <= UNLIKE else "caution", sentence)]
+    if not off <= UNLIKE:
+        sentence += ": too many to verify by them, and all would take too long; verify='thorough' takes all"
+        return Check("rows looked at", off, "caution", sentence), None
+    check = Check("rows looked at", off, "trust", sentence)
     there = _by_all(target._replace(anchored=True), climbed._replace(anchored=True), some, centre, root, size, seed)
     which = climbs.places_met(there.ends, root)
     places = sorted(set(which), key=lambda i: -there.ends.values[i])[: climbs.MODES]
@@ -257,8 +259,8 @@ def _by_few(
     ends = climbs.Ends(*(a[[places.index(i) for i in which if i in places]] for a in further))
     high = climbs.places_met(ends, root)[ends.values > ends.values.max() - FAR_BELOW]
     if len(set(high)) > 1:
-        return View(checks, target, climbed, rows, SIZES[-1], ends)
-    return there._replace(checks=checks, ends=ends)
+        return check, View([check], target, climbed, rows, SIZES[-1], ends)
+    return check, there._replace(checks=[check], ends=ends)
 
 
 def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:

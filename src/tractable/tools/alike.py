@@ -54,7 +54,7 @@ def told(value: object) -> Hashable | None:
     return found
 
 
-def contents(value: Any, above: tuple[int, ...] = ()) -> Hashable:
+def contents(value: object, above: tuple[int, ...] = ()) -> Hashable:
     """What a value consists of: values for which JAX traces different programs differ in it.
 
     Of a function these are its code, its defaults, what it captured and the globals that it names, each by contents; of
@@ -100,7 +100,7 @@ def _numbers(array: np.ndarray | np.generic | jax.Array) -> Hashable:
     return type(array), str(array.dtype), array.shape, getattr(array, "weak_type", False), digest
 
 
-def _installed(value: Any) -> bool:
+def _installed(value: object) -> bool:
     """Whether a value is a module of Python or of an installed package, or what such a module defines by name."""
     if isinstance(value, types.ModuleType):
         file = getattr(value, "__file__", None) or ""
