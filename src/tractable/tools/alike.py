@@ -83,7 +83,7 @@ def contents(value: object, above: tuple[int, ...] = ()) -> Hashable:
         parts = value.__defaults__, value.__kwdefaults__, captured, _globals(value)
         # Names are looked up again when the function is traced, so functions of two modules are two.
         return value.__code__, id(value.__globals__), inside(parts)
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value), tuple(map(inside, value))
     if type(value).__module__ == "builtins" or not _installed(type(value)):
         raise Unsure
