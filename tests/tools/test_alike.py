@@ -3,6 +3,7 @@
 import functools
 import gc
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ def defaults(place: Any, by: Any) -> Callable:
 WIDE = {size: dist.ImproperUniform(dist.constraints.real, (), (size,)) for size in (2, 3)}
 DIFFERENT = [
     1, 2, True, 2.0, 0.0, -0.0, float("inf"), "2", (2.0,), [2.0], {"a": 2.0}, {"b": 2.0}, np.float32(2), np.float64(2),
+    OrderedDict(a=2.0),
     np.zeros(2), np.zeros(2, np.float32), np.zeros((1, 2)), np.ones(2), jnp.zeros(2), jnp.zeros(2, int), jnp.float32(2),
     jnp.asarray(2.0), jnp.asarray(2.0, float), dist.Beta(1.0, 2.0), dist.Beta(1.0, 3.0), dist.Gamma(1.0, 2.0),
     *WIDE.values(),
@@ -133,14 +135,24 @@ class Own:
         return z
 
 
+class Table(dict):
+    """A table of a user's."""
+
+
+class Bound(functools.partial):
+    """A call of a user's."""
+
+
 def recursive(n: int) -> int:
     return n and recursive(n - 1)
 
 
 @pytest.mark.parametrize(
     "unsure",
-    [Own(), Own, Own().__call__, types.ModuleType("own"), np.zeros(1 << 14), np.array([Own()]), {1.0, 2.0}, recursive,
-     jax.jit(lambda z: z), jax.random.key(0), iter([1.0])],
+    [
+        Own(), Own, Own().__call__, Table(), Bound(jnp.exp), types.ModuleType("own"), np.zeros(1 << 14), {1.0, 2.0},
+        np.array([Own()]), recursive, jax.jit(lambda z: z), jax.random.key(0), iter([1.0]),
+    ],
 )  # fmt: skip
 def test_nothing_is_taken_for_what_cannot_be_told(unsure):
     first, again = made(unsure), made(unsure)

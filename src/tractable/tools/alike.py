@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import jax
@@ -74,9 +74,9 @@ def contents(value: object, above: tuple[int, ...] = ()) -> Hashable:
         return _numbers(value)
     if _installed(value):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | types.MappingProxyType) and type(value) in (dict, types.MappingProxyType):
         return type(value), tuple((inside(key), inside(each)) for key, each in value.items())
-    if isinstance(value, functools.partial):
+    if isinstance(value, functools.partial) and _installed(type(value)):
         return type(value), inside(value.func), inside(value.args), inside(value.keywords)
     if isinstance(value, types.FunctionType):
         captured = [cell.cell_contents for cell in value.__closure__ or ()]
