@@ -2,9 +2,10 @@
 
     python benchmarks/many_rows.py [--quick] [--rows 50000 200000 1000000] [--columns 10]
 
-Regressions whose posterior is nearly a normal N(m, S), by Newton's steps in double precision; every tenth column is 1 in
-fifty rows, whatever their number, and 0 elsewhere. Judged are N(m, S) itself, and four that are wrong: all means 0.35 sds
-aside, sds 0.7 and 1.4 times the right ones, and all means 3 sds aside. Seconds are of a second look; "run" is Laplace's.
+Regressions whose posterior is nearly a normal N(m, S), by Newton's steps in double precision; every tenth column is 1
+in fifty rows, whatever their number, and 0 elsewhere. Judged are N(m, S) itself, and four that are wrong: all means
+0.35 sds aside, sds 0.7 and 1.4 times the right ones, and all means 3 sds aside. Seconds are of a second look; "run" is
+Laplace's.
 """
 
 import time
