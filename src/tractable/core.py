@@ -185,7 +185,8 @@ class Model(Spelt):
         return first_alike(self, Model._parts, self._contents), ()
 
     def _parts(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """What programs of it depend on: its fields, and the precision in which its cached properties were made."""
+        return {"": jnp.result_type(float).name} | {field.name: getattr(self, field.name) for field in fields(self)}
 
     @functools.cached_property
     def _contents(self) -> Hashable | None:

@@ -89,6 +89,16 @@ def test_every_field_of_a_model_counts(change):
     assert form(other) is other
 
 
+def test_a_model_of_another_precision_is_another():
+    """Shapes and dtypes of its space are kept from its first use."""
+    with jax.enable_x64(False):
+        single = made(13.0)
+        assert form(single) is single
+        assert single.space.unravel(jnp.zeros(1))["theta"].dtype == jnp.float32
+    double = made(13.0)
+    assert form(double) is double
+
+
 def test_globals_are_followed_and_looked_at_again(monkeypatch):
     first = made(17.0)
     assert form(first) is first
