@@ -21,7 +21,7 @@ os.fsync = lambda descriptor: None
 if os.environ.get("TRACTABLE_TYPECHECK", "1") == "1":
     checked.install("tractable")
 
-from tractable.tools import cache, mappings  # noqa: E402  # once the hook above is there
+from tractable.tools import alike, cache, mappings  # noqa: E402  # once the hook above is there
 
 # Modules, workers, runs and processes that tests start have most of their programs in common: compiled once, a program
 # is found by all of them, in the checkout and not in the cache of whoever runs the tests.
@@ -59,8 +59,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def forget_compilations() -> None:
-    """Before a test: forget compiled programs, if there are many. Modules have hundreds in common, so seldom."""
+    """Before a test: forget compiled programs, if there are many, and for which models they serve.
+
+    Modules have hundreds in common, so seldom. A model written again has its own: another test's may be a mutant's.
+    """
     mappings.make_room(BETWEEN_TESTS)
+    alike._first.clear()
 
 
 @pytest.fixture(autouse=True)
