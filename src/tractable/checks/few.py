@@ -11,6 +11,8 @@ from tractable.core import Data
 from tractable.data.rows import Weighted
 from tractable.tools.tree import PyTree
 
+STEP = 0.5  # posterior sds over which a curvature is measured
+
 
 def sampled(
     target: Target, data: Data | None, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, seed: int
@@ -33,8 +35,8 @@ def sampled(
 
 
 def _at(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Value, slope and curvature at a place, in white coordinates."""
-    steps = 0.5 * np.sqrt(np.sum(root**2, 1))
-    values, slopes = target.look(rows, np.concatenate([centre[None], centre + np.diag(steps)]))
-    columns = (slopes[0] - slopes[1:]) / steps[:, None]
-    return values[0], root.T @ slopes[0], root.T @ (columns + columns.T) @ root / 2
+    """Value, slope and curvature at a place, in white coordinates; steps along these never leave the posterior."""
+    values, slopes = target.look(rows, np.concatenate([centre[None], centre + STEP * root.T]))
+    slopes = slopes @ root
+    curvature = (slopes[0] - slopes[1:]) / STEP
+    return values[0], slopes[0], (curvature + curvature.T) / 2
