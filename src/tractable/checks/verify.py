@@ -173,7 +173,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         return [Check("covariance", 0.0, "caution", sentence)]
     centre, root = frame
     view = None
-    if few is not None and (size is None or few.size > size):
+    if few is not None:
         stands, view = _by_few(learnt, target, climbed, rows, centre, root, few)
         if view is None and size is None:
             return [stands]
