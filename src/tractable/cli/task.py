@@ -134,9 +134,8 @@ def split(
     if needed is not None:
         chosen &= ~needed
     if classes:
-        labels = frame[target].astype(str).to_numpy()
-        unseen = ~np.isin(labels, labels[~chosen])
-        chosen &= ~unseen
+        labels: Any = frame[target].astype(str)
+        chosen &= labels.isin(labels[~chosen].unique()).to_numpy()  # NumPy's isin compares texts pair by pair
     return frame.loc[~chosen], frame.loc[chosen]
 
 
