@@ -45,6 +45,12 @@ MODEL = tr.Model(
 )
 
 
+# Two normals whose statistics have a frame that moves with θ, and its bound.
+BLOBS = tr.Data(X + 3.0 * RNG.integers(0, 2, (N, 1)), weights=DATA.weights)
+ONLINE = (
+    (tr.models.gaussian_mixture(2, 3), tr.OnlineEM(batch_size=40, epochs=8, starts=2)),
+    (tr.models.bayesian_gaussian_mixture(2, 3), tr.CoordinateAscent(batch_size=40, epochs=8, starts=2)),
+)
 PIXELS = (RNG.random((N, 5)) < RNG.random((N, 1))).astype(float)
 LADDER = tr.models.sigmoid_belief_network(5, (2, 1))
 CODES = tr.models.latent_gaussian(5, 1, hidden=(2,))
@@ -92,6 +98,12 @@ def climbed(ladder: Ladder, method: Amortised, meshed: Any) -> np.ndarray:
     begun = run.begin(program._replace(over=None), tuned, None, keys, first)
     ended = run.run(program, shape, data, plan, tuned, keys, begun, groups=1, keep=False)
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves((ended.states, ended.info))])
+
+
+def averaged(model: tr.Model, method: tr.Method, meshed: Any, data: tr.Data = BLOBS, **options: Any) -> np.ndarray:
+    """Where online EM ends, and its objective."""
+    found = tr.infer(model, data, method, seed=3, verify=None, mesh=meshed, progress=False, **options)
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves((found.mean(), found.found["objective"]))])
 
 
 def quickly(there: bool, function: Callable, *args: Any) -> Any:
@@ -147,6 +159,10 @@ def eight() -> None:
         np.testing.assert_allclose(others[1], first, atol=1e-9)  # all rows, each counted as it is without a mesh
     for name, (same, far) in ladders_law().items():
         assert same and far < 1e-9, (name, same, far)
+    for model, method in ONLINE:
+        two, four, alone = (quickly(count is None, averaged, model, method, count) for count in (2, 4, None))
+        np.testing.assert_array_equal(two, four, method.label)
+        np.testing.assert_allclose(two, alone, rtol=1e-9, err_msg=method.label)
     right, Batch.keys = Batch.keys, of_device
     ladder, other = CODES, replace(LADDERS[2][1], learning_rate=0.02)  # for which no program is compiled yet
     assert not np.array_equal(*(quickly(True, climbed, ladder, other, count) for count in (2, 4)))

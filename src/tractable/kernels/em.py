@@ -163,7 +163,7 @@ def online_em(
 
     def step(noise: PyTree, state: OnlineState, batch: Batch | None) -> tuple[OnlineState, OnlineInfo]:
         batch = _needed(batch)
-        found = e_step(state.position, batch)
+        found = batch.summed(e_step, state.position)
         share = jnp.where(state.time > 0, gamma(state.time), 1.0)
         statistics = jax.tree.map(
             lambda old, new: ((1 - share) * old + share * batch.scale * new).astype(new.dtype),

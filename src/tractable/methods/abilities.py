@@ -33,8 +33,8 @@ ABILITIES = {
     "mesh over rows": Ability(
         lambda method: method.sums_rows,
         "{name} runs with its rows on one device. Rows of NUTS, HMC, MALA, RandomWalk, SGLD, SGHMC, MeanField, "
-        "FullRank, LowRank, BayesByBackprop, EM, CoordinateAscent and the methods of ladders lie over several: leave "
-        "mesh= out, or use one of those.",
+        "FullRank, LowRank, BayesByBackprop, EM, OnlineEM, CoordinateAscent and the methods of ladders lie over "
+        "several: leave mesh= out, or use one of those.",
     ),
     "extend()": Ability(
         lambda method: method.chained, "{name} draws no chains that could go on; run it anew with other settings."

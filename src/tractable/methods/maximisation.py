@@ -74,6 +74,7 @@ class EM(Method):
 
     label: ClassVar[str] = "em"
     point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
     starts: Count = 4
     steps: Count = 1000
     tolerance: Positive = 1e-6
@@ -92,10 +93,6 @@ class EM(Method):
         model = latent(model, self)
         self.halves(model)
         return model
-
-    @property
-    def sums_rows(self) -> bool:
-        return not self.minibatch
 
     def exact(self, model: Any) -> bool:
         """Whether E-step and M-step have closed forms, on additive statistics."""

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from tractable.checks.learnt import Learnt
 from tractable.checks.maxima import agreement, curvature
 from tractable.core import Kernel, Model, PyTree
 from tractable.data.rows import Batch, Data, Plan, narrow
+from tractable.data.sharding import Over
 from tractable.data.shards import Rows
 from tractable.kernels.em import EStep, Expected, MStep, expected, online_em
 from tractable.methods import points
@@ -57,6 +58,7 @@ class OnlineEM(Method):
 
     label: ClassVar[str] = "online-em"
     point: ClassVar[bool] = True
+    sums_rows: ClassVar[bool] = True
     batch_size: Count = 100
     epochs: Count = 10
     step_exponent: Annotated[float, between(0.5, 1, closed=True)] = 0.6
@@ -121,8 +123,7 @@ class OnlineEM(Method):
         ]
 
 
-@dataclass(frozen=True)
-class Following:
+class Following(NamedTuple):
     """Online EM as a program of the loop: its position is θ itself, and a batch's shapes are known beforehand."""
 
     model: LatentModel
@@ -132,14 +133,14 @@ class Following:
     structure: Any  # of a batch's rows
     shapes: tuple  # (shape, dtype) of a row of each leaf
     size: int | float
-    over: None = None  # it runs on one device
+    over: Over | None = None  # the mesh that its batches' rows lie over
     remedy: str = "Did a component lose its rows or variance? A floor, a prior, larger batches or more patience help."
 
     @classmethod
-    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan) -> "Following":
+    def of(cls, model: LatentModel, method: OnlineEM, data: Data, plan: Plan, over: Over | None) -> "Following":
         leaves, structure = jax.tree.flatten(data.rows)
         shapes = tuple((leaf.shape[1:], str(jnp.asarray(leaf[:1]).dtype)) for leaf in leaves)
-        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size))
+        return cls(model, method, not data.resident, plan.width, structure, shapes, narrow(data.size), over)
 
     def __call__(self, rows: PyTree, tuned: PyTree) -> Kernel:
         offset = tuned.get("offset")
@@ -216,7 +217,7 @@ def followed(
 ) -> tuple[np.ndarray, dict, bool]:
     """Run every start through its epochs: unconstrained end points (start, d), traces, and whether interrupted."""
     data, plan = session.data, plan_batches(method, session.data, method.batch_size)
-    program = Following.of(model, method, data, plan)
+    program = Following.of(model, method, data, plan, session.over)
     tuned = {} if offset is None else {"offset": offset}
     keys = chain_keys(key, method.starts)
     steps = method.epochs * plan.count
@@ -224,9 +225,10 @@ def followed(
     reading = Program(model, method, program.streams)
     shape = shape._replace(capacity=capacity(shape, session, reading, method.starts))
     groups = -(-steps // shape.group)
+    alone = program._replace(over=None)
     at, interrupted = stretched(
         session, "climbing", program, shape, data, plan, tuned, keys,
-        lambda: loop.begin(program, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
+        lambda: loop.begin(alone, tuned, None, keys, thetas), [groups // 2, groups] if groups > 1 else [groups],
     )  # fmt: skip
     last = np.asarray(_positions(model, at.states.position))
     if method.average and at.moments is not None and not interrupted:
