@@ -106,6 +106,22 @@ def averaged(model: tr.Model, method: tr.Method, meshed: Any, data: tr.Data = BL
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves((found.mean(), found.found["objective"]))])
 
 
+def predicted(meshed: Any) -> dict[str, np.ndarray]:
+    """Of enough rows for several chunks: numbers and their intervals, classes, log densities."""
+    rows = tr.Data(np.resize(Y, 3001), given=np.resize(X, (3001, 3)))
+    of_number, of_class = (tr.infer(model, data, tr.Laplace(), seed=3, verify=None) for model, data in (
+        (MODEL, DATA), (generalised_linear(3, "bernoulli"), tr.Data((Y > 0).astype(int), given=X)),
+    ))  # fmt: skip
+    told, held = of_number.predict(rows.given, mesh=meshed, draws=200), tr.Data(Y, given=X + 0.01)
+    return {
+        "mean": told.mean, "upper": told.upper,
+        "calibrated": np.asarray(of_number.predict(rows.given, mesh=meshed, draws=50, calibrate=held).upper),
+        "classes": np.asarray(of_class.predict(rows.given, mesh=meshed, draws=200).entropy),
+        "density": of_number.log_predictive(rows, mesh=meshed, draws=200),
+        "pointwise": of_number.log_likelihood(rows, mesh=meshed, draws=50),
+    }  # fmt: skip
+
+
 def quickly(there: bool, function: Callable, *args: Any) -> Any:
     """``function(*args)``, compiled quickly if so: for what need not have the bits of what every pass of XLA makes."""
     before = jax.config.read("jax_disable_most_optimizations")
@@ -163,6 +179,10 @@ def eight() -> None:
         two, four, alone = (quickly(count is None, averaged, model, method, count) for count in (2, 4, None))
         np.testing.assert_array_equal(two, four, method.label)
         np.testing.assert_allclose(two, alone, rtol=1e-9, err_msg=method.label)
+    two, four, alone = (quickly(count is None, predicted, count) for count in (2, 4, None))
+    for name, told in two.items():
+        np.testing.assert_array_equal(told, four[name], name)
+        np.testing.assert_allclose(told, alone[name], rtol=1e-9, err_msg=name)
     right, Batch.keys = Batch.keys, of_device
     ladder, other = CODES, replace(LADDERS[2][1], learning_rate=0.02)  # for which no program is compiled yet
     assert not np.array_equal(*(quickly(True, climbed, ladder, other, count) for count in (2, 4)))
@@ -308,6 +328,23 @@ def test_batches_from_file_go_round_its_end(tmp_path):
     starts = np.array([[3], [N - 2]])
     y = on_file(str(tmp_path)).read(starts, 2 * N, slice(N - 5, 2 * N)).y
     np.testing.assert_array_equal(y, Y[(starts[..., None] + np.arange(N - 5, 2 * N)) % N])
+
+
+def test_what_is_not_of_rows_by_themselves_lies_on_one_device():
+    chains = Mesh(np.array(jax.devices()[:1]), ("chain",))
+    found = tr.infer(MODEL, DATA, tr.MAP(), verify=None, progress=False)
+    with pytest.raises(SettingsError, match="this mesh has chains alone"):
+        found.predict(X, mesh=chains)
+    np.testing.assert_allclose(found.predict(X, mesh=1).mean, found.predict(X).mean, rtol=1e-9)
+    of_groups = tr.Model(
+        {"m": dist.Normal(0.0, 1.0)},
+        lambda p: dist.Normal(p["a"], 1.0),
+        local=lambda p: {"a": dist.Normal(p["m"], 1.0)},
+    )
+    grouped = tr.infer(of_groups, tr.Data(Y, group=np.arange(N) % 9), tr.MAP(), verify=None, progress=False)
+    for ask in (grouped.predict, lambda mesh: grouped.log_predictive(Y, mesh=mesh), grouped.log_likelihood):
+        with pytest.raises(SettingsError, match="without groups"):
+            ask(mesh=1)
 
 
 def test_rows_need_rows():

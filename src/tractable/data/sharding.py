@@ -22,6 +22,7 @@ from tractable.tools.errors import SettingsError
 from tractable.tools.tree import PyTree
 
 CHAINS, ROWS = "chain", "row"
+BY_ROW, ON_ALL = PartitionSpec(ROWS), PartitionSpec()  # arrays whose first axis are rows; what all devices hold
 SMALL = 1 << 14  # numbers that are sent to every device at once: one message is quicker than two
 SHARDS = 16  # twice the devices that rows lie over at most: XLA compiles a loop over a single shard to other bits
 
@@ -170,6 +171,10 @@ class Over:
     def specs(self, streams: bool) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
         """How rows lie, chains, and what all devices hold."""
         return self.laid_in(streams), PartitionSpec(CHAINS), PartitionSpec()
+
+    def cut(self, count: int) -> int:
+        """Rows that a device looks at by itself, at most, so that all take part: the same for any number of them."""
+        return -(-count // (SHARDS // 2 if self.reproducible else self.mesh.shape[ROWS]))
 
     def near(self, tree: PyTree) -> PyTree:
         """On one device of this process: what is then made of it is rounded in one way."""
@@ -325,6 +330,23 @@ def over(mesh: Mesh | int | str, axis: str, reproducible: bool = True, chains: i
         )
     both = Mesh(devices.reshape(shape), (CHAINS, ROWS), axis_types=(AxisType.Auto,) * 2)
     return Over(both, ROWS in named, reproducible)
+
+
+def over_rows(mesh: Mesh | int | str | None) -> Over | None:
+    """How rows that do not depend on each other lie over devices; None without a mesh.
+
+    Raises:
+        SettingsError: as for ``over``; a mesh without the axis "row".
+    """
+    lying = None if mesh is None else over(mesh, ROWS)
+    if lying is None or lying.lays_rows:
+        return lying
+    raise SettingsError("Rows to predict lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
+
+
+def of_rows(over: Over | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
+    """``function`` of rows by themselves; on every device of a mesh, of its own rows."""
+    return function if over is None else over.mapped(function, ins, outs)
 
 
 def _of_count(count: object, axis: str, chains: int | None) -> Mesh:

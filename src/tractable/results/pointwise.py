@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from tractable.beliefs.belief import Fitted
 from tractable.checks.importance import khat_limit
 from tractable.core import Data, Model, PyTree, log_density, needed_likelihood
+from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
 from tractable.methods.variational import NODES
 from tractable.models.causes import sample_of
 from tractable.models.censoring import itself
-from tractable.results.predict import chunks, fitting, log_predictive
+from tractable.results.predict import chunks, fitting, log_predictive, on_all
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
@@ -101,7 +103,7 @@ class Loo:
         )
 
 
-def log_likelihoods(model: Model, params: PyTree, data: Data) -> np.ndarray:
+def log_likelihoods(model: Model, params: PyTree, data: Data, over: Over | None = None) -> np.ndarray:
     """w_n log p(y_n | x_n, θ_s) of draws (s, ...), (s, n) in nats; 0 for rows of weight 0.
 
     Raises:
@@ -110,7 +112,7 @@ def log_likelihoods(model: Model, params: PyTree, data: Data) -> np.ndarray:
     """
     needed_likelihood(model)
     fits("log_likelihood", length(params), data.size, 1, jnp.result_type(float).itemsize)
-    terms = np.concatenate([part for _, part in _likelihoods(model, params, data)], 1)
+    terms = np.concatenate([part for _, part in _likelihoods(model, params, data, over)], 1)
     return terms if data.weights is None else np.where(data.weights > 0, data.weights * terms, 0.0)
 
 
@@ -315,29 +317,37 @@ def fits(what: str, draws: int, rows: int, numbers: int, itemsize: int) -> None:
         )
 
 
-def _likelihoods(model: Model, params: PyTree, data: Data) -> Iterator[tuple[slice, np.ndarray]]:
+def _likelihoods(
+    model: Model, params: PyTree, data: Data, over: Over | None = None
+) -> Iterator[tuple[slice, np.ndarray]]:
     def of(thetas: PyTree, _: np.ndarray, chunk: PyTree, __: np.ndarray) -> jax.Array:
-        return _row_likelihoods(model, thetas, chunk)
+        return _row_likelihoods(model, over, thetas, chunk)
 
-    return _by_chunks(of, lambda theta, chunk, _: model.log_likelihoods(theta, chunk), params, data.rows, data.size)
+    def one(theta: PyTree, chunk: PyTree, _: np.ndarray) -> jax.Array:
+        return model.log_likelihoods(theta, chunk)
+
+    return _by_chunks(of, one, params, data.rows, data.size, over)
 
 
-def _by_chunks(of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int) -> Iterator[tuple[slice, PyTree]]:
+def _by_chunks(
+    of: Callable, one: Callable, params: PyTree, rows: PyTree, count: int, over: Over | None = None
+) -> Iterator[tuple[slice, PyTree]]:
     """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
-    width = fitting(one, params, rows, max(count, ALIKE), abreast=ABREAST, kept=draws)
-    if width < ALIKE:
+    width = fitting(one, params, rows, max(count, ALIKE), abreast=ABREAST, kept=draws, over=over)
+    if width < ALIKE and over is None:
         width = fitting(one, params, rows, count, abreast=ABREAST, kept=draws)
-    for chunk, index, real in chunks(rows, count, width):
+    start = 0
+    for chunk, index, real in chunks(rows, count, width, over):
         parts = []
         for first in range(0, draws, BLOCK):
             numbers = np.minimum(np.arange(first, first + BLOCK), draws - 1)  # the last block is padded
             thetas = jax.tree.map(lambda a, at=numbers: np.asarray(a)[at], params)
-            told = of(thetas, numbers.astype(np.int32), chunk, index)
-            parts.append(jax.tree.map(np.asarray, told))
-        start = int(index[0])
+            thetas, numbers = on_all((thetas, numbers.astype(np.int32)), over)
+            parts.append(jax.tree.map(np.asarray, of(thetas, numbers, chunk, index)))
         whole = jax.tree.map(lambda *a, real=real: np.concatenate(a)[:draws, :real], *parts)
         yield slice(start, start + real), whole
+        start += real
 
 
 def _row_samples(model: Model, stream: jax.Array, theta: PyTree, chunk: PyTree, index: jax.Array) -> PyTree:
@@ -364,9 +374,12 @@ def _derived(model: Model, names: tuple[str, ...], params: PyTree) -> dict[str, 
     return jax.lax.map(one, params, batch_size=ABREAST)
 
 
-@compiled("model", if_few=COMPILE_FASTEST)
-def _row_likelihoods(model: Model, thetas: PyTree, chunk: PyTree) -> jax.Array:
-    return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
+@compiled("model", "over", if_few=COMPILE_FASTEST)
+def _row_likelihoods(model: Model, over: Over | None, thetas: PyTree, chunk: PyTree) -> jax.Array:
+    def told(thetas: PyTree, chunk: PyTree) -> jax.Array:
+        return jax.lax.map(lambda theta: model.log_likelihoods(theta, chunk), thetas, batch_size=ABREAST)
+
+    return of_rows(over, told, (ON_ALL, BY_ROW), PartitionSpec(None, ROWS))(thetas, chunk)
 
 
 @compiled("model", "q", if_few=COMPILE_FASTEST)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from tractable.beliefs import approximations
 from tractable.beliefs.belief import Draws, Point, draws_key, weighted_quantiles
@@ -25,6 +26,7 @@ from tractable.checks.verify import Verify, errors_serve, verify
 from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.arrays import columns_of
 from tractable.data.rows import Labels
+from tractable.data.sharding import over_rows
 from tractable.methods.abilities import needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
@@ -241,7 +243,7 @@ class Posterior(Learnt):
     @spelt
     def predict(
         self, x: PyTree = None, level: float = 0.9, *, draws: int = 1000, seed: int = 0,
-        calibrate: Data | PyTree = None, group: Labels | None = None,
+        calibrate: Data | PyTree = None, group: Labels | None = None, mesh: int | str | Mesh | None = None,
     ) -> prediction.Prediction:  # fmt: skip
         """The predictive distribution of new data at inputs ``x``, (n, ...); of one datum if the model has no inputs.
 
@@ -256,8 +258,12 @@ class Posterior(Learnt):
                 and whatever the model; on average over rows, not at each input. For numbers only.
             group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
                 a new group.
+            mesh: devices that the rows lie over, as for ``infer``: the same bits on any number of them.
         """
         check_unforked()
+        lying = over_rows(mesh)
+        if lying is not None and (self.model.local is not None or self.model.ahead is not None):
+            raise SettingsError("predict(mesh=...) is of rows by themselves, without groups or time: leave it out.")
         if self.model.of_table is not None and columns_of(x) is not None:
             x = self.model.of_table(x)
         if self.model.local is not None:
@@ -283,7 +289,9 @@ class Posterior(Learnt):
             return prediction.ahead(own, *self.spread(draws), x, self._rows_or().rows, level=level, seed=seed)
         if self.data is not None:
             prediction.alike(self.data.given, x, "predict(x)")
-        return prediction.predict(self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate)
+        return prediction.predict(
+            self.predictive, *self.spread(draws), x, level=level, seed=seed, calibrate=calibrate, over=lying
+        )
 
     def local(self, group: Any = None, *, draws: int = 100) -> Any:
         """Mean and sd of groups' own parameters, by label (``groups.local_moments``): a pandas DataFrame.
@@ -295,20 +303,27 @@ class Posterior(Learnt):
         expect("local(draws)", draws, Count)
         return groups.local_moments(self.model, self.data, *self.spread(draws), group)
 
-    def log_predictive(self, data: Data | PyTree, *, draws: int = 1000) -> np.ndarray:
-        """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats.
+    def log_predictive(
+        self, data: Data | PyTree, *, draws: int = 1000, mesh: int | str | Mesh | None = None
+    ) -> np.ndarray:
+        """log p(y*_n | D) = log mean_θ p(y*_n | θ), (n,), in nats; ``mesh`` as for ``predict``.
 
         For a ladder with an inference network, a lower bound of log p(x*_n | θ) by ``draws`` draws (``log_evidence``).
         """
+        lying = over_rows(mesh)
+        if lying is not None and (self.phi is not None or self.model.local is not None):
+            raise SettingsError("log_predictive(mesh=...) is of rows by themselves, without groups: leave it out.")
         if self.phi is not None:
             return coding.log_evidence(self, data, samples=draws).log_evidence
         data = as_data(data)
         if self.data is not None and self.model.local is None:
             prediction.alike(self.data.given, data.given, "log_predictive(data)")
-        return prediction.log_predictive(self.predictive, *self.spread(draws), data)
+        return prediction.log_predictive(self.predictive, *self.spread(draws), data, lying)
 
-    def log_likelihood(self, data: Data | PyTree = None, *, draws: int | None = None) -> np.ndarray:
-        """w_n log p(y_n | x_n, θ_s) for each draw and row, (chain, draw, n), in nats.
+    def log_likelihood(
+        self, data: Data | PyTree = None, *, draws: int | None = None, mesh: int | str | Mesh | None = None
+    ) -> np.ndarray:
+        """w_n log p(y_n | x_n, θ_s) for each draw and row, (chain, draw, n), in nats; ``mesh`` as for ``predict``.
 
         Args:
             data: by default the fitted rows.
@@ -319,7 +334,10 @@ class Posterior(Learnt):
             DataError: there are no rows, or the answer would take more than 2 GiB.
         """
         values, params = self._each(draws)
-        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data))
+        lying = over_rows(mesh)
+        if lying is not None and self.model.local is not None:
+            raise SettingsError("log_likelihood(mesh=...) is of rows by themselves, without groups: leave it out.")
+        found = pointwise.log_likelihoods(self.predictive, params, self._rows_or(data), lying)
         return found.reshape(*values.shape[:2], -1)
 
     def loo(self, *, draws: int = 4000, rows: int | None = None) -> pointwise.Loo:

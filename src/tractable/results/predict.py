@@ -17,6 +17,7 @@ from tractable.checks.calibration import entropy, split_conformal
 from tractable.checks.preflight import naming
 from tractable.core import Data, Model, as_data, needed_likelihood
 from tractable.data.arrays import arrays_of, check_width, wide
+from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
 from tractable.models.censoring import itself
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableError
 from tractable.tools.settings import Share, expect, seeded
@@ -70,6 +71,7 @@ def predict(
     level: float = 0.9,
     seed: int = 0,
     calibrate: Data | PyTree = None,
+    over: Over | None = None,
 ) -> Prediction:
     """The predictive distribution at inputs x (n, ...) from weighted draws of the parameters (s, ...).
 
@@ -99,13 +101,13 @@ def predict(
             "probabilities. Leave it out, and look at checks.calibration.reliability."
         )
     if calibrate is not None:
-        reach = _reach(model, params, weights, as_data(calibrate), level)
-        told = _told(model, kind, 0, params, weights, rows, count, level, seed)
+        reach = _reach(model, params, weights, as_data(calibrate), level, over)
+        told = _told(model, kind, 0, params, weights, rows, count, level, seed, over)
         half = reach * _divisor(told.sd)
         return told._replace(lower=told.mean - half, upper=told.mean + half)
     # With few draws of the parameters, or a point, each gives several data.
     each = -(-SAMPLES // len(weights)) if kind == "number" else 1
-    return _told(model, kind, each, params, weights, rows, count, level, seed)
+    return _told(model, kind, each, params, weights, rows, count, level, seed, over)
 
 
 def ahead(
@@ -138,19 +140,19 @@ def ahead(
     return Prediction(mean, np.sqrt(within + between), np.sqrt(within), np.sqrt(between), *bounds)
 
 
-def _told(model, kind, each, params, weights, rows, count, level, seed) -> Prediction:
+def _told(model, kind, each, params, weights, rows, count, level, seed, over) -> Prediction:
     """Predictions of rows; intervals from ``each`` data per draw, NaN if 0."""
     activations, (shape, _) = _per_row(functools.partial(_datum, model, kind), params, rows)
-    width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each))
-    shares, blocks, key = np.repeat(weights, each), _blocks(params, weights), jax.random.key(seed)
+    width = _width(count, max(activations, shape.size * shape.dtype.itemsize * len(weights) * each), over)
+    shares, blocks, key = np.repeat(weights, each), _blocks(params, weights, over), on_all(jax.random.key(seed), over)
 
     def launched() -> Iterator[tuple[_Sums, list, int]]:
-        for chunk, index, real in chunks(rows, count, width):
+        for chunk, index, real in chunks(rows, count, width, over):
             zeros = np.zeros((len(index), *shape.shape[1:]), jnp.result_type(float))
             sums = _Sums(np.zeros((), zeros.dtype), zeros, zeros, zeros, zeros[..., 0] if kind == "classes" else zeros)
             kept = []
             for first, thetas, block in blocks:
-                sums, more = _predict(model, kind, each, sums, thetas, block, first, chunk, index, key)
+                sums, more = _predict(model, kind, each, over, sums, thetas, block, first, chunk, index, key)
                 kept.append(more)
             yield sums, kept, real
 
@@ -252,9 +254,17 @@ def _datum(model: Model, kind: str, theta: PyTree, rows: PyTree, index: jax.Arra
     return jax.vmap(one)(rows, index)
 
 
-@compiled("model", "kind", "each", if_few=COMPILE_FASTEST)
-def _predict(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
+@compiled("model", "kind", "each", "over", if_few=COMPILE_FASTEST)
+def _predict(model, kind, each, over, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
     """Adds draws to a chunk's sums; also returns samples for intervals, (r, ..., draws × each)."""
+    lying = _Sums(ON_ALL, *[BY_ROW] * 4)
+    added = functools.partial(_added, model, kind, each)
+    added = of_rows(over, added, (lying, *[ON_ALL] * 3, BY_ROW, BY_ROW, ON_ALL), (lying, BY_ROW))
+    return added(sums, params, weights, first, rows, index, key)
+
+
+def _added(model, kind, each, sums, params, weights, first, rows, index, key) -> tuple[_Sums, jax.Array]:
+    """``_predict`` for the rows of one device."""
 
     def add(sums: _Sums, draw: tuple) -> tuple[_Sums, jax.Array]:
         theta, w, number = draw
@@ -315,9 +325,11 @@ def _without_moments(mean, squares, variance, drawn) -> tuple[np.ndarray, np.nda
     return np.where(none, np.nan, mean), squares, variance
 
 
-def _reach(model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float) -> np.ndarray:
+def _reach(
+    model: Model, params: PyTree, weights: np.ndarray, held: Data, level: float, over: Over | None
+) -> np.ndarray:
     """q of the interval mean ± q sd, from rows that took no part in the fit."""
-    told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0), held.y
+    told, y = _told(model, "number", 0, params, weights, *rows_of(held.given), level, 0, over), held.y
     if not isinstance(y, np.ndarray) or y.shape[1:] != told.mean.shape[1:]:
         if isinstance(y, np.ndarray) and y.shape[1:] == (2,):
             raise DataError("predict(calibrate=...) measures errors, and of rows that are censored there are none.")
@@ -337,29 +349,34 @@ def _divisor(sd: np.ndarray) -> np.ndarray:
     return sd
 
 
-def log_predictive(model: Model, params: PyTree, weights: np.ndarray, data: Data) -> np.ndarray:
+def log_predictive(
+    model: Model, params: PyTree, weights: np.ndarray, data: Data, over: Over | None = None
+) -> np.ndarray:
     """log Σ_s w_s p(y_n|θ_s) of each row, (n,), in nats; by chunks of rows, one draw at a time."""
     needed_likelihood(model)
     params, weights = _counted(params, weights)
     rows, count = rows_of(data.rows)
-    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count)
-    blocks = _blocks(params, np.log(weights))
+    width = fitting(lambda theta, rows, _: model.log_likelihoods(theta, rows), params, rows, count, over=over)
+    blocks = _blocks(params, np.log(weights), over)
     done = []
-    for chunk, index, real in chunks(rows, count, width):
+    for chunk, index, real in chunks(rows, count, width, over):
         total = np.full(len(index), -np.inf, jnp.result_type(float))
         for _, thetas, block in blocks:
-            total = _log_predictive(model, total, thetas, block, chunk)
+            total = _log_predictive(model, over, total, thetas, block, chunk)
         done.append(np.asarray(total)[:real])
     return np.concatenate(done)
 
 
-@compiled("model", if_few=COMPILE_FASTEST)
-def _log_predictive(model: Model, total: Any, params: PyTree, log_weights: Any, rows: PyTree) -> jax.Array:
-    def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
-        theta, log_weight = draw
-        return jnp.logaddexp(total, log_weight + model.log_likelihoods(theta, rows)), None
+@compiled("model", "over", if_few=COMPILE_FASTEST)
+def _log_predictive(model, over, total, params, log_weights, rows) -> jax.Array:
+    def added(total: jax.Array, params: PyTree, log_weights: jax.Array, rows: PyTree) -> jax.Array:
+        def add(total: jax.Array, draw: tuple) -> tuple[jax.Array, None]:
+            theta, log_weight = draw
+            return jnp.logaddexp(total, log_weight + model.log_likelihoods(theta, rows)), None
 
-    return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
+        return jax.lax.scan(add, total, (params, log_weights.astype(total.dtype)))[0]
+
+    return of_rows(over, added, (BY_ROW, ON_ALL, ON_ALL, BY_ROW), BY_ROW)(total, params, log_weights, rows)
 
 
 # Memory: rows by chunks, draws by blocks.
@@ -388,20 +405,28 @@ def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     return params, weights / weights.sum()
 
 
-def _blocks(params: PyTree, weights: np.ndarray) -> list[tuple[int, PyTree, np.ndarray]]:
+def _blocks(params: PyTree, weights: np.ndarray, over: Over | None) -> list[tuple[int, PyTree, Any]]:
     """(first, draws, weights), blocks of at most ``DRAWS`` bytes; if one block holds all, it stays on the device."""
     total = len(weights)
     count = -(-sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params)) // DRAWS)
     if count <= 1:
-        return [(0, jax.device_put(params), weights)]
+        return [(0, *on_all((jax.device_put(params), weights), over))]
     size = -(-total // min(count, total))
-    return [
-        (i, jax.tree.map(lambda a, i=i: a[i : i + size], params), weights[i : i + size]) for i in range(0, total, size)
-    ]
+    blocks = (jax.tree.map(lambda a, i=i: a[i : i + size], (params, weights)) for i in range(0, total, size))
+    return [(i * size, *on_all(block, over)) for i, block in enumerate(blocks)]
 
 
-def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.ndarray, int]]:
-    """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row."""
+def on_all(tree: PyTree, over: Over | None) -> PyTree:
+    """All of it on every device."""
+    return tree if over is None else over.spread(tree)
+
+
+def chunks(rows: PyTree, count: int, width: int, over: Over | None = None) -> Iterator[tuple[PyTree, np.ndarray, int]]:
+    """(rows, their indices, number of real rows) for chunks of one shape; the last is padded with the last row.
+
+    Over a mesh ``width`` is the rows of one device: each runs the same program whatever the number of devices.
+    """
+    width *= 1 if over is None else over.mesh.shape[ROWS]
     for start in range(0, count, width):
         index = np.minimum(np.arange(start, start + width), count - 1).astype(np.int32)
         real = min(width, count - start)
@@ -409,19 +434,23 @@ def chunks(rows: PyTree, count: int, width: int) -> Iterator[tuple[PyTree, np.nd
             chunk = jax.tree.map(lambda a, i=start: a[i : i + width], rows)
         else:
             chunk = jax.tree.map(lambda a, i=index: np.asarray(a)[i], rows)
-        yield chunk, index, real
+        yield chunk if over is None else over.spread(chunk, ROWS), index, real
 
 
-def _width(count: int, bytes_a_row: int) -> int:
-    """Rows per chunk within ``BYTES``, with chunks of about equal size."""
+def _width(count: int, bytes_a_row: int, over: Over | None) -> int:
+    """Rows per chunk (and device) within ``BYTES``, with chunks of about equal size."""
+    count = count if over is None else over.cut(count)
     return -(-count // -(-count // max(1, BYTES // bytes_a_row)))
 
 
-def fitting(function: Callable, params: PyTree, rows: PyTree, count: int, *, abreast: int = 1, kept: int = 1) -> int:
+def fitting(
+    function: Callable, params: PyTree, rows: PyTree, count: int,
+    *, abreast: int = 1, kept: int = 1, over: Over | None = None,
+) -> int:  # fmt: skip
     """Rows per chunk, so that ``function(theta, rows, index)`` of ``abreast`` draws and ``kept`` answers fit."""
     activations, out = _per_row(function, params, rows)
     answer = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(out))
-    return _width(count, max(abreast * activations, kept * answer))
+    return _width(count, max(abreast * activations, kept * answer), over)
 
 
 def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any]:

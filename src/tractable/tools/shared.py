@@ -102,7 +102,8 @@ class Compiled(Generic[T]):
 
     With small arrays a program that runs once takes longer to compile than to run: it is then compiled with the XLA
     options ``if_few``, such as COMPILE_FAST or COMPILE_FASTEST. Donated arrays, room for results, do not count: a run
-    and a longer one are compiled alike.
+    and a longer one are compiled alike. So are, whatever their arrays, programs with a mesh ``over`` whose devices they
+    run on: more devices take more rows at once, and are to have the same bits.
     """
 
     def __init__(
@@ -121,9 +122,10 @@ class Compiled(Generic[T]):
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         numbers, arguments = self._taken_apart(args, kwargs)
+        if self._if_few is None or arguments.get("over") is not None:
+            return self._program(numbers, **arguments)
         given = [numbers, *(argument for name, argument in arguments.items() if name not in self._room)]
-        program = self._if_few if self._if_few is not None and _are_few(given) else self._program
-        return program(numbers, **arguments)
+        return (self._if_few if _are_few(given) else self._program)(numbers, **arguments)
 
     def lower(self, *args: object, **kwargs: object) -> Any:
         numbers, arguments = self._taken_apart(args, kwargs)
