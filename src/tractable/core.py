@@ -1,5 +1,6 @@
 """The core types: Model (prior and likelihood), Data and Batch (rows), Kernel (a transition), Objective."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, Transform
 
@@ -234,7 +236,10 @@ class Model(Spelt):
     def bijectors(self) -> list:
         """A bijection for each parameter, from the reals to its support, in the order of the leaves."""
         if not self.prior_is_callable:
-            return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
+            traced = any(isinstance(a, Tracer) for a in jax.tree.leaves(self.prior))
+            # Bounds that are arrays are subtracted; first asked for within a trace, they would belong to it for ever.
+            with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
+                return [biject_to(d.support) for d in jax.tree.leaves(self.prior, is_leaf=is_distribution)]
         count = len(jax.tree.leaves(self.position))
         if self.support is None:
             return [biject_to(constraints.real)] * count

@@ -140,6 +140,19 @@ def test_equivariance(scale):
     np.testing.assert_allclose(scale * other.sd()["w"], one.sd()["w"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("low", [0.0, jnp.array([-1.0, 0.0])])
+def test_bounds_may_be_arrays(low):
+    """The model is new, so its way to the reals is first asked for within a trace."""
+    high = jnp.array([1.0, 3.0])
+    y = np.array([0.4, 1.9]) + np.random.default_rng(1).normal(size=(50, 2))
+    model = tr.Model({"w": dist.Uniform(low, high)}, lambda params: dist.Normal(params["w"], 1.0).to_event(1))
+    posterior = tr.infer(model, y, tr.MAP(), verify=None)
+    np.testing.assert_allclose(posterior.mean()["w"], y.mean(0), atol=1e-5)
+    inside = (y.mean(0) - low) / (high - low)
+    position = model.position_of({"w": jnp.asarray(y.mean(0))})
+    np.testing.assert_allclose(position, np.log(inside / (1 - inside)), rtol=1e-9)
+
+
 def test_scale_does_not_move_with_its_parametrisation():
     """σ̂² = mean squared residual, though the climb is over log σ: no log-determinant in a maximum."""
     model = tr.Model(
