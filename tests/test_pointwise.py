@@ -15,7 +15,7 @@ import tractable as tr
 from tractable.beliefs.approximations import inverse_softplus
 from tractable.beliefs.belief import Draws, Fitted, Point
 from tractable.models import conjugate
-from tractable.results import pointwise
+from tractable.results import pointwise, scaling
 from tractable.results import predict as prediction
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 
@@ -269,6 +269,15 @@ def test_weighted_draws_are_drawn_again_by_weight(posterior):
     found, wanted = (each.sensitivity()[["prior", "likelihood"]] for each in (weighed, posterior))
     np.testing.assert_allclose(found, wanted, rtol=0.15)
     np.testing.assert_allclose(weighed.loo().elpd, posterior.loo().elpd, atol=0.05)
+
+
+def test_a_level_tail_is_not_smoothed():
+    """A prior with nine tenths of the draws at its top: ArviZ refuses weights whose tail is level."""
+    component = np.concatenate([np.full(900, 5.0), -np.arange(100.0)])
+    with pytest.raises(ValueError, match="All tail values"):
+        arviz_stats.base.array_stats.power_scale_lw(component, alpha=1.25)
+    found = scaling._smoothed(arviz_stats.base.array_stats, component, 1.25)
+    np.testing.assert_allclose(found, component / 4)
 
 
 def test_a_flat_prior_moves_nothing():

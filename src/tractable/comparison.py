@@ -300,7 +300,7 @@ def measured(posterior: Posterior, clock: dict[str, float], held_out: Data | PyT
     gradients, densities = posterior.cost
     row: dict[str, Any] = {**clock, "gradients": gradients, "densities": densities}
     if not posterior.is_point:
-        row["ess"] = float(np.min(posterior.diagnosed.bulk))
+        row["ess"] = float(np.min(posterior.diagnosed.bulk[~posterior.model.fixed]))
     if held_out is not None:
         row["held-out"] = float(np.mean(posterior.log_predictive(held_out), dtype=np.float64))
     return row | left_out(posterior) | {"verdict": posterior.report().verdict}
@@ -322,7 +322,9 @@ def apart(posterior: Posterior, reference: Reference) -> tuple[np.ndarray, np.nd
     """|mean − reference mean| / reference sd, and sd / reference sd, of the k parameters."""
     mean, sd = posterior.flat_moments
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference may have no width
-        return np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
+        error, ratio = np.abs(mean - reference.mean) / reference.sd, np.asarray(sd, np.float64) / reference.sd
+    fixed = posterior.model.fixed
+    return np.where(fixed, 0.0, error), np.where(fixed, 1.0, ratio)
 
 
 def distances(posterior: Posterior, reference: Reference) -> dict[str, float]:

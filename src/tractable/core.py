@@ -23,7 +23,7 @@ from tractable.tools.priors import check_prior, is_distribution, is_improper
 from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
-CACHED = ("bijectors", "space", "names", "_apart", "_contents")  # a model's cached properties
+CACHED = ("bijectors", "space", "names", "fixed", "_apart", "_contents")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
 
@@ -321,6 +321,15 @@ class Model(Spelt):
         """One name for each of the k numbers of the user's parameters."""
         return tree.names(jax.eval_shape(self.example, jax.random.key(0)), self.labels)
 
+    @functools.cached_property
+    def fixed(self) -> np.ndarray:
+        """(k,) which numbers are constants of their support, such as the ones on a correlation matrix's diagonal."""
+        if len(self.names) == self.space.size:
+            return np.zeros(len(self.names), bool)
+        places = jnp.asarray(np.random.default_rng(0).standard_normal((3, self.space.size)))
+        values = np.asarray(jax.jit(jax.vmap(self.values))(places))
+        return np.ptp(values, axis=0) <= 10 * np.finfo(values.dtype).eps * np.abs(values).max(0)
+
     @property
     def through(self) -> Through | None:
         """The likelihood if it goes through a predictor, else None."""
@@ -502,7 +511,8 @@ def _named_locals(model: Model, params: PyTree) -> dict:
 def needed_likelihood(model: Model) -> Callable:
     """The likelihood; a ModelError if the model has none."""
     if model.likelihood is None:
-        raise ModelError("This model has no likelihood, so it says nothing about data: pass data=None.")
+        said = "This model has no likelihood, so it says nothing about data: pass data=None."
+        raise ModelError(getattr(model.prior, "why", None) or said)
     return model.likelihood
 
 

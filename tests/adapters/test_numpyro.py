@@ -17,6 +17,7 @@ from numpyro.infer.util import log_density as theirs
 
 import tractable as tr
 from tractable.adapters.numpyro import from_numpyro, split_numpyro
+from tractable.adapters.plates import KINDS, Row, row_of
 from tractable.core import log_density, log_posterior
 from tractable.data.rows import Batch
 from tractable.models.latent import LatentModel
@@ -280,6 +281,89 @@ def test_a_row_that_was_not_learnt_from_has_no_effect_of_its_own(split):
     rows = {"sd": jnp.full(2, 2.0), "school": jnp.array([3, 8])}
     means = jax.vmap(lambda row: model.datum(params, row).mean)(rows)
     assert means[0] == 3 and np.isnan(means[1])
+
+
+def made(kind):
+    """A distribution of five unlike rows, and data from it."""
+    arguments = {}
+    for number, (name, constraint) in enumerate(kind.arg_constraints.items()):
+        if name == "cutpoints":
+            arguments[name] = jnp.array([-1.0, 0.5])
+        elif name == "total_count":
+            arguments[name] = jnp.arange(3, 8)
+        elif name in ("low", "high"):  # bounds, the upper one far above
+            arguments[name] = 0.5 + 0.1 * np.arange(5) + 9 * (name == "high")
+            arguments[name] = arguments[name].astype(int) if kind is dist.DiscreteUniform else arguments[name]
+        else:
+            shape = (5, 3) if constraint.event_dim else (5,)
+            transform = dist.biject_to(constraint)
+            size = transform.inverse_shape(shape)
+            arguments[name] = transform(0.3 * jnp.asarray(np.random.default_rng(number).normal(size=size)))
+    fn = kind(**arguments)
+    return fn, fn.sample(jax.random.key(1))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_rows_of_plain_distributions(kind):
+    fn, y = made(kind)
+    assert not isinstance(row_of(fn, -1, 0), Row)
+    told = jax.vmap(lambda row, value: row_of(fn, -1, row).log_prob(value))(jnp.arange(5), y)
+    np.testing.assert_allclose(told, fn.log_prob(y), rtol=1e-9)
+
+
+def masked(x, kept, y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(x)), handlers.mask(mask=kept):
+        numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+
+def test_masked_rows_are_left_out_without_effect():
+    """A row that is masked says nothing of θ: no tail of weights to smooth, and nothing to lose."""
+    y, kept = X[:, 0] + RNG.normal(size=N), np.arange(N) % 4 > 0
+    model, data = split_numpyro(masked, X[:, 0], kept, y)
+    posterior = tr.infer(model, data, tr.Laplace(), verify=None)
+    found, alone = (
+        posterior.loo(),
+        tr.infer(*split_numpyro(masked, X[kept, 0], kept[kept], y[kept]), tr.Laplace(), verify=None),
+    )
+    np.testing.assert_array_equal(found.khats == -np.inf, ~kept)
+    np.testing.assert_allclose(found.pointwise[~kept], 0, atol=1e-12)
+    np.testing.assert_allclose(found.elpd, alone.loo().elpd, atol=1e-6)
+
+
+def survival(time, ended):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 2.0))
+    with numpyro.plate("rows", len(time)):
+        numpyro.factor("seen", jnp.where(ended, jnp.log(rate), 0.0) - rate * time)
+
+
+def test_a_factor_has_no_data_to_replicate():
+    time, ended = RNG.exponential(1.0, N), RNG.random(N) < 0.7
+    posterior = tr.infer(*split_numpyro(survival, time, ended), tr.Laplace(), verify=None)
+    with pytest.raises(ModelError, match="no data to replicate"):
+        posterior.posterior_predictive()
+    told = posterior.to_arviz(draws=20)
+    assert "posterior" in told.children and "posterior_predictive" not in told.children
+    rate = posterior.draws["rate"]
+    np.testing.assert_allclose(
+        posterior.log_likelihood().sum(-1), ended.sum() * np.log(rate) - rate * time.sum(), rtol=1e-5
+    )
+
+
+def votes(totals, y):
+    shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
+    with numpyro.plate("rows", len(totals)):
+        numpyro.sample("y", dist.Multinomial(totals, shares, total_count_max=9), obs=y)
+
+
+def test_totals_of_rows_are_inputs():
+    """NumPyro keeps a total beside the leaves of a distribution."""
+    totals = RNG.integers(3, 9, N)
+    y = np.stack([RNG.multinomial(n, [0.2, 0.3, 0.5]) for n in totals])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TractableWarning)
+        _, data = split_numpyro(votes, totals, y)
+    np.testing.assert_array_equal(data.given, totals)
 
 
 def nothing():

@@ -15,7 +15,9 @@ from tractable.beliefs.belief import Draws, Fitted
 from tractable.beliefs.check import Check
 from tractable.checks import climbs, moves, reweighed, tails
 from tractable.checks import verify as looks
+from tractable.checks.convergence import diagnose
 from tractable.checks.target import Target
+from tractable.comparison import measured
 from tractable.core import Data, Model
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
@@ -574,3 +576,29 @@ def test_nothing_stands_out_of_a_normals_shells() -> None:
 def test_a_thorough_look_holds_a_q_against_nuts(root: np.ndarray, verdict: str) -> None:
     found = verdicts(fitted(NORMAL, np.zeros(3), root).verify("thorough"))
     assert found["NUTS beside it"] == verdict
+
+
+@pytest.mark.parametrize("method", [tr.NUTS(draws=400), tr.Laplace(), tr.MAP()], ids=lambda m: m.label)
+def test_constants_of_a_support_are_no_stuck_chains(method):
+    """The first row of a correlation matrix's root is (1, 0) whatever the parameters."""
+    rows = np.random.default_rng(3).normal(size=(250, 2)) @ [[1.0, 0.6], [0.0, 0.8]]
+    model = tr.Model(
+        {"L": dist.LKJCholesky(2, 1.0)}, lambda params: dist.MultivariateNormal(jnp.zeros(2), scale_tril=params["L"])
+    )
+    assert model.fixed.tolist() == [True, True, False, False]
+    posterior = tr.infer(model, rows, method, seed=1)
+    assert posterior.report().verdict == "trust", posterior.report()
+    if not posterior.is_point:
+        seen = posterior.summary()
+        assert np.isnan(seen["r_hat"][:2]).all() and np.isfinite(seen["r_hat"][2:]).all()
+        assert np.isfinite(measured(posterior, {})["ess"])
+    # A chain that stands still where it could move is stuck, all the same.
+    draws = np.random.default_rng(4).normal(size=(4, 100, 2))
+    draws[1] = draws[1, 0]
+    assert diagnose(draws, np.array([True, False])).stuck == 1
+
+
+def test_constants_do_not_count_among_running_moments():
+    model = tr.Model({"C": dist.LKJ(2, 1.0)}, lambda params: dist.Normal(params["C"][0, 1], 1.0))
+    report = tr.infer(model, np.full(20, 0.3), tr.NUTS(draws=400), draws="moments", seed=1).report()
+    assert report.checks[0].name == "R-hat of means" and report.checks[0].value < 1.05, report

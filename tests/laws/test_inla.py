@@ -259,6 +259,19 @@ def test_ordered_grades_are_climbed_together() -> None:
     assert told.probabilities.shape == (12, 3) and np.all(np.isfinite(told.epistemic))
 
 
+def test_a_step_too_far_is_halved() -> None:
+    """Ten grades, few rows in the outer ones: a full Newton step takes cutpoints where the curvature is no number."""
+    rng = np.random.default_rng(50)
+    x = rng.normal(size=300).round(3)
+    grades = np.round(1 + x + rng.normal(size=300)).astype(int)
+    assert np.bincount(grades - grades.min()).min() == 1
+    with jax.enable_x64(False):
+        model = generalised_linear(1, "ordered", int(np.ptp(grades)) + 1)
+        data = tr.Data((grades - grades.min()).astype(np.int32), given=x[:, None].astype(np.float32))
+        posterior = tr.infer(model, data, tr.INLA(), verify=None)
+    assert posterior.report().verdict != "reject" and np.all(np.isfinite(posterior.flat_moments))
+
+
 def test_several_classes_are_climbed_together() -> None:
     """Against draws of a wide t about the maximum, weighed by the density written out."""
     model, rows = generalised_linear(1, "categorical", 3), 40

@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import tractable as tr
 from tractable.models import linear
-from tractable.models.families import FAMILIES, Gamma, NegativeBinomial, OrderedLogits, with_offset
+from tractable.models.families import FAMILIES, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
 from tractable.tools.errors import ModelError
 
 ETA = np.array([-3.0, 0.0, 2.0, 6.0])
@@ -44,6 +44,27 @@ def test_gamma(single, variation):
     with jax.enable_x64(not single):
         got = Gamma(jnp.asarray(eta), jnp.asarray(variation)).log_prob(jnp.asarray(y))
     np.testing.assert_allclose(got, exact, rtol=1e-3 if single else 1e-7, atol=2e-3 if single else 1e-6)
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("mean", [1e-6, 1e-4, 0.03, 0.5, 0.995, 0.9999])
+@pytest.mark.parametrize("spread", [2e-4, 1e-3, 0.02, 0.3, 0.9])
+def test_beta(single, mean, spread):
+    """NumPyro's own is tens of nats off in single precision where shares lie close together."""
+    eta = special.logit(mean)
+    with jax.enable_x64(not single):
+        eta = float(jnp.asarray(eta))  # as rounded
+        fn = Beta(jnp.asarray(eta), jnp.asarray(spread))
+        m, k = special.expit(eta), 1 / float(jnp.asarray(spread)) ** 2 - 1
+        levels = np.array([0.02, 0.3, 0.5, 0.8, 0.98])
+        y = np.asarray(jnp.asarray(stats.beta.ppf(levels, m * k, special.expit(-eta) * k)))  # as rounded
+        inside = (y > 1e-30) & (y < 1)
+        got = np.asarray(fn.log_prob(jnp.asarray(np.where(inside, y, 0.5))))[inside]
+    # In single precision m has the digits of a sum of two floats, which the density feels in sds.
+    exact = stats.beta.logpdf(y.astype(np.float64), m * k, special.expit(-eta) * k)[inside]
+    sd = spread * np.sqrt(m * (1 - m))
+    coarse = 2e-3 + 3e-7 / sd if single else 1e-6
+    np.testing.assert_allclose(got, exact, rtol=2e-5 if single else 1e-8, atol=coarse)
 
 
 def test_ordered():

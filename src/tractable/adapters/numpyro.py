@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from numpyro.ops.provenance import eval_provenance
 
-from tractable.adapters.plates import Program, Row, axis_of, log_prob, row_of, scaled
+from tractable.adapters.plates import Program, Row, axis_of, log_prob, parts_of, row_of, scaled
 from tractable.core import Data, Model, PyTree, Through, counted_log_likelihoods
 from tractable.models.causes import base_of
 from tractable.models.latent import LatentModel
@@ -141,7 +141,7 @@ class _Known:
         trace = self.program.trace(values)
         sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
         return {
-            "fn": {name: jax.tree.leaves(site["fn"]) for name, site in sites.items()},
+            "fn": {name: parts_of(site["fn"]) for name, site in sites.items()},
             "support": {name: jax.tree.leaves(site["fn"].support) for name, site in sites.items()},
             "scale": {name: jax.tree.leaves(site["scale"]) for name, site in sites.items()},
             "seen": {name: [site["value"]] for name, site in sites.items() if site["is_observed"]},
@@ -303,9 +303,10 @@ def _split(known: _Known) -> tuple[tuple[Model, Data] | None, str]:
         for way in ("rows", "number", "all"):
             try:
                 return _Split(known, axis, way).made(rest, weights), "" if way != "all" else (
-                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch costs as much as all rows, "
-                    f"and no new row is predicted. The program would not run on one row ({said[0]}). Pass the data as "
-                    "arguments, arrays whose leading axis is the rows', and counts over all rows as other arguments."
+                    f"split_numpyro takes a row out of all {axis.size:,}: a minibatch then costs as much as all rows, "
+                    "all rows their number times as much if the distribution is no plain one, and no new row is "
+                    f"predicted. The program would not run on one row ({said[0]}). Pass the data as arguments, arrays "
+                    "whose leading axis is the rows', and counts over all rows as other arguments."
                 )
             except _NotRows:
                 raise
@@ -383,7 +384,7 @@ class _Split:
         """The fields of one row's distributions, which may depend on the arguments' rows."""
         found = self.sites(self.known.position, self._first(), rows, 0)
         return {
-            name: {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(fn))} if isinstance(fn, Row) else _fields(fn)
+            name: {str(i): leaf for i, leaf in enumerate(parts_of(fn))} if isinstance(fn, Row) else _fields(fn)
             for name, fn in found.items()
         }
 

@@ -14,6 +14,7 @@ from numpyro.primitives import Messenger
 
 from tractable.models.causes import base_of
 from tractable.tools import tree
+from tractable.tools.errors import ModelError
 from tractable.tools.settings import seeded
 
 Sites = dict[str, Any]  # the sites of a trace, by name
@@ -21,7 +22,12 @@ Sites = dict[str, Any]  # the sites of a trace, by name
 KINDS = (
     dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.LogNormal, dist.Gamma, dist.Beta, dist.Exponential,
     dist.Poisson, dist.NegativeBinomial2, dist.BernoulliLogits, dist.BernoulliProbs, dist.BinomialLogits,
-    dist.BinomialProbs, dist.CategoricalLogits, dist.CategoricalProbs, dist.OrderedLogistic,
+    dist.BinomialProbs, dist.CategoricalLogits, dist.CategoricalProbs, dist.OrderedLogistic, dist.ZeroInflatedPoisson,
+    dist.Weibull, dist.Gumbel, dist.InverseGamma, dist.Pareto, dist.HalfNormal, dist.HalfCauchy, dist.Logistic,
+    dist.VonMises, dist.GammaPoisson, dist.BetaBinomial, dist.BetaProportion, dist.GeometricProbs, dist.GeometricLogits,
+    dist.NegativeBinomialProbs, dist.NegativeBinomialLogits, dist.Dirichlet, dist.AsymmetricLaplace,
+    dist.AsymmetricLaplaceQuantile, dist.SoftLaplace, dist.LogUniform, dist.Uniform, dist.Kumaraswamy, dist.Gompertz,
+    dist.DiscreteUniform, dist.Levy, dist.Chi2,
 )  # fmt: skip
 
 
@@ -129,6 +135,12 @@ def row_of(fn: dist.Distribution, dim: int, row: ArrayLike = 0) -> dist.Distribu
     return made.expand(rest).to_event(len(rest)) if rest else made
 
 
+def parts_of(fn: dist.Distribution) -> list:
+    """All that a distribution is made of; totals are no leaves of its pytree."""
+    base: Any = base_of(fn.fn if isinstance(fn, Row) else fn)
+    return [*jax.tree.leaves(fn), *jax.tree.leaves(getattr(base, "total_count", None))]
+
+
 class Row(dist.Distribution):
     """One row of a batched distribution; the other batch axes become part of the datum."""
 
@@ -154,7 +166,11 @@ class Row(dist.Distribution):
         return jnp.sum(self._cut(jnp.broadcast_to(jnp.asarray(self.fn.log_prob(whole)), self.fn.batch_shape)))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return self._cut(jnp.asarray(self.fn.sample(key, sample_shape)), len(sample_shape))
+        try:
+            return self._cut(jnp.asarray(self.fn.sample(key, sample_shape)), len(sample_shape))
+        except ValueError as error:  # a total that NumPyro must know when it compiles
+            kind = type(base_of(self.fn)).__name__
+            raise ModelError(f"A row of {kind} cannot be drawn by itself: {error}") from error
 
     @property
     def mean(self) -> jax.Array:

@@ -17,11 +17,11 @@ class Diagnosed(NamedTuple):
     stuck: int  # chains that never move in some parameter
 
 
-def diagnose(draws: np.ndarray) -> Diagnosed:
+def diagnose(draws: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
     """R-hat, effective draws and Monte-Carlo standard errors of draws (chain, draw, k).
 
     A chain that does not move has no effective draws: its R-hat and ESS, which arviz gives as NaN and the number of
-    draws, become inf and 0.
+    draws, become inf and 0. Of numbers that are ``fixed``, (k,), and so cannot move, both are NaN.
     """
     from arviz_stats.base.array import array_stats  # a second of imports, which a point does not need
 
@@ -41,8 +41,10 @@ def diagnose(draws: np.ndarray) -> Diagnosed:
         bulk = array_stats.ess(draws, method="bulk", **over)
         tail = array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **over)
         mean, sd = (np.asarray(array_stats.mcse(draws, method=m, **over)) for m in ("mean", "sd"))
+    held = np.zeros(draws.shape[2], bool) if fixed is None else fixed
+    constant &= ~held
     stuck = constant.any(0)
-    return Diagnosed(
-        np.where(stuck, np.inf, rhat), np.where(stuck, 0.0, bulk), np.where(stuck, 0.0, tail),
-        mean, sd, int(constant.any(1).sum()),
-    )  # fmt: skip
+    rhat, bulk, tail = (
+        np.where(held, np.nan, np.where(stuck, still, a)) for a, still in ((rhat, np.inf), (bulk, 0.0), (tail, 0.0))
+    )
+    return Diagnosed(rhat, bulk, tail, mean, sd, int(constant.any(1).sum()))

@@ -138,13 +138,13 @@ class Learnt:
         """R-hat, effective draws and Monte-Carlo errors of the k parameters."""
         if self.unconstrained is None:
             raise RunError("This run kept no draws to diagnose.")
-        return self.diagnose(self.values)
+        return self.diagnose(self.values, self.model.fixed)
 
-    def diagnose(self, values: np.ndarray) -> Diagnosed:
-        """The same for values (chain, draw, k) computed from the draws."""
+    def diagnose(self, values: np.ndarray, fixed: np.ndarray | None = None) -> Diagnosed:
+        """The same for values (chain, draw, k) computed from the draws; ``fixed`` (k,) says which cannot move."""
         if self.weights is not None and len(np.unique(self.weights)) == 2 and np.min(self.weights) == 0:
             values = values[:, self.weights.all(0)]  # weight 0: the exploring part of a cycle, which gives no draws
-        return diagnose(values)
+        return diagnose(values, fixed)
 
     @functools.cached_property
     def predicted_bias(self) -> bias.Predicted | None:

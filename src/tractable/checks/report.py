@@ -1,7 +1,7 @@
 """How far a posterior can be trusted: the verdict, and the numbers behind it."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def judge(posterior: Learnt) -> Report:
     if posterior.is_point or posterior.count:
         checks = [*posterior.method.checks(posterior), *posterior.looked]
     elif isinstance(posterior.belief, Moments):
-        checks = [*moment_checks(posterior.belief), *posterior.looked]
+        checks = [*moment_checks(posterior), *posterior.looked]
     else:
         checks = [Check("draws", 0, "reject", "the run ended before its first draw")]
     if posterior.interrupted:
@@ -68,11 +68,13 @@ def with_checks(report: Report, more: Iterable[Check]) -> Report:
     return Report(worst(checks), checks, report.title)
 
 
-def moment_checks(belief: Moments) -> list[Check]:
+def moment_checks(posterior: Learnt) -> list[Check]:
     """The one check that running moments allow: whether the chains' means agree."""
+    belief: Any = posterior.belief
     mass = belief.counts if belief.totals is None else belief.totals
-    mass, means, squares = (np.asarray(m, np.float64) for m in (mass, belief.means, belief.squares))
-    within = (squares / mass[:, None]).mean(0)
+    moving = ~posterior.model.fixed
+    means, squares = (np.asarray(m, np.float64)[:, moving] for m in (belief.means, belief.squares))
+    within = (squares / np.asarray(mass, np.float64)[:, None]).mean(0)
     rhat = float(np.sqrt(1 + np.max(means.var(0, ddof=1) / within))) if len(means) > 1 else float("nan")
     verdict = "trust" if rhat <= 1.01 else "reject" if rhat > 1.05 else "caution"
     return [Check("R-hat of means", rhat, verdict, "from running moments; draws were not kept, so ESS is unknown")]

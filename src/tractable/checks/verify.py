@@ -416,7 +416,8 @@ def _against(
 ) -> Compared | None:
     """The worst mean or sd against another estimate; None where that estimate's sds are too uncertain."""
     own_mean, own_sd = learnt.flat_moments
-    told = np.flatnonzero(~np.isnan(own_sd))  # a parameter held at a kink of its prior has no sd
+    # A parameter held at a kink of its prior has no sd, a constant none to compare.
+    told = np.flatnonzero(~np.isnan(own_sd) & ~learnt.model.fixed)
     own_mean, own_sd, names = own_mean[told], own_sd[told], [learnt.names[i] for i in told]
     mean, error, sd, sd_error = mean[told], error[told], sd[told], sd_error[told]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -459,7 +460,7 @@ def _with_tails(
 
 def _heavy(learnt: Learnt) -> bool:
     """Whether some parameter's draws have tails so heavy that an estimated sd does not settle."""
-    flat = learnt.values.reshape(-1, len(learnt.names))
+    flat = learnt.values.reshape(-1, len(learnt.names))[:, ~learnt.model.fixed]
     if len(flat) < LEAST_ESS:
         return False
     flat = flat[_evenly(learnt, len(flat))]
@@ -480,21 +481,22 @@ def _evenly(learnt: Learnt, count: int) -> np.ndarray:
 
 def _quantiles(learnt: Learnt, values: np.ndarray, weights: np.ndarray | None, worth: float) -> Compared:
     """Compares the 5, 50 and 95 % quantiles; the allowed error is a fifth of the half-width of the middle 68 %."""
-    levels = [0.05, 0.16, 0.5, 0.84, 0.95]
-    theirs = weighted_quantiles(values, levels, weights)
-    flat = learnt.values.reshape(-1, len(learnt.names))
+    levels, moving = [0.05, 0.16, 0.5, 0.84, 0.95], ~learnt.model.fixed
+    theirs = weighted_quantiles(values[:, moving], levels, weights)
+    flat = learnt.values.reshape(-1, len(learnt.names))[:, moving]
     mine = None if learnt.weights is None else learnt.weights.ravel().astype(np.float64)
     own = weighted_quantiles(flat, levels, mine)
     half = (theirs[3] - theirs[1]) / 2
     off = np.abs(own - theirs)[[0, 2, 4]].max(0) / half
     worth_mine = len(flat) if mine is None else mine.sum() ** 2 / np.sum(mine**2)
-    count = learnt.diagnosed.tail if learnt.method.chained else np.full(len(off), worth_mine)
+    count = learnt.diagnosed.tail[moving] if learnt.method.chained else np.full(len(off), worth_mine)
     steps = [0.02, 0.08, 0.47, 0.53, 0.92, 0.98]  # either side of each of the three, for the slope dq/dp
     run = weighted_quantiles(flat, steps, mine)
     steep = np.stack([(run[i + 1] - run[i]) / (steps[i + 1] - steps[i]) for i in (0, 2, 4)]) / half
     spread = np.sqrt(np.array([0.05, 0.5, 0.95]) * np.array([0.95, 0.5, 0.05]))[:, None] * steep  # √p(1 − p) dq/dp
     chances = spread.max(0) * np.sqrt(1 / np.maximum(count, 1) + 1 / worth) / MEANS_OFF
-    found = Compared.worst(off / MEANS_OFF, chances, learnt.names, off, (own[3] - own[1]) / 2 / half)
+    names = [learnt.names[i] for i in np.flatnonzero(moving)]
+    found = Compared.worst(off / MEANS_OFF, chances, names, off, (own[3] - own[1]) / 2 / half)
     return found._replace(tails=True)
 
 

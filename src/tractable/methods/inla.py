@@ -27,7 +27,7 @@ from tractable.models.causes import log_prob_of
 from tractable.objectives import quadrature
 from tractable.objectives.quadrature import Linear
 from tractable.tools import tree
-from tractable.tools.errors import ModelError
+from tractable.tools.errors import ModelError, RunError
 from tractable.tools.settings import Count, Positive
 from tractable.tools.shared import compiled
 
@@ -177,6 +177,8 @@ class INLA(Method):
     def _conditional(self, given: "_Given | _Together", u: float, beta: np.ndarray, session: Session) -> "_Place":
         """Newton steps to β̂(u), halved while they do not climb."""
         value, slope, precision = given.slope(beta, u)
+        if not np.isfinite(value):
+            raise RunError("INLA began where the log density is not finite. Give NUTS(), or standardise the inputs.")
         before = np.inf
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
@@ -336,6 +338,8 @@ class _Together:
             return float(np.sum(np.asarray(values, np.float64))), told
 
         value, told = self.journal(ask)
+        if not np.all(np.isfinite(told)):  # too far a step: its half is tried
+            return -np.inf, np.zeros(size), np.eye(size)
         values, basis = np.linalg.eigh(told[size:].reshape(size, size))
         values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
         return value, told[:size], (basis * values) @ basis.T

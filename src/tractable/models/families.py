@@ -17,7 +17,7 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
 LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
-FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit
+FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit; ten times the least spread of shares
 
 
 class Family(NamedTuple):
@@ -110,15 +110,44 @@ class OrderedLogits(dist.OrderedLogistic):
         return upper + jnp.where(k > 0, jax.nn.log_sigmoid(-below), 0.0) + width
 
 
+class Beta(dist.Beta):
+    """NumPyro's with mean m = σ(η) and variance v² m (1 − m), v the spread; a = m k and b = (1 − m) k, k = 1/v² − 1:
+
+    log p(y) = −k KL(m, y) − log y (1 − y) + ½ log k m (1 − m) − ½ log 2π + s(k) − s(a) − s(b),
+    KL(m, y) = −m f((y − m)/m) − (1 − m) f((m − y)/(1 − m)),   f(x) = log(1 + x) − x,   s as for ``Gamma``
+
+    Shares that lie close together have a k at which differences of log Γ have no digits left in single precision.
+    """
+
+    def __init__(self, eta: jax.Array, spread: jax.Array) -> None:
+        self.share, self.rest = jax.nn.sigmoid(eta), jax.nn.sigmoid(-eta)
+        self.size = jnp.square(1 / jnp.maximum(spread, FEWEST / 10)) - 1
+        super().__init__(self.size * self.share, self.size * self.rest, validate_args=False)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        y, m, rest, k = jnp.asarray(value), self.share, self.rest, self.size
+        away = jnp.where(m > 0.5, rest - (1 - y), y - m)  # from the end that is near, where digits are
+        up, down, log_y, log_rest = away / m, -away / rest, jnp.log(y), jnp.log1p(-y)
+
+        def ratio(away: jax.Array, far: jax.Array) -> jax.Array:  # log (1 + away)
+            return jnp.where(jnp.abs(away) < 0.5, jnp.log1p(jnp.clip(away, -0.5, 0.5)), far)
+
+        fit = m * (ratio(up, log_y - jnp.log(m)) - up) + rest * (ratio(down, log_rest - jnp.log(rest)) - down)
+        level = jnp.log(k * m * rest / (2 * jnp.pi)) / 2 - log_y - log_rest
+        return k * fit + level + _remainder(k) - _remainder(k * m) - _remainder(k * rest)
+
+
 def _stirling(z: jax.Array) -> jax.Array:
     """log Γ(z) − (z − ½) log z + z − ½ log 2π, z ≥ 8."""
     square = 1 / jnp.square(z)
     return (1 / 12 - square * (1 / 360 - square / 1260)) / z
 
 
-def _beta(params: dict[str, Any], eta: jax.Array) -> dist.Distribution:
-    size = jnp.square(1 / params["spread"]) - 1
-    return dist.Beta(size * jax.nn.sigmoid(eta), size * jax.nn.sigmoid(-eta))
+def _remainder(z: jax.Array) -> jax.Array:
+    """The same for z > 0."""
+    large, small = jnp.maximum(z, LARGE), jnp.minimum(z, LARGE)
+    whole = gammaln(small) - (small - 0.5) * jnp.log(small) + small - 0.5 * jnp.log(2 * jnp.pi)
+    return jnp.where(z < LARGE, whole, _stirling(large))
 
 
 def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
@@ -139,7 +168,7 @@ FAMILIES = {
         lambda params, eta: Weibull(eta, params["shape"]), lambda classes: {"shape": dist.LogNormal(0.0, 1.0)}
     ),
     "exponential": Family(lambda params, eta: Weibull(eta, 1.0)),
-    "beta": Family(_beta, lambda classes: {"spread": dist.Uniform(0.0, 1.0)}),
+    "beta": Family(lambda params, eta: Beta(eta, params["spread"]), lambda classes: {"spread": dist.Uniform(0.0, 1.0)}),
     "poisson": Family(lambda params, eta: dist.Poisson(jnp.exp(eta))),
     "negative-binomial": Family(
         lambda params, eta: NegativeBinomial(eta, params["dispersion"]),

@@ -27,7 +27,7 @@ from tractable.tools.settings import seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.words import counted
 
-ALIKE = 500  # fewer rows are padded to this many, so that one program serves them
+ALIKE = 500  # fewer rows are padded to the next power of two, so that few programs serve them
 BLOCK = 128  # draws per call: one program serves any number of them
 LIMIT = 1 << 31  # bytes of an answer, at most
 ABREAST = 16  # draws of a block computed in parallel
@@ -137,6 +137,8 @@ def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: in
     except NotImplementedError as error:
         raise ModelError("This likelihood has no sample(), so it replicates no data.") from error
     parts = jax.tree.leaves(example)
+    if not all(part.size for part in parts):
+        raise ModelError("A part of this likelihood is a factor, which has no data to replicate.")
     fits("A predictive", length(params), count, sum(p.size for p in parts), max(p.dtype.itemsize for p in parts))
     key = jax.random.key(seeded("posterior_predictive(seed)", seed))
 
@@ -204,12 +206,14 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         once = 1.0 if data.weights is None else np.minimum(data.weights[where], 1.0)[:, None]
         ratios = log_weights - once * np.where(np.isfinite(terms), terms, 0.0)
         ratios -= ratios.max(1, keepdims=True)
+        level = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))  # masked rows: nothing to smooth
+        smoothed, khat = ratios - _log_sum(ratios)[:, None], np.full(len(ratios), -np.inf)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of few draws, which the infinite k-hat says too
-            smoothed, khat = smooth(-ratios, r_eff=efficiency, axis=-1)  # it takes minus the log weights
-        level = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))
-        khat = np.where(np.isfinite(terms).all(1), np.where(level, -np.inf, khat), np.inf)
-        yield Left(terms.T, np.where(level[:, None], ratios - _log_sum(ratios)[:, None], smoothed).T, khat)
+            if not level.all():  # it takes minus the log weights
+                smoothed[~level], khat[~level] = smooth(-ratios[~level], r_eff=efficiency, axis=-1)
+        khat = np.where(np.isfinite(terms).all(1), khat, np.inf)
+        yield Left(terms.T, smoothed.T, khat)
 
 
 def joined(parts: Sequence[Left]) -> Left:
@@ -334,8 +338,9 @@ def _by_chunks(
 ) -> Iterator[tuple[slice, PyTree]]:
     """(slice of rows, ``of(thetas, numbers, chunk, index)`` there, (s, r, ...)); ``one``: ``of`` for a single draw."""
     draws = length(params)
-    width = fitting(one, params, rows, max(count, ALIKE), abreast=ABREAST, kept=draws, over=over)
-    if width < ALIKE and over is None:
+    padded = max(count, min(ALIKE, 1 << (count - 1).bit_length()))
+    width = fitting(one, params, rows, padded, abreast=ABREAST, kept=draws, over=over)
+    if width < ALIKE and width < padded and over is None:
         width = fitting(one, params, rows, count, abreast=ABREAST, kept=draws)
     start = 0
     for chunk, index, real in chunks(rows, count, width, over):

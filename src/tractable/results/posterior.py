@@ -23,7 +23,7 @@ from tractable.checks.networks import side_of
 from tractable.checks.predictions import HELD_OUT, can_be_compared, held_out_checks
 from tractable.checks.report import Report, judge, with_checks
 from tractable.checks.verify import Verify, errors_serve, verify
-from tractable.core import Data, Model, PyTree, as_data
+from tractable.core import Data, Model, PyTree, as_data, needed_likelihood
 from tractable.data.arrays import columns_of
 from tractable.data.rows import Labels
 from tractable.data.sharding import over_rows
@@ -119,7 +119,8 @@ class Posterior(Learnt):
         low, high = (1 - level) / 2, (1 + level) / 2
         weights = None if self.weights is None else self.weights.ravel()
         bounds = weighted_quantiles(values.reshape(-1, len(names)), [low, high], weights)
-        seen = self.diagnosed if names is self.names else self.diagnose(values)
+        still = np.ptp(values.reshape(-1, len(names)), axis=0) == 0
+        seen = self.diagnosed if names is self.names else self.diagnose(values, still)
         table |= {
             f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1], "mcse_mean": seen.mcse_mean,
             "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
@@ -438,6 +439,8 @@ class Posterior(Learnt):
     def _rows_or(self, data: Data | PyTree = None) -> Data:
         if self.phi is not None:
             raise ModelError("A ladder's rows have no density at θ in closed form: posterior.log_evidence bounds it.")
+        if getattr(self.model.prior, "why", None):
+            needed_likelihood(self.model)  # says why there are no rows
         data = self.data if data is None else as_data(data)
         if data is None or not data.size:
             raise DataError("There are no rows: this posterior learnt from none. Give them: data=Data(y, given=x).")

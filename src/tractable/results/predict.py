@@ -185,9 +185,9 @@ def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     try:
         jax.eval_shape(functools.partial(_moments, model), *shapes)
     except NotImplementedError as error:
+        kind = type(getattr(example, "fn", example)).__name__
         raise ModelError(
-            f"predict needs the mean and the variance of a datum, and {type(example).__name__} does not know them in "
-            "closed form."
+            f"predict needs the mean and the variance of a datum, and {kind} does not know them in closed form."
         ) from error
     return "number"
 

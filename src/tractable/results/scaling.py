@@ -88,7 +88,7 @@ def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
     stats: Any = array_stats  # its types say less than it takes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of few draws in the tail
-        logs = [stats.power_scale_lw(component, alpha=alpha) for alpha in POWERS]
+        logs = [_smoothed(stats, component, alpha) for alpha in POWERS]
     lower, upper = (np.exp(each - each.max()) / np.exp(each - each.max()).sum() for each in logs)
     middle, sd = values.mean(1), values.std(1)
     ends = []
@@ -103,6 +103,14 @@ def _moved(values: np.ndarray, component: np.ndarray) -> np.ndarray:
         for v, same in zip(values, still, strict=True)
     ]
     return np.stack([np.array(far), *slopes], 1)
+
+
+def _smoothed(stats: Any, component: np.ndarray, power: float) -> np.ndarray:
+    """log weights (s,) of draws for a component scaled to a power; a tail of equal weights needs no smoothing."""
+    try:
+        return stats.power_scale_lw(component, alpha=power)
+    except ValueError:
+        return (power - 1) * component
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
