@@ -1,5 +1,6 @@
 """The commands as a user types them: what they leave, what they print, and how they fail."""
 
+import html
 import json
 import os
 import signal
@@ -422,3 +423,19 @@ def test_a_posterior_is_looked_at_again_as_asked(tables, tmp_path):
     assert "--verify is auto, thorough, none; got 'much'" in much
     network = ("fit", tables / "prices.csv", "--model", "mlp", "--verify", "none")
     assert "--verify is for --model glm; got --model mlp" in fault(*network)
+
+
+def test_the_page_says_how_the_rows_were_read(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": np.arange(100, 180), "x": rng.normal(size=80), "claims": rng.poisson(1.0, 80)})
+    table, out = tmp_path / "claims.csv", tmp_path / "run"
+    frame.to_csv(table, index=False)
+    result = run("fit", table, "--target", "claims", "--method", "map", "--out", out)
+    assert result.exit_code == 0, result.output
+    told = [line.removeprefix("Note: ") for line in result.stderr.splitlines() if line.startswith("Note: ")]
+    assert any("identifier" in each for each in told) and any("--family" in each for each in told)
+    page = (out / "report.html").read_text()
+    family = read_run(out)["problem"]["family"]
+    assert f"family {family}" in result.stderr and family in page
+    assert all(each in html.unescape(page) for each in told)
+    assert all(each in run("report", out).stderr for each in told)

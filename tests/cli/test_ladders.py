@@ -188,7 +188,7 @@ def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
         assert run("predict", path, folder / "digits.npz", "--out", tmp_path / f"{path.name}.csv").exit_code == 0
         assert "pixels in [0, 1]" in run("report", path).stdout
     assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
-    assert task_of(problem).spec == read_run(out)["problem"]
+    assert task_of(problem).spec | {"notes": problem["notes"]} == read_run(out)["problem"]
     table = {"names": ["a"], "size": 1, "divisor": 1.0, "mean": [2.0], "sd": [3.0]}
     table |= {"family": "normal", "redraw": False, "levels": 0}
     found = Encoder.from_dict(upgrade({"shape": [1], "encoding": table})["encoder"])

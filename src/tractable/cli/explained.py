@@ -162,7 +162,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     choices = choices | {"family": found.family}
     model, about = model_of(encoder, choices), {"target": ",".join(names)}
     return Task.of_file(
-        kind, path, size_of(data, model), choices, about, encoder,
+        kind, path, f"{size_of(data, model)}, family {found.family}", choices, about, encoder,
         data=data, held_out=held_out, model=model, shifted=elsewhere,
     )  # fmt: skip
 
@@ -237,7 +237,7 @@ def learn(task: Task, method: Method, seed: int, folder: Path, progress: bool | 
 def page(folder: Path, task: Task, result: Result) -> None:
     """Write the report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
-    held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted}
+    held = {"held_out": task.held_out, "encoder": task.encoder, "shifted": task.shifted, "notes": task.spec["notes"]}
     write_page(folder, result.posterior, title=title, **held)
 
 

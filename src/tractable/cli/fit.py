@@ -13,7 +13,7 @@ from tractable.cli import folders, kinds, show
 from tractable.cli.how import How, method_and_seed, run_gone_on_with
 from tractable.cli.joining import agreed
 from tractable.cli.readers import Arguments
-from tractable.cli.speech import end, say
+from tractable.cli.speech import end, noted, say
 from tractable.cli.task import Request, Result, Task
 from tractable.inference import devices_of
 from tractable.methods import Method
@@ -49,7 +49,9 @@ def asked(model: str, arguments: Arguments, how: How) -> tuple[Task, Method, int
             raise SettingsError(f"--resume continues the run as it was: leave --{own[0]} out.")
         arguments = saved["problem"]
     expect("fit(--jobs)", how.jobs, Jobs)
-    task = dataclasses.replace(kind.read(kind, arguments), mesh=how.mesh)
+    task, told = noted(lambda: kind.read(kind, arguments))
+    told = saved["problem"].get("notes", told) if saved else told
+    task = dataclasses.replace(task, mesh=how.mesh, spec=task.spec | {"notes": told})
     method, seed = method_and_seed(how, saved, kind.usual(task) or kind.method)
     method = kind.adapted_method(task, method, how.sized)
     devices_of(method, task.data, how.mesh)  # raises where they cannot share the run
@@ -104,6 +106,8 @@ def report(folder: Path) -> None:
     elif about is not None:
         with folders.sound(folder):
             kind = kinds.named(entries["problem"]["model"])
+            for told in entries["problem"].get("notes", ()):
+                say(f"Note: {told}", "yellow")
             shown = [*kind.saved_tables(folder, entries["problem"], about)]
             shown.append(show.verdict(about["verdict"], [Check(**each) for each in about["checks"]]))
             seconds = show.seconds(about["seconds"])

@@ -185,7 +185,8 @@ def scored(posterior: Posterior, rows: Data) -> None:
 def page(folder: Path, task: Task, result: Result) -> None:
     """Write the report."""
     title = f"{task.name} by {type(result.posterior.method).__name__}"
-    write_page(folder, result.posterior, title=title, shape=support.picture(task.spec["shape"]))
+    shape, told = support.picture(task.spec["shape"]), task.spec["notes"]
+    write_page(folder, result.posterior, title=title, shape=shape, notes=told)
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:

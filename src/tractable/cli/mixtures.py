@@ -223,7 +223,8 @@ def page(folder: Path, task: Task, result: Result) -> None:
         0 if task.held_out is None else task.held_out.size,
     )  # fmt: skip
     title = f"{task.name} by a mixture of {counted(found.components, 'normal')}"
-    write_page(folder, posterior, title=title, facts=pages.facts(found, rows), exhibits=exhibits)
+    facts, told = pages.facts(found, rows), task.spec["notes"]
+    write_page(folder, posterior, title=title, facts=facts, exhibits=exhibits, notes=told)
 
 
 def predict(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:
@@ -418,7 +419,7 @@ def sequence_page(folder: Path, task: Task, result: Result) -> None:
     )  # fmt: skip
     title = f"{task.name} by a hidden Markov model of {counted(found.components, 'state')}"
     about = pages.facts(found, task.data.y, "states")
-    write_page(folder, posterior, title=title, facts=about, exhibits=exhibits)
+    write_page(folder, posterior, title=title, facts=about, exhibits=exhibits, notes=task.spec["notes"])
 
 
 def predict_sequences(run: Path, spec: Arguments, new: Path, request: Request) -> pd.DataFrame:

@@ -2,9 +2,12 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 FAULT, REJECTED = 2, 3  # exit codes
 TYPED = {  # advice in the library's messages -> what to type on a command line
@@ -32,6 +35,22 @@ def typed(sentence: str) -> str:
     for told, words in TYPED.items():
         sentence = sentence.replace(told, words)
     return sentence
+
+
+def noted(function: Callable[[], T]) -> tuple[T, list[str]]:
+    """What ``function`` returns, and the notes that it makes, which are told at its end, in a command line's words."""
+    from tractable.tools.errors import TractableWarning
+
+    caught, said = [], []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", TractableWarning)
+            return function(), said
+    finally:
+        said += dict.fromkeys(typed(str(each.message)) for each in caught)
+        for each in caught:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 @contextlib.contextmanager

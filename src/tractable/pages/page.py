@@ -27,6 +27,7 @@ def write_page(
     shape: tuple[int, int] | None = None,
     facts: dict[str, Any] | None = None,
     exhibits: Sequence[Exhibit] | None = None,
+    notes: Sequence[str] = (),
 ) -> pathlib.Path:
     """Write ``report.html``: the verdict, why, the settings, the numbers and figures of a posterior.
 
@@ -40,13 +41,15 @@ def write_page(
         shape: (height, width) of a ladder's rows that are pictures; by default square where possible.
         facts: values by name below the verdict, in place of the usual ones.
         exhibits: in place of the parameters' table and figures, for models whose single parameters say little.
+        notes: sentences on how the rows were read.
 
     Returns:
         The file's path.
     """
     shown = [
-        verdict.overview(posterior, usual_facts(posterior) if facts is None else facts),
+        verdict.overview(posterior, usual_facts(posterior, encoder) if facts is None else facts),
         verdict.why(posterior.report()),
+        *([Exhibit("How the rows were read", notes)] if notes else []),
         *(of_parameters(posterior, encoder, shape) if exhibits is None else exhibits),
         *parameters.bias(posterior),
         *([] if held_out is None else predictions.exhibits(posterior, as_data(held_out), encoder, shifted)),
@@ -65,14 +68,16 @@ def write_calibration_page(folder: str | pathlib.Path, calibration: Calibration,
     return write(folder, title, ranks.exhibits(calibration), f"{calibration.method} calibrated")
 
 
-def usual_facts(posterior: Posterior) -> dict[str, Any]:
-    """The run in numbers: rows, parameters, draws and time."""
+def usual_facts(posterior: Posterior, encoder: Encoder | None = None) -> dict[str, Any]:
+    """The run in numbers: rows, parameters, draws and time; of a table also the family of what is explained."""
     kept, count = parameters.kept_by(posterior)
     data = posterior.data
     weighed = "" if data is None or data.weights is None else f"count as {posterior.rows:,.6g} by their weights"
     facts = {"rows of data": Cell(0 if data is None else data.size, ",d", weighed)}
     if data is not None and data.labels is not None:
         facts = {"rows of data": Cell(len(data.places), ",d"), "groups": Cell(data.size, ",d")}
+    families = [] if encoder is None else [aim.family for aim in encoder.targets if aim.family != "none"]
+    facts |= {"family": ", ".join(dict.fromkeys(families))} if families else {}
     return {
         **facts,
         "parameters": Cell(len(posterior.names), ",d"),
