@@ -450,6 +450,9 @@ def test_a_family_that_does_not_describe_the_target_is_told():
     z = stats.norm.ppf(even)
     assert "too wide" in held_out.misfit(stats.norm.cdf(0.75 * z))
     assert "too narrow" in held_out.misfit(stats.norm.cdf(1.3 * z))
+    few = stats.norm.ppf((np.arange(12) + 0.5) / 12)  # of which counts tell nothing
+    assert held_out.misfit(stats.norm.cdf(few)) == held_out.misfit(stats.norm.cdf(few / 1.5)) == ""
+    assert "40 times too wide" in held_out.misfit(stats.norm.cdf(few / np.std(few) / 40))
     model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Poisson(0.7 + 0.0 * p["theta"]))
     counts = Data(np.random.default_rng(5).poisson(0.7, held_out.SEEN))
     posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
