@@ -207,7 +207,10 @@ NETWORK = ["--model", "mlp"]
         ([*PRICES, "--missing", "impute", "--drop-missing"], "--drop-missing and --missing impute contradict"),
         ([*PRICES, "--shifted", "prices.csv", "--held-out", "0"], "give --held-out a share above 0"),
         ([*COIN, *NETWORK], "an example has a model of its own"),
-        (["holes.csv", "--target", "price"], "have inputs imputed (--missing impute), or leave out such rows (--drop"),
+        (
+            ["holes.csv", "--target", "price"],
+            "have inputs imputed (--missing impute when fitting), or leave out such rows (--drop",
+        ),
     ],
 )
 def test_faults_are_sentences_and_leave_nothing(words, sentence, tables, tmp_path, monkeypatch):

@@ -107,6 +107,23 @@ def test_how_a_date_is_read_is_told_where_days_and_months_may_be_mistaken():
         tables.fit_encoder(table().assign(when=["01/02/2021", "01/03/2021", "01/04/2021", "01/05/2021"]), "ill")
 
 
+@pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+def test_later_dates_may_be_written_from_year_to_day():
+    days = pd.date_range("2020-01-01", periods=40, freq="9D")
+    frame = pd.DataFrame({
+        "day": days.strftime("%m/%d/%Y"), "month": pd.period_range("2010-01", periods=40, freq="M").astype(str),
+        "y": np.arange(40) ** 1.5,
+    })  # fmt: skip
+    encoder = tables.fit_encoder(frame, "y")
+    assert [(c.name, c.part) for c in encoder.columns] == [
+        ("day", "trend"), ("day", "time of year"), ("day", "day of the week"), ("month", "trend"), ("month", "time of year")
+    ]  # fmt: skip
+    x = tables.encode(encoder, frame).x
+    np.testing.assert_array_equal(tables.encode(encoder, frame.assign(day=days.strftime("%Y-%m-%d"))).x, x)
+    with pytest.raises(DataError, match=r"'31.12.2020' is not. Write all rows as 2024-05-31 or by %m/%d/%Y"):
+        tables.encode(encoder, frame.assign(day=["31.12.2020", *frame["day"][1:]]))
+
+
 def test_grades_in_words_are_told_in_their_order():
     frame = pd.DataFrame({"x": np.arange(6.0), "y": ["poor", "fair", "good"] * 2})
     with pytest.warns(TractableWarning, match="fair < good < poor"):

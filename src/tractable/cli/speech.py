@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 FAULT, REJECTED = 2, 3  # exit codes
 TYPED = {  # advice in the library's messages -> what to type on a command line
-    "missing='drop' when fitting": "--drop-missing",
-    "missing='impute' when fitting": "--missing impute",
+    "missing='drop' when fitting": "--drop-missing when fitting",
+    "missing='impute' when fitting": "--missing impute when fitting",
     "array= is of": "--array is of",
     "array='NAME'": "--array NAME",
     "choose another family=": "choose another --family",

@@ -1,5 +1,6 @@
 """A column of a table: its kind, and how it is encoded as numbers."""
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable
@@ -256,7 +257,7 @@ def meaning(values: Values) -> tuple[str, str]:
     text = pd.Series(text_of(values))
     if text.str.fullmatch(CLOCK).all():
         return "duration", ""
-    if text.str.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}").all():
+    if text.str.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}").all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
         for form in FORMATS:
             if pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601").notna().all():
                 return "date", form
@@ -270,10 +271,11 @@ def _dated(values: Values, kind: str, form: str, gaps: float, impute: bool) -> l
     if kind == "date":
         span = (times.max() - times.min()).total_seconds() / 86400
         whole = bool((times == times.dt.normalize()).all())
+        weekly = span >= 14 and not (times.dt.day == 1).all()  # months have no weekdays
         text = pd.Series(text_of(values)) if kind_of(values) == "text" else None
         zoned = pd.to_datetime(values).dt.tz is not None if text is None else text.str.contains(ZONE).any()
         hours = "time of day (UTC)" if zoned else "time of day"
-        parts += ["time of year"] * (span >= 300) + ["day of the week"] * (span >= 14) + [hours] * (not whole)
+        parts += ["time of year"] * (span >= 300) + ["day of the week"] * weekly + [hours] * (not whole)
     columns = []
     for part in parts:
         derived = part_of(times, part)
@@ -385,10 +387,7 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
         kind = "duration" if column.part == "days" else "date"
         if kind_of(present) not in (kind, "text"):
             raise DataError(f"Column {column.name!r} was a {kind} in training and is {kind_of(present)} here.")
-        try:
-            present = part_of(moment_of(present, kind, column.format or "ISO8601"), column.part)
-        except ValueError as error:
-            raise DataError(f"Column {column.name!r} was a {kind} in training, and here is not: {error}.") from error
+        present = part_of(_moment_again(column, present, kind), column.part)
     if column.kind == "text":
         return _encode_text(column, present, gone)
     if column.kind == "cycle":
@@ -399,6 +398,28 @@ def encode_column(column: Column, values: Values) -> np.ndarray:
     numbers[~gone] = _encode_numbers(column, present)
     scaled = ((numbers - column.mean) / column.sd)[:, None]
     return np.concatenate([scaled, gone[:, None] - column.gaps], 1) if column.gaps else scaled
+
+
+def _moment_again(column: Column, values: Values, kind: str) -> Values:
+    """``moment_of`` of later rows, written as those learnt from, or from the year to the day."""
+    forms = dict.fromkeys((column.format or "ISO8601", "ISO8601")) if kind == "date" else ("",)
+    for form in forms:
+        with contextlib.suppress(ValueError):
+            return moment_of(values, kind, form)
+    strange = next(value for value in values if not _is_moment(value, kind, next(iter(forms))))
+    like = "2024-05-31" if kind == "date" else "1:30 or 2 days"
+    like += f" or by {column.format}, as in training" * (column.format not in ("", "ISO8601"))
+    raise DataError(
+        f"Column {column.name!r} was a {kind} in training; {str(strange)!r} is not. Write all rows as {like}."
+    )
+
+
+def _is_moment(value: object, kind: str, form: str) -> bool:
+    try:
+        moment_of(pd.Series([value]), kind, form)
+    except ValueError:
+        return False
+    return True
 
 
 def many_levels(values: Values) -> bool:
