@@ -116,7 +116,8 @@ def test_later_dates_may_be_written_from_year_to_day():
     })  # fmt: skip
     encoder = tables.fit_encoder(frame, "y")
     assert [(c.name, c.part) for c in encoder.columns] == [
-        ("day", "trend"), ("day", "time of year"), ("day", "day of the week"), ("month", "trend"), ("month", "time of year")
+        ("day", "trend"), ("day", "time of year"), ("day", "day of the week"),
+        ("month", "trend"), ("month", "time of year"),
     ]  # fmt: skip
     x = tables.encode(encoder, frame).x
     np.testing.assert_array_equal(tables.encode(encoder, frame.assign(day=days.strftime("%Y-%m-%d"))).x, x)
