@@ -19,6 +19,7 @@ from tractable.checks.convergence import diagnose
 from tractable.checks.target import Target
 from tractable.comparison import measured
 from tractable.core import Data, Model
+from tractable.methods.hamiltonian import divergences
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
@@ -602,3 +603,21 @@ def test_constants_do_not_count_among_running_moments():
     model = tr.Model({"C": dist.LKJ(2, 1.0)}, lambda params: dist.Normal(params["C"][0, 1], 1.0))
     report = tr.infer(model, np.full(20, 0.3), tr.NUTS(draws=400), draws="moments", seed=1).report()
     assert report.checks[0].name == "R-hat of means" and report.checks[0].value < 1.05, report
+
+
+@pytest.mark.parametrize(
+    ("share", "shape", "verdict"),
+    [
+        (0.0, None, "trust"), (0.005, None, "caution"), (0.1, None, "reject"),
+        (0.1, ("caution", 0.5), "caution"), (0.1, ("trust", 0.2), "caution"),
+        (0.1, ("reject", 3.0), "reject"), (0.1, ("trust", math.nan), "reject"),  # which could not tell
+    ],
+)  # fmt: skip
+def test_divergences_reject_where_nothing_else_speaks_for_the_draws(share, shape, verdict):
+    draws = np.random.default_rng(0).normal(size=(4, 200, 1))
+    divergent = np.arange(800).reshape(4, 200) < share * 800
+    looked = [] if shape is None else [Check(looks.SHAPE, shape[1], shape[0], "")]
+    belief = Draws(positions=draws, info={"divergent": divergent})
+    posterior = Posterior(Model.from_log_density(lambda x: -x @ x / 2, jnp.zeros(1)), None, tr.NUTS(), 0, belief)
+    posterior.looked = looked
+    assert divergences(posterior, "").verdict == verdict

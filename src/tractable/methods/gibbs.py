@@ -16,7 +16,7 @@ from tractable.checks.report import chain_checks, check_share
 from tractable.core import Kernel, Model, PyTree
 from tractable.kernels.gibbs import allocations, exact, gibbs, in_turn, moved, together
 from tractable.methods.drawing import Drawing, WarmUp
-from tractable.methods.hamiltonian import NUTS
+from tractable.methods.hamiltonian import NUTS, divergences
 from tractable.methods.method import Check, Method, Outcome, Program, Session, from_settings
 from tractable.methods.metropolis import DENSE, Averaging, around_modes, root_of_covariance
 from tractable.models import full_conditionals as full
@@ -270,10 +270,8 @@ class Gibbs(Drawing):
         for name in (name for name in info if name.startswith("acceptance_")):
             what = f"acceptance {name.removeprefix('acceptance_')}"
             out.append(check_share(what, float(np.mean(info[name])), 0.05, 0.9999, "of the block's own kernel"))
-        if "divergent" in info and (divergent := float(np.sum(info["divergent"]) * posterior.thin)):
-            few = divergent < 0.01 * info["divergent"].size * posterior.thin
-            sentence = "trajectories that left the density's true shape; reparametrise, or raise a block's target"
-            out.append(Check("divergences", divergent, "caution" if few else "reject", sentence))
+        if "divergent" in info and np.any(info["divergent"]):
+            out.append(divergences(posterior, "reparametrise, or raise a block's target"))
         latent = latent_model(model)
         if latent is not None and latent.symmetry.permute is not None and data is not None:
             out.append(_switching(latent, data.arrays(), positions))

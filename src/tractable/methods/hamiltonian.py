@@ -12,6 +12,7 @@ import numpy as np
 from tractable import run as loop
 from tractable.checks.learnt import Learnt
 from tractable.checks.report import chain_checks, check_share
+from tractable.checks.verify import shape_seen
 from tractable.core import Kernel, Model, PyTree, log_density
 from tractable.kernels import hamiltonian
 from tractable.methods.drawing import Drawing, WarmUp
@@ -20,6 +21,21 @@ from tractable.tools.errors import RunError
 from tractable.tools.settings import Count, Range, Share, is_number
 from tractable.tools.shared import COMPILE_FAST, compiled
 from tractable.tools.stopping import waited
+
+FEW = 0.01  # share of divergent trajectories from which they reject
+
+
+def divergences(posterior: Learnt, remedy: str) -> Check:
+    """How many trajectories diverged. Many reject, but where another look at means and sds does not.
+
+    Alone they were wrong to: of 30 posteriors of new targets that nothing else rejected 23 were right.
+    """
+    divergent = posterior.info["divergent"]
+    share = float(np.mean(divergent)) if divergent.size else 0.0
+    few = share < FEW or shape_seen(posterior.looked)
+    verdict = "trust" if share == 0 else "caution" if few else "reject"
+    sentence = f"trajectories that left the density's true shape; {remedy}"
+    return Check("divergences", float(np.sum(divergent) * posterior.thin), verdict, sentence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +102,7 @@ class NUTS(Drawing):
     def checks(self, posterior: Learnt) -> list[Check]:
         info = posterior.info
         out = chain_checks(posterior)
-        divergent = float(np.sum(info["divergent"]) * posterior.thin)
-        share = divergent / max(info["divergent"].size * posterior.thin, 1)
-        verdict = "trust" if divergent == 0 else "caution" if share < 0.01 else "reject"
-        sentence = "trajectories that left the density's true shape; reparametrise (non-centred), or raise target"
-        out.append(Check("divergences", divergent, verdict, sentence))
+        out.append(divergences(posterior, "reparametrise (non-centred), or raise target"))
         energies = info["energy"]
         if energies.shape[1] > 1 and np.all(energies.var(1) > 0):
             bfmi = float(np.min(np.square(np.diff(energies, axis=1)).mean(1) / energies.var(1)))
