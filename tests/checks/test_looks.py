@@ -621,3 +621,39 @@ def test_divergences_reject_where_nothing_else_speaks_for_the_draws(share, shape
     posterior = Posterior(Model.from_log_density(lambda x: -x @ x / 2, jnp.zeros(1)), None, tr.NUTS(), 0, belief)
     posterior.looked = looked
     assert divergences(posterior, "").verdict == verdict
+
+
+def test_places_of_no_weight_may_overflow():
+    """Of a scale drawn far out exp(u) is ∞, and 0 · ∞ is no number."""
+    values = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), [[np.inf, 1.0]]])
+    weights = np.append(np.full(500, 1 / 500), 0.0)
+    told = reweighed.Reweighed(values, weights, np.log(np.maximum(weights, 1e-300)), 500.0, 0.1)
+    mean, error, sd, sd_error = told.moments(values)
+    np.testing.assert_allclose(mean, values[:500].mean(0), rtol=1e-12)
+    np.testing.assert_allclose(sd, values[:500].std(0), rtol=1e-12)
+    assert np.all(np.isfinite(error)) and np.all(np.isfinite(sd_error))
+
+
+def test_a_wild_curvature_is_no_mode():
+    """The curvature of a horseshoe at a climb's end that overflows: LAPACK finds no eigenvalues of it."""
+    curved = np.array([[1.0, 1e200, 3.0], [1e200, 2.0, 1e180], [3.0, 1e180, 1.0]])
+    assert climbs._normal(np.zeros(3), 0.0, curved) is None
+    mode = climbs._normal(np.zeros(3), 0.0, np.array([[1e-8, 0.0, 0.0], [0.0, 1e8, 0.5], [0.0, 0.5, 1.0]]))
+    assert mode is not None
+
+
+@pytest.mark.parametrize("method", [tr.NUTS(), tr.Laplace()], ids=lambda m: m.label)
+def test_a_simplex_with_empty_parts_has_finite_mass(method):
+    """Stick-breaking runs out of digits 10⁴ sds out in single precision, where the density then stands still."""
+    with jax.enable_x64(False):
+        model = Model({"p": dist.Dirichlet(jnp.full(4, 0.3))}, lambda params: dist.Categorical(params["p"]))
+        report = tr.infer(model, np.array([1], np.int32), method, seed=0).report()
+        (tails_,) = [check for check in report.checks if check.name == "tails"]
+    assert tails_.verdict == "trust", report
+
+
+def test_starts_far_from_the_origin_are_drawn_from_the_prior():
+    """y ~ U(0, b), b ~ LogNormal(1, 2): below the largest y the likelihood is 0, and |log b| ≤ 2 lies below."""
+    model = Model({"b": dist.LogNormal(1.0, 2.0)}, lambda params: dist.Uniform(0.0, params["b"]))
+    posterior = tr.infer(model, np.array([3.0, 9.0, 5.0, 7.0, 2.0]), tr.NUTS(draws=500), seed=0, verify=None)
+    assert np.all(posterior.draws["b"] > 9.0)

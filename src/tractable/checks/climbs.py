@@ -306,7 +306,11 @@ def _normal(position: np.ndarray, value: float, curved: np.ndarray) -> Mode | No
     if not np.all(np.isfinite(curved)):
         return None
     scale = np.sqrt(np.maximum(np.abs(np.diag(curved)), 1e-300))
-    values, basis = np.linalg.eigh(curved / np.outer(scale, scale))
+    with np.errstate(over="ignore"):
+        scaled = curved / np.outer(scale, scale)
+    if not np.max(np.abs(scaled)) <= 2:  # no correlation is above 1: no eigenvalues that LAPACK may not find
+        return None
+    values, basis = np.linalg.eigh(scaled)
     if values[0] <= FLAT * values[-1]:
         return None
     covariance = (basis / values) @ basis.T / np.outer(scale, scale)

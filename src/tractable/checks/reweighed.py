@@ -35,7 +35,8 @@ class Reweighed(NamedTuple):
 
     def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of values (n, k): mean, its standard error, sd, standard error of log sd; errors by the delta method."""
-        w = self.weights[:, None]
+        counts = self.weights > 0  # places far out may overflow in the user's space, and 0 · ∞ is no number
+        w, values = self.weights[counts, None], values[counts]
         mean = np.sum(w * values, 0)
         away = values - mean
         variance = np.maximum(np.sum(w * away**2, 0), 1e-300)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tractable.beliefs.belief import values_of
 from tractable.beliefs.check import Check
 from tractable.checks.target import Target
 from tractable.tools.tree import PyTree
@@ -60,6 +61,12 @@ def slowest(
     values = target.at(rows, places.reshape(-1, size)).reshape(len(RADII), -1)
     home, near, last = values
     finite = np.isfinite(near) & np.isfinite(last)  # at −inf the density has already fallen
+    flat = finite.copy()
+    flat[finite] = last[finite] - near[finite] > SLOWEST * np.log(RADII[2] / RADII[1])
+    if flat.any() and _bounded(target):
+        # A bijection that has run out of digits, as of a simplex with an empty part, says nothing of the prior's mass.
+        ends = values_of(target.model, places[1:, flat].reshape(-1, size)).reshape(2, int(flat.sum()), -1)
+        finite[flat] = np.any(ends[0] != ends[1], axis=-1)
     seen = finite & (last > home - below)
     looked = seen if seen.any() else finite
     if not looked.any():
@@ -67,6 +74,11 @@ def slowest(
     if not seen.any():  # the whole way: far below, digits say nothing of the last stretch
         return float(np.max((last - home)[looked]) / np.log(RADII[2])), False
     return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), True
+
+
+def _bounded(target: Target) -> bool:
+    """Whether the prior is of proper distributions, whose mass is finite wherever the likelihood is bounded."""
+    return target.prior and not target.model.prior_is_callable and target.model.drawable
 
 
 def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, point: bool) -> float:

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -23,7 +24,7 @@ from tractable.tools.settings import Count, at_least
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 POSITION = "position"  # name of the trace that holds the draws
-ATTEMPTS = 20  # to find a starting point of finite density
+ATTEMPTS, FROM_PRIOR = 20, 100  # to find a starting point of finite density, near the origin and then by the prior
 
 
 class Chains(NamedTuple):
@@ -236,19 +237,26 @@ def starts(model: Model, data: Data | None, key: jax.Array, chains: int) -> jax.
     """(chain, d) unconstrained starting points of finite density.
 
     They come from the model's own ``start`` if it has one. Otherwise they are uniform on (−2, 2), or within 1 of the
-    example position of a log density; the interval shrinks at every further attempt.
+    example position of a log density; the interval shrinks at every further attempt. Where none serves, they are drawn
+    from the prior.
     """
     batch = None if data is None else whole(data.first(1000))
     attempts = functools.cache(functools.partial(_attempts, key, chains, model.space.size))
     found, start = [], model.start
-    for chain in range(chains):
+
+    def candidates(chain: int) -> Iterator[np.ndarray]:
         for attempt in range(ATTEMPTS):
             keys, jitters = attempts(attempt)
-            position = (
-                _around(model, np.asarray(jitters)[chain], attempt)
-                if start is None
-                else np.asarray(model.position_of(start(keys[chain])))
-            )
+            if start is None:
+                yield _around(model, np.asarray(jitters)[chain], attempt)
+            else:
+                yield np.asarray(model.position_of(start(keys[chain])))
+        if start is None and model.drawable:
+            for each in jax.random.split(attempts(ATTEMPTS)[0][chain], FROM_PRIOR):
+                yield np.asarray(model.position_of(model.sample_prior(each)))
+
+    for chain in range(chains):
+        for position in candidates(chain):
             value, slope = preflight.value_and_slope(model, position, batch)
             if np.isfinite(value) and np.all(np.isfinite(slope)):
                 found.append(position)
