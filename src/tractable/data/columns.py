@@ -406,7 +406,8 @@ def _moment_again(column: Column, values: Values, kind: str) -> Values:
     for form in forms:
         with contextlib.suppress(ValueError):
             return moment_of(values, kind, form)
-    strange = next(value for value in values if not _is_moment(value, kind, next(iter(forms))))
+    first = next(iter(forms))
+    strange = next((value for value in values if not _is_moment(value, kind, first)), values.iloc[0])
     like = "2024-05-31" if kind == "date" else "1:30 or 2 days"
     like += f" or by {column.format}, as in training" * (column.format not in ("", "ISO8601"))
     raise DataError(
