@@ -61,13 +61,14 @@ def slowest(
     values = target.at(rows, places.reshape(-1, size)).reshape(len(RADII), -1)
     home, near, last = values
     finite = np.isfinite(near) & np.isfinite(last)  # at −inf the density has already fallen
-    flat = finite.copy()
-    flat[finite] = last[finite] - near[finite] > SLOWEST * np.log(RADII[2] / RADII[1])
+    seen = finite & (last > home - below)
+    flat = np.zeros(len(last), bool)
+    flat[seen] = last[seen] - near[seen] > SLOWEST * np.log(RADII[2] / RADII[1])
     if flat.any() and _bounded(target):
         # A bijection that has run out of digits, as of a simplex with an empty part, says nothing of the prior's mass.
-        ends = values_of(target.model, places[1:, flat].reshape(-1, size)).reshape(2, int(flat.sum()), -1)
-        finite[flat] = np.any(ends[0] != ends[1], axis=-1)
-    seen = finite & (last > home - below)
+        ends = values_of(target.model, places[1:].reshape(-1, size)).reshape(2, len(last), -1)
+        stuck = flat & np.all(ends[0] == ends[1], axis=-1)
+        finite, seen = finite & ~stuck, seen & ~stuck
     looked = seen if seen.any() else finite
     if not looked.any():
         return -np.inf, False
