@@ -24,7 +24,8 @@ STEADY = 3  # consecutive rises at a valley's end that show that it climbs on
 
 def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, point: bool, seed: int) -> Check:
     """Checks the slowest fall of log p with log r, far out on rays and in valleys."""
-    slope, high = slowest(target, rows, centre, root, AS_HIGH if point else PLATEAU_DEPTH, seed)
+    proper = target.prior and not target.model.prior_is_callable and target.model.drawable
+    slope, high = slowest(target, rows, centre, root, AS_HIGH if point else PLATEAU_DEPTH, seed, proper and not point)
     # Under a proper prior no valley is endless: plains are at most as wide as the prior.
     valleys = point or not target.prior or target.model.prior_is_callable
     if valleys and not (high and slope > SLOWEST) and len(centre) <= NARROW:
@@ -41,11 +42,12 @@ def check(target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, po
 
 
 def slowest(
-    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, below: float, seed: int
+    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, below: float, seed: int, proper: bool = False
 ) -> tuple[float, bool]:
     """The largest d log p / d log r at rays' ends, and whether some ray ends at most ``below`` nats under the centre.
 
-    The largest is taken over such rays, or over all rays if there are none.
+    The largest is taken over such rays, or over all rays if there are none. Under a ``proper`` prior of distributions
+    rays do not count on which the parameters stand still.
     """
     size, generator = len(centre), np.random.default_rng(seed)
     widths, basis = np.linalg.eigh(root @ root.T)
@@ -64,7 +66,7 @@ def slowest(
     seen = finite & (last > home - below)
     flat = np.zeros(len(last), bool)
     flat[seen] = last[seen] - near[seen] > SLOWEST * np.log(RADII[2] / RADII[1])
-    if flat.any() and _bounded(target):
+    if proper and flat.any():
         # A bijection that has run out of digits, as of a simplex with an empty part, says nothing of the prior's mass.
         ends = values_of(target.model, places[1:].reshape(-1, size)).reshape(2, len(last), -1)
         stuck = flat & np.all(ends[0] == ends[1], axis=-1)
@@ -75,11 +77,6 @@ def slowest(
     if not seen.any():  # the whole way: far below, digits say nothing of the last stretch
         return float(np.max((last - home)[looked]) / np.log(RADII[2])), False
     return float(np.max(last[looked] - near[looked]) / np.log(RADII[2] / RADII[1])), True
-
-
-def _bounded(target: Target) -> bool:
-    """Whether the prior is of proper distributions, whose mass is finite wherever the likelihood is bounded."""
-    return target.prior and not target.model.prior_is_callable and target.model.drawable
 
 
 def valley(target: Target, rows: PyTree, centre: np.ndarray, sds: np.ndarray, point: bool) -> float:
