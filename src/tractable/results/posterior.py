@@ -119,8 +119,8 @@ class Posterior(Learnt):
         low, high = (1 - level) / 2, (1 + level) / 2
         weights = None if self.weights is None else self.weights.ravel()
         bounds = weighted_quantiles(values.reshape(-1, len(names)), [low, high], weights)
-        still = np.ptp(values.reshape(-1, len(names)), axis=0) == 0
-        seen = self.diagnosed if names is self.names else self.diagnose(values, still)
+        # What is derived may be a constant: it has no R-hat.
+        seen = self.diagnosed if names is self.names else self.diagnose(values, np.ptp(values, axis=(0, 1)) == 0)
         table |= {
             f"{100 * low:g}%": bounds[0], f"{100 * high:g}%": bounds[1], "mcse_mean": seen.mcse_mean,
             "ess_bulk": seen.bulk, "ess_tail": seen.tail, "r_hat": seen.rhat,
