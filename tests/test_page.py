@@ -12,7 +12,7 @@ import pytest
 from markupsafe import escape
 from numpyro.distributions import biject_to
 from rich.console import Console
-from scipy import stats
+from scipy import signal, stats
 
 from tractable.beliefs.approximations import inverse_softplus
 from tractable.beliefs.belief import Draws, Fitted, Point
@@ -458,6 +458,19 @@ def test_a_family_that_does_not_describe_the_target_is_told():
     posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
     below = held_out.transforms(posterior, counts)[0]
     assert stats.kstest(below, "uniform").pvalue > 1e-7 and held_out.misfit(below) == ""
+
+
+def test_errors_that_follow_one_another_in_time_are_told():
+    """Of an autoregression with ρ = 0.6, in whatever order its rows stand; not of independent errors."""
+    rng = np.random.default_rng(0)
+    error, times = rng.normal(size=90), np.arange(90.0)
+    lasting = signal.lfilter([0.8], [1, -0.6], error)
+    mixed = rng.permutation(90)
+    said = held_out.follows(stats.norm.cdf(lasting)[mixed], times[mixed], "month")
+    assert "in month" in said and "correlation of 0." in said
+    assert held_out.follows(stats.norm.cdf(error)[mixed], times[mixed], "month") == ""
+    both = np.stack([stats.norm.cdf(error), stats.norm.cdf(lasting)], 1)
+    assert "in month" in held_out.follows(both[mixed], times[mixed], "month")
 
 
 def test_scores_of_classes_and_of_rows_from_elsewhere():

@@ -115,12 +115,48 @@ def test_reweighing_gives_the_moments_and_their_errors(
     for seed in range(20):
         found = reweighed.reweigh(target, None, np.zeros(size), start * np.diag(sd), [], 1000, seed)
         assert found is not None
-        estimate, error, its_sd, sd_error = found.moments(found.positions)
+        estimate, error, its_sd, sd_error = found.moments()
         scores += [(estimate - mean) / error, np.log(its_sd / sd) / sd_error]
     # Rounds that follow from one another leave a little bias in 20 x 2 d scores of variance 1.
     scores = np.concatenate(scores)
     assert np.mean(scores**2) < 2.5
     assert np.abs(scores).max() < 6
+
+
+# u = log k ~ N(0, 1.5²), and w | k lies in a narrow valley that bends: N(u/2 + u²/10, 0.2²).
+VALLEY = Model(
+    {"k": dist.LogNormal(0.0, 1.5), "w": dist.Normal(0.0, 1e3)},
+    lambda p: dist.Normal(p["w"] - jnp.log(p["k"]) / 2 - jnp.log(p["k"]) ** 2 / 10, 0.2),
+)
+SD_OF_K = math.exp(1.5**2 / 2) * math.sqrt(math.expm1(1.5**2))
+
+
+def test_a_variance_that_comes_from_far_down_a_valley_is_found() -> None:
+    """Half of k's variance lies where u > 4.5, three sds out: where one draw in a thousand is."""
+    rows = Data(np.zeros(1)).arrays()
+    u, w = np.sqrt(1.5**2), np.sqrt(0.75**2 + 2 * 0.1**2 * 1.5**4 + 0.2**2)
+    scores, errors = [], []
+    for seed in range(5):
+        found = reweighed.reweigh(Target(VALLEY), rows, np.array([0.0, 0.225]), np.diag([u, w]), [], 1000, seed)
+        assert found is not None
+        _, _, sd, error = found.moments()
+        scores.append(np.log(sd[0] / SD_OF_K) / error[0])
+        errors.append(error[0])
+    assert max(errors) < 0.05  # of log sd; 0.12 and more by places around the middle alone
+    assert np.max(np.abs(scores)) < 6
+
+
+@pytest.mark.parametrize(
+    ("prior", "finite"),
+    [(dist.HalfCauchy(1.0), False), (dist.StudentT(1.5), False), (dist.StudentT(3.0), True),
+     (dist.InverseGamma(2.7, 1.0), True), (dist.LogNormal(0.0, 2.0), True)],
+    ids=["half-Cauchy", "t 1.5", "t 3", "inverse gamma 2.7", "log-normal"],
+)  # fmt: skip
+def test_a_variance_that_is_infinite_has_no_estimate(prior: dist.Distribution, finite: bool) -> None:
+    model = Model({"x": prior, "theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
+    found = reweighed.reweigh(Target(model), Data(np.zeros(1)).arrays(), np.zeros(2), np.eye(2), [], 1000, 0)
+    assert found is not None
+    assert np.isfinite(found.moments()[3]).tolist() == [True, finite]
 
 
 def test_reweighing_finds_the_share_of_a_mode(two: list[climbs.Mode]) -> None:
@@ -419,6 +455,10 @@ def _masses() -> None:
         (_inverted_determinant, _masses),
         (_own_round_alone, lambda: test_reweighing_gives_the_moments_and_their_errors(
             NORMAL, np.zeros(3), np.sqrt(np.diag(CORRELATED)), 0.3)),
+        (lambda patch: patch.setattr(reweighed, "_outward", lambda *_: None),
+         test_a_variance_that_comes_from_far_down_a_valley_is_found),
+        (lambda patch: _constant(patch, reweighed, "SETTLED", math.inf),
+         lambda: test_a_variance_that_is_infinite_has_no_estimate(dist.HalfCauchy(1.0), False)),
         (lambda patch: _constant(patch, looks, "MEANS_OFF", 0.4), lambda: test_a_q_that_is_wrong_is_rejected(0.35, 1)),
         (lambda patch: _constant(patch, looks, "SDS_OFF", 1.6), lambda: test_a_q_that_is_wrong_is_rejected(0.0, 0.7)),
         (lambda patch: _constant(patch, looks, "UNVISITED", 0.5), test_a_mode_not_visited_is_named),
@@ -429,8 +469,8 @@ def _masses() -> None:
             lambda: test_a_valley_is_followed_until_digits_end(),
         ),
     ],
-    ids=["determinant", "mixture", "limit of means", "limit of sds", "share of a mode", "slowest fall", "passes",
-         "digits"],
+    ids=["determinant", "mixture", "no way out", "any variance", "limit of means", "limit of sds", "share of a mode",
+         "slowest fall", "passes", "digits"],
 )  # fmt: skip
 def test_mutants_die(mutant, law, monkeypatch: pytest.MonkeyPatch) -> None:
     law()
@@ -627,8 +667,8 @@ def test_places_of_no_weight_may_overflow():
     """Of a scale drawn far out exp(u) is ∞, and 0 · ∞ is no number."""
     values = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), [[np.inf, 1.0]]])
     weights = np.append(np.full(500, 1 / 500), 0.0)
-    told = reweighed.Reweighed(values, weights, np.log(np.maximum(weights, 1e-300)), 500.0, 0.1)
-    mean, error, sd, sd_error = told.moments(values)
+    told = reweighed.Reweighed(values, values, weights, np.log(np.maximum(weights, 1e-300)), 500.0, 0.1)
+    mean, error, sd, sd_error = told.moments()
     np.testing.assert_allclose(mean, values[:500].mean(0), rtol=1e-12)
     np.testing.assert_allclose(sd, values[:500].std(0), rtol=1e-12)
     assert np.all(np.isfinite(error)) and np.all(np.isfinite(sd_error))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+from tractable.beliefs.belief import values_of
 from tractable.checks.climbs import Mode
 from tractable.checks.importance import khat
 from tractable.checks.target import Target
@@ -14,6 +15,10 @@ from tractable.tools.tree import PyTree
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
 LOW = 6  # most parameters for which local and very wide proposals help
+LONG = 15.0  # kurtosis of a number above which some places are sought where its variance comes from
+SETTLED = -0.3  # slope of log(x² p(log x)) far out above which a variance is infinite, or no run can tell it
+FAR_OUT = 30  # least number of places by which the slope is known
+FURTHEST, BEYOND = 100, 1e-6  # places that reach furthest, and their mass at which a variance is held to be infinite
 
 
 class Proposal(NamedTuple):
@@ -28,27 +33,49 @@ class Reweighed(NamedTuple):
     """Places with importance weights."""
 
     positions: np.ndarray  # (n, d)
+    values: np.ndarray  # (n, k) the user's parameters there
     weights: np.ndarray  # (n,) sum to 1
     log_weights: np.ndarray  # (n,)
     ess: float  # 1/Σw²
     khat: float
 
-    def moments(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of values (n, k): mean, its standard error, sd, standard error of log sd; errors by the delta method."""
+    def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of k numbers: mean, its standard error, sd, standard error of log sd; errors by the delta method.
+
+        The last is infinite where the variance is, as far as the places can tell.
+        """
         counts = self.weights > 0  # places far out may overflow in the user's space, and 0 · ∞ is no number
-        w, values = self.weights[counts, None], values[counts]
+        w, values = self.weights[counts, None], self.values[counts]
         mean = np.sum(w * values, 0)
         away = values - mean
         variance = np.maximum(np.sum(w * away**2, 0), 1e-300)
         error = np.sqrt(np.sum((w * away) ** 2, 0))
         sd_error = np.sqrt(np.sum((w * (away**2 / variance - 1)) ** 2, 0)) / 2
+        long = np.flatnonzero(np.sum(w * away**4, 0) > LONG * variance**2)
+        sd_error[[i for i in long if _slope(np.abs(away[:, i]), w[:, 0]) > SETTLED]] = np.inf
         return mean, error, np.sqrt(variance), sd_error
+
+    def endless(self, which: np.ndarray) -> bool:
+        """Whether x² p(log x) of each number of ``which`` (k,) still does not fall where next to no mass is left."""
+        counts = self.weights > 0
+        w, values = self.weights[counts], self.values[counts][:, which]
+        for away in np.abs(values - np.sum(w[:, None] * values, 0)).T:
+            last = np.argsort(away)[: -2 * FURTHEST - 1 : -1]
+            x, mass = np.log(away[last]), w[last] * away[last] ** 2
+            ends = x[[0, FURTHEST, -1]]
+            rise = mass[:FURTHEST].sum() / mass[FURTHEST:].sum() * (ends[1] - ends[2]) / (ends[0] - ends[1])
+            if not (w[last].sum() < BEYOND and 2 * np.log(rise) / (ends[0] - ends[2]) > SETTLED):
+                return False
+        return True
 
 
 def reweigh(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], count: int, seed: int
 ) -> Reweighed | None:
     """Importance sampling in four rounds; each draws from t's fitted to the earlier ones (Cappé et al. 2004).
+
+    Where a number has a long tail, some t's are fitted to the places where its variance comes from. A valley that
+    bends or narrows on its way out leads there step by step.
 
     Places of all rounds are weighted against the mixture of all proposals (Veach & Guibas 1995; Cornuet et al. 2012).
 
@@ -61,12 +88,14 @@ def reweigh(
     size = len(centre)
     proposals = _first(centre, root, modes, size)
     positions, densities = np.zeros((0, size)), np.zeros(0)
+    values = np.zeros((0, len(target.model.names)))
     drawn_from: list[list[Proposal]] = []
     by_round = np.zeros((0, 0))  # (rounds, places) log density of each place under each round's proposals
     for round_ in range(4):
         new = _drawn(generator, proposals, count)
         positions = np.concatenate([positions, new])
         densities = np.concatenate([densities, target.at(rows, new)])
+        values = np.concatenate([values, values_of(target.model, new)])
         earlier = [_log_proposals(p, new) for p in drawn_from]
         drawn_from.append(proposals)
         newest = _log_proposals(proposals, positions)
@@ -75,11 +104,11 @@ def reweigh(
         if not np.any(np.isfinite(log_weights)):
             return None
         if round_ < 3:
-            proposals = _next(generator, positions, log_weights, modes, proposals)
+            proposals = _next(generator, positions, values, log_weights, modes, proposals)
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     weights = np.exp(finite - logsumexp(finite))
     tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
-    return Reweighed(positions, weights, finite, float(1 / np.sum(weights**2)), tail)
+    return Reweighed(positions, values, weights, finite, float(1 / np.sum(weights**2)), tail)
 
 
 def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: int) -> list[Proposal]:
@@ -92,8 +121,8 @@ def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: in
 
 
 def _next(
-    generator: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, modes: Sequence[Mode],
-    before: list[Proposal],
+    generator: np.random.Generator, positions: np.ndarray, values: np.ndarray, log_weights: np.ndarray,
+    modes: Sequence[Mode], before: list[Proposal],
 ) -> list[Proposal]:  # fmt: skip
     """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too."""
     size, count = positions.shape[1], len(positions)
@@ -102,15 +131,7 @@ def _next(
     cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
     clipped = np.minimum(finite, cut)
     w = np.exp(clipped - logsumexp(clipped))
-    ess = 1 / np.sum(w**2)
-    mean = w @ positions
-    away = positions - mean
-    covariance = (away * w[:, None]).T @ away
-    shrink = ess / (ess + 2 * size)
-    wide = before[0].root
-    covariance = shrink * covariance + (1 - shrink) * wide @ wide.T
-    scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
-    whole = scale[:, None] * np.linalg.cholesky(covariance / np.outer(scale, scale) + 1e-6 * np.eye(size))
+    mean, whole, ess = _fitted(positions, w, before[0].root)
     inflate = 1.0 if size > 3 else 1.15
     found = [Proposal(mean, inflate * whole, 0.5)]
     if size <= LOW:
@@ -118,8 +139,58 @@ def _next(
         width = min(0.8, 1.1 * min(ess, 200.0) ** (-1 / (size + 4)))
         local = width * whole
         found += [Proposal(positions[i], local, 0.4 / KERNELS) for i in generator.choice(count, KERNELS, p=w)]
+    outward = _outward(values, w)
+    if outward is not None:
+        mean, whole, _ = _fitted(positions, outward, before[0].root)
+        found += [Proposal(mean, whole, 0.2)]
+        if size <= LOW:
+            found += [Proposal(positions[i], local, 0.3 / KERNELS) for i in generator.choice(count, KERNELS, p=outward)]
     found += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
     return _shared(found)
+
+
+def _fitted(positions: np.ndarray, w: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean, a root of the covariance and effective number of weighted places; ``wide`` counts where they are few."""
+    size, ess = positions.shape[1], float(1 / np.sum(w**2))
+    mean = w @ positions
+    away = positions - mean
+    covariance = (away * w[:, None]).T @ away
+    shrink = ess / (ess + 2 * size)
+    covariance = shrink * covariance + (1 - shrink) * wide @ wide.T
+    scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    return mean, scale[:, None] * np.linalg.cholesky(covariance / np.outer(scale, scale) + 1e-6 * np.eye(size)), ess
+
+
+def _outward(values: np.ndarray, w: np.ndarray) -> np.ndarray | None:
+    """(n,) each place's share of the variances of numbers with long tails; None where none has one."""
+    at = np.flatnonzero(w > 0)
+    weights, seen = w[at, None], values[at]
+    away = (seen - np.sum(weights * seen, 0)) ** 2
+    variance = np.sum(weights * away, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = weights * away / variance
+        long = np.isfinite(variance) & (np.sum(weights * away**2, 0) > LONG * variance**2)
+    if not np.any(long):
+        return None
+    outward = np.zeros(len(w))
+    outward[at] = np.mean(share[:, long], 1)
+    return outward / outward.sum()
+
+
+def _slope(away: np.ndarray, w: np.ndarray) -> float:
+    """The slope of log(x² p(log x)) in log x = log ``away`` (n,) far out: 2 − α of a tail p(x > c) ~ c^−α.
+
+    From the density of x² p between its 50 and 84 % quantiles to that between 84 and 99.5 %; ∞ where few places of
+    weights w are so far out.
+    """
+    there = np.flatnonzero(away > 0)
+    order = there[np.argsort(away[there])]
+    x, mass = np.log(away[order]), w[order] * away[order] ** 2
+    at = np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), [0.5, 0.84, 0.995]), len(x) - 1)
+    middle, far, end = x[at]
+    if at[2] - at[1] < FAR_OUT or not middle < far < end:
+        return np.inf
+    return float(2 * np.log(0.155 / 0.34 * (far - middle) / (end - far)) / (end - middle))
 
 
 def _shared(found: list[Proposal]) -> list[Proposal]:

@@ -95,6 +95,7 @@ class Compared(NamedTuple):
     means: float  # |difference of means|, in sds
     ratio: float  # reported sd over the other estimate
     tails: bool = False  # whether quantiles were compared; ``chance`` then includes the error of the draws
+    doubtful: bool = False  # whether some sd that is reported may be finite, and another: no other estimate settles
 
     @classmethod
     def worst(
@@ -110,11 +111,12 @@ class Compared(NamedTuple):
         if self.error - REJECT_MARGIN * self.chance > 1:
             return "reject"
         slack = 0 if chained and not self.tails else TRUST_MARGIN * self.chance
-        return "trust" if self.error + slack < 1 else "caution"
+        return "trust" if self.error + slack < 1 and not self.doubtful else "caution"
 
     def words(self) -> str:
         if self.tails:
-            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off"
+            far = "; tails decide some sd, which is not compared" * self.doubtful
+            return f"a quantile of {self.name} is {self.means:.2f} half-widths of the middle 68 % off{far}"
         return f"the mean of {self.name} is {self.means:.2f} sd off and its sd {self.ratio:.2f} times the right one"
 
 
@@ -181,7 +183,8 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         view = _by_all(target, climbed, rows, centre, root, size, seed)
     assert view is not None  # as one of two sizes was there
     out, target, climbed, rows, size, ends = view
-    out.append(tails.check(climbed, rows, centre, root, point, seed))
+    tail = tails.check(climbed, rows, centre, root, point, seed)
+    out.append(tail)
     modes = climbs.modes(climbed, rows, ends, root)
     if point:
         out.append(_maximum(learnt, climbed, rows, centre, ends, modes))
@@ -194,7 +197,8 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     found = reweigh(target, rows, centre, root, modes, size.places, seed)
     if not point:
         out.append(_visited(learnt, modes, found))
-    out.append(_shape(learnt, target, rows, centre, root, found, size, seed))
+    # A density that falls as r^−(d + 2) or more slowly along a ray has no variance.
+    out.append(_shape(learnt, target, rows, centre, root, found, size, seed, tail.value > -len(centre) - 2))
     return [*out, _against_other_method(learnt, again(method.beside))] if how == "thorough" and not point else out
 
 
@@ -367,15 +371,19 @@ def believed(found: Reweighed) -> bool:
 
 def _shape(
     learnt: Learnt, target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, found: Reweighed | None,
-    size: Size, seed: int,
+    size: Size, seed: int, endless: bool,
 ) -> Check:  # fmt: skip
     """Compares means and sds with importance sampling's or, if its weights cannot tell, with those of moved draws."""
     point = learnt.is_point
     compared, by = None, ""
     if found is not None and believed(found):
-        values = values_of(target.model, found.positions).astype(np.float64)
-        by = f"{len(values):,} weighted places with an ESS of {found.ess:,.0f}"
-        compared = _with_tails(learnt, _against(learnt, *found.moments(values)), values, found.weights, found.ess)
+        by = f"{len(found.values):,} weighted places with an ESS of {found.ess:,.0f}"
+        moments = found.moments()
+        compared = _against(learnt, *moments)
+        if compared is None and not point:
+            settled = np.isfinite(moments[3]) | learnt.model.fixed
+            doubtful = not (endless or found.endless(~settled))
+            compared = _quantiles(learnt, found.values, found.weights, found.ess)._replace(doubtful=doubtful)
     chained = learnt.method.chained
     # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
     doubted = compared is not None and found is not None and not chained and found.khat > KHAT_ALONE
@@ -393,7 +401,8 @@ def _shape(
     if point:  # standard errors are shown only where they are the posterior's sds, and the point is its mean
         name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
         return Check(name, error, "trust", sentence)
-    remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": ": use another method, such as NUTS"}
+    other = "draw more, or change the parameters" if chained else "use another method, such as NUTS"
+    remedy = {"trust": "", "caution": ": too near the limit to tell", "reject": f": {other}"}
     return Check(SHAPE, error, verdict, sentence if compared is None else sentence + remedy[verdict])
 
 

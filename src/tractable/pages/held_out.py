@@ -54,7 +54,7 @@ class HeldOut(NamedTuple):
     y: np.ndarray | None  # None where a datum has several parts
     probabilities: np.ndarray | None  # (n, classes)
     below: np.ndarray | None  # for numbers: the share of each row's prediction below the observed value
-    misfit: str = ""  # a sentence where these rows do not vary as predicted
+    misfit: str = ""  # sentences where these rows do not vary as predicted, or errors follow one another in time
 
 
 def held_out_scores(
@@ -118,7 +118,8 @@ def _scored(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: 
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
-    return HeldOut(scores, y, p, below, "" if below is None else misfit(below))
+    told = [] if below is None else [misfit(below), *_in_order(posterior, data, below, encoder)]
+    return HeldOut(scores, y, p, below, " ".join(filter(None, told)))
 
 
 def scores_of_numbers(
@@ -162,6 +163,36 @@ def misfit(below: np.ndarray) -> str:
     return (
         f"{said} for how the target varies, by the model's family, by what the model leaves out, by priors that decide "
         "where columns are as many as rows or, where the verdict is not trust, by its posterior."
+    )
+
+
+def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Encoder | None) -> list[str]:
+    """What ``follows`` says of fitted and held-out rows together, for each column of dates."""
+    moving = [] if encoder is None or encoder.formula else [f for f in encoder.features if f.endswith(": trend")]
+    if encoder is None or not moving or posterior.data is None:
+        return []
+    rows = [sampled(posterior.data), sampled(data)]
+    of_rows = np.concatenate([transforms(posterior, posterior.data)[0], below])
+    x = np.concatenate([np.asarray(r.given["x"] if isinstance(r.given, dict) else r.given) for r in rows])
+    return [follows(of_rows, x[:, encoder.features.index(f)], f.removesuffix(": trend")) for f in moving]
+
+
+def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
+    """A sentence where the error of a row and of the next one in time are correlated beyond chance; else nothing.
+
+    The correlation r of n neighbours' normal scores has a standard deviation of about 1/√n where rows are independent
+    (Bartlett 1946). Rows of one time stand in random order.
+    """
+    order = np.lexsort((np.random.default_rng(0).random(len(times)), times))
+    scores = stats.norm.ppf(np.clip(below, 1 / (2 * DRAWN), 1 - 1 / (2 * DRAWN)))[order].reshape(len(times), -1)
+    scores -= scores.mean(0)
+    alike = np.sum(scores[1:] * scores[:-1], 0) / np.maximum(np.sum(scores**2, 0), 1e-300)
+    if stats.norm.sf(alike.max() * math.sqrt(len(times))) > UNLIKELY / TESTS / len(alike):
+        return ""
+    return (
+        f"Errors follow one another in {name}: those of neighbouring rows have a correlation of {alike.max():.2f}. "
+        "What the model leaves out lasts from row to row, so that effects, and predictions of later times above all, "
+        "are less certain than told: give the target's last value as a column, or fit a model of sequences."
     )
 
 
