@@ -137,7 +137,7 @@ def test_grades_in_words_are_told_in_their_order():
 
 def test_a_column_of_numbers_with_gaps_in_words_is_no_identifier():
     charges = [f"{i}.5" for i in range(150)] + [" "] * 4
-    frame = pd.DataFrame({"charges": charges, "x": np.arange(154.0), "y": np.arange(154.0) - 9.5})
+    frame = pd.DataFrame({"charges": charges, "x": np.arange(154.0) ** 2, "y": np.arange(154.0) - 9.5})
     with pytest.raises(DataError, match="'charges' is text, but 150 of its 154 values are numbers"):
         tables.fit_encoder(frame, "y")
     some = ["0", "1", "2", "3+"] * 38 + ["0", "1"]
@@ -163,10 +163,40 @@ def test_durations_and_text_that_is_boolean():
     hours = np.array([0.5, 1.5, 2.5, 12])
     np.testing.assert_allclose(x["wait: days"], (hours - hours.mean()) / hours.std())
     assert x["old"].tolist() == [0.5, -0.5, -0.5, 0.5]
-    with pytest.raises(DataError, match="'old' was 'No', 'Yes' in training; got 'maybe' here"):
-        tables.encode(encoder, frame.assign(old="maybe"))
+    with pytest.warns(TractableWarning, match="'old' was 'No', 'Yes' in training; 'maybe' here counts as the mean"):
+        other = tables.encode(encoder, frame.assign(old=["maybe", "yes", "N", "Yes"])).x
+    assert other[:, encoder.features.index("old")].tolist() == [0.0, 0.5, -0.5, 0.5]
     with pytest.raises(DataError, match="'wait' was a duration in training"):
         tables.encode(encoder, frame.assign(wait=[1, 2, 3, 4]))
+
+
+def test_yes_and_no_in_several_words_are_one_boolean():
+    frame = table().assign(old=["Yes", "y", "NO", "yes"])
+    encoder = tables.fit_encoder(frame, "ill")
+    assert encoder.columns[encoder.names.index("old")].levels == ("no", "yes")
+    assert tables.encode(encoder, frame).x[:, encoder.features.index("old")].tolist() == [0.25, 0.25, -0.75, 0.25]
+    assert len(tables.fit_encoder(frame.assign(old=["yes", "no", "perhaps", "no"]), "ill").features) > len(
+        encoder.features
+    )
+
+
+def test_dates_in_two_ways_of_writing_are_left_out_with_the_reason():
+    frame = table().assign(when=["2024-05-31", "31/05/2024", "2024-06-01", "12/31/2024"])
+    with pytest.warns(TractableWarning, match="'when' holds dates that no one way of writing reads, such as '2024-05"):
+        assert tables.fit_encoder(frame, "ill") == tables.fit_encoder(table(), "ill")
+
+
+def test_a_column_that_is_the_target_is_told():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60), "kind": rng.choice(["a", "b", "c"], 60)})
+    frame = frame.assign(
+        again=2 - 3 * frame.y, near=frame.y + 1e-3 * frame.x, code=frame.kind.map({"a": 2, "b": 1, "c": 5})
+    )
+    with pytest.warns(TractableWarning) as told:
+        tables.fit_encoder(frame, "y")
+    assert [str(w.message)[:14] for w in told if "says what the target" in str(w.message)] == ["Column 'again'"]
+    with pytest.warns(TractableWarning, match="'code' says what the target 'kind' is in every row.*exclude code"):
+        tables.fit_encoder(frame, "kind")
 
 
 def test_weights_exposure_and_exclusion():
@@ -231,7 +261,7 @@ def test_encoder_survives_json(target):
     ],
 )
 def test_target(values, family, classes):
-    frame = pd.DataFrame({"x": np.arange(float(len(values))), "y": values})
+    frame = pd.DataFrame({"x": np.arange(float(len(values))) ** 2, "y": values})
     encoder = tables.fit_encoder(frame, "y")
     assert (encoder.target.family, encoder.target.classes) == (family, classes)
     json.dumps(encoder.to_dict())
@@ -256,7 +286,7 @@ def test_whole_numbers_under_a_name_of_classes():
 
 
 def test_shares_that_reach_their_ends_are_told():
-    frame = pd.DataFrame({"x": np.arange(31.0), "y": np.arange(31) / 30})
+    frame = pd.DataFrame({"x": np.arange(31.0) ** 2, "y": np.arange(31) / 30})
     assert tables.fit_encoder(frame, "y").target.reason == "shares from 0 to 1, whose ends beta leaves out"
 
 

@@ -14,6 +14,7 @@ from tractable.tools.tree import PyTree
 
 FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
+ROUNDS = 4  # twice as many where a number has a long tail
 LOW = 6  # most parameters for which local and very wide proposals help
 LONG = 15.0  # kurtosis of a number above which some places are sought where its variance comes from
 SETTLED = -0.3  # slope of log(x² p(log x)) far out above which a variance is infinite, or no run can tell it
@@ -72,7 +73,7 @@ class Reweighed(NamedTuple):
 def reweigh(
     target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], count: int, seed: int
 ) -> Reweighed | None:
-    """Importance sampling in four rounds; each draws from t's fitted to the earlier ones (Cappé et al. 2004).
+    """Importance sampling in rounds; each draws from t's fitted to the earlier ones (Cappé et al. 2004).
 
     Where a number has a long tail, some t's are fitted to the places where its variance comes from. A valley that
     bends or narrows on its way out leads there step by step.
@@ -91,7 +92,7 @@ def reweigh(
     values = np.zeros((0, len(target.model.names)))
     drawn_from: list[list[Proposal]] = []
     by_round = np.zeros((0, 0))  # (rounds, places) log density of each place under each round's proposals
-    for round_ in range(4):
+    for round_ in range(2 * ROUNDS):
         new = _drawn(generator, proposals, count)
         positions = np.concatenate([positions, new])
         densities = np.concatenate([densities, target.at(rows, new)])
@@ -103,8 +104,9 @@ def reweigh(
         log_weights = densities - _log_mixture(by_round)
         if not np.any(np.isfinite(log_weights)):
             return None
-        if round_ < 3:
-            proposals = _next(generator, positions, values, log_weights, modes, proposals)
+        proposals, long = _next(generator, positions, values, log_weights, modes, proposals)
+        if round_ == ROUNDS - 1 and not long:
+            break
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     weights = np.exp(finite - logsumexp(finite))
     tail = khat(finite[np.isfinite(finite)])  # a place where the density is zero says nothing about the tail
@@ -123,8 +125,11 @@ def _first(centre: np.ndarray, root: np.ndarray, modes: Sequence[Mode], size: in
 def _next(
     generator: np.random.Generator, positions: np.ndarray, values: np.ndarray, log_weights: np.ndarray,
     modes: Sequence[Mode], before: list[Proposal],
-) -> list[Proposal]:  # fmt: skip
-    """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too."""
+) -> tuple[list[Proposal], bool]:  # fmt: skip
+    """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too.
+
+    And whether some number has a long tail.
+    """
     size, count = positions.shape[1], len(positions)
     # No weight counts for more than 1/(2 √count) of the sum: one place would become the whole answer.
     finite = np.where(np.isfinite(log_weights), log_weights, -np.inf)
@@ -146,7 +151,7 @@ def _next(
         if size <= LOW:
             found += [Proposal(positions[i], local, 0.3 / KERNELS) for i in generator.choice(count, KERNELS, p=outward)]
     found += [Proposal(m.position, 1.2 * m.root, 0.15 / len(modes)) for m in modes]
-    return _shared(found)
+    return _shared(found), outward is not None
 
 
 def _fitted(positions: np.ndarray, w: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -17,6 +17,8 @@ MOST_LEVELS = 100  # levels of a text column, at most; beyond that the rarest sh
 FEW_LEVELS = 20  # distinct numbers up to which a column may have levels beside them, such as 3+
 REST = "any other"  # the level that the rarest share
 WORDS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))  # text that means False or True
+MEANS = {word: value for pair in WORDS for value, word in enumerate(pair)}
+DATED = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"  # begins text that is a date
 DAYS, CLOCKS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"), ("", " %H:%M", " %H:%M:%S")
 FORMATS = ("ISO8601", *(day + clock for clock in CLOCKS for day in DAYS))
 CLOCK = r"((-?\d+ days?,? \+?)?\d+:[0-5]\d(:[0-5]\d(\.\d+)?)?|-?\d+ days?|P\d+DT\d+H\d+M[\d.]+S)"  # a duration as text
@@ -192,7 +194,7 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
         return Column(name, kind, mean, sd, fill=float(np.median(numbers)) if impute else None, gaps=gaps)
     if kind == "boolean":
         pair = _words(values) if kind_of(values) == "text" else ()
-        true = np.asarray([text == pair[1] for text in text_of(values)]) if pair else values.to_numpy(np.float64)
+        true = _true(pair, text_of(values)) if pair else values.to_numpy(np.float64)
         fill = bool(np.mean(true) > 0.5) if impute else None
         return Column(name, kind, float(np.mean(true)), levels=pair, fill=fill, gaps=gaps)
     check_numbers_in_text(values)
@@ -226,6 +228,10 @@ def _fit_one(values: Values, kind: str, gaps: float, impute: bool, pooled: bool 
 def _names_rows(values: Values, kind: str, rows: int) -> str:
     """Why a column is an identifier and no input; "" if it is an input."""
     distinct = values.nunique()
+    if kind == "text" and len(text := pd.Series(text_of(values))) and text.str.match(DATED).all():
+        first = text.iloc[0]
+        other = next((t for t in text if _shape(t) != _shape(first)), text.iloc[-1])
+        return f"holds dates that no one way of writing reads, such as {first!r} and {other!r}: write all as 2024-05-31"
     if kind == "text" and distinct > max(MOST_LEVELS, len(values) / 2):
         return (
             f"is text with {distinct:,} distinct values in {rows:,} rows, which names rows rather than describes them"
@@ -239,13 +245,27 @@ def _names_rows(values: Values, kind: str, rows: int) -> str:
     return "has another whole number in every row, and the name of an identifier" if whole else ""
 
 
+def _shape(text: str) -> str:
+    """A date's text with 0 for every digit."""
+    return re.sub(r"\d", "0", text)
+
+
 def _words(values: Values) -> tuple[str, ...]:
-    """The two words that mean False and True, as the column writes them; () if its text means something else."""
+    """The two words that mean False and True, as the column writes them; () if its text means something else.
+
+    Of more than two, such as Yes, Y and no, the words are no and yes.
+    """
     found = sorted(set(text_of(values)))
     pair = {level.strip().lower(): level for level in found}
-    return next(
-        (tuple(pair[word] for word in words) for words in WORDS if set(words) == set(pair) and len(found) == 2), ()
-    )
+    if len(found) == 2:
+        return next((tuple(pair[word] for word in words) for words in WORDS if set(words) == set(pair)), ())
+    return WORDS[0] if {MEANS.get(word) for word in pair} == {0, 1} else ()
+
+
+def _true(pair: tuple[str, ...], text: list[str]) -> np.ndarray:
+    """(n,) 1 where a word means True as the second of ``pair`` does, 0 as the first, and NaN where it means neither."""
+    exact = {pair[0]: 0, pair[1]: 1}
+    return np.array([exact.get(word, MEANS.get(word.strip().lower(), np.nan)) for word in text], np.float64)
 
 
 def meaning(values: Values) -> tuple[str, str]:
@@ -257,7 +277,7 @@ def meaning(values: Values) -> tuple[str, str]:
     text = pd.Series(text_of(values))
     if text.str.fullmatch(CLOCK).all():
         return "duration", ""
-    if text.str.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}").all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
+    if text.str.match(DATED).all() or text.str.fullmatch(r"\d{4}-\d{2}").all():
         for form in FORMATS:
             if pd.to_datetime(text, format=form, errors="coerce", utc=form == "ISO8601").notna().all():
                 return "date", form
@@ -331,6 +351,18 @@ HOURS = (tuple(f"{hour}:00" for hour in range(0, 24, 3)), np.arange(0, 24, 3) / 
 STATIONS = {  # names and phases in a cycle at which its effect is reported
     "time of year": (MONTHS, (np.arange(12) + 0.5) / 12), "time of day": HOURS, "time of day (UTC)": HOURS,
 }  # fmt: skip
+
+
+def tells(values: Values, target: Values) -> bool:
+    """Whether a column says what the target is in every row: a copy, in other units or in other words."""
+    there = ~(lacks(values) | lacks(target))
+    values, target = values[there], target[there]
+    kinds, count = {kind_of(values), kind_of(target)} if there.any() else set(), target.nunique()
+    if kinds == {"number"} and count > FEW_LEVELS:
+        x, y = (np.asarray(a, np.float64) - np.mean(a) for a in (values, target))
+        return bool(np.dot(x, y) ** 2 > (1 - 1e-12) * np.dot(x, x) * np.dot(y, y) > 0)
+    one = values.nunique() == count == len(pd.DataFrame({0: list(values), 1: list(target)}).drop_duplicates())
+    return one and 2 <= count <= len(target) / 5
 
 
 def check_numbers_in_text(values: Values, few: bool = False) -> None:
@@ -482,11 +514,13 @@ def _encode_numbers(column: Column, present: Values) -> np.ndarray:
     kind = kind_of(present) if len(present) else column.kind
     if column.levels and kind == "text":
         text = text_of(present)
-        if wrong := sorted(set(text) - set(column.levels)):
-            raise DataError(
-                f"Column {column.name!r} was {listing(column.levels)} in training; got {listing(wrong)} here."
+        true = _true(column.levels, text)
+        if wrong := sorted({word for word, value in zip(text, true, strict=True) if np.isnan(value)}):
+            tell(
+                f"Column {column.name!r} was {listing(column.levels)} in training; {listing(wrong)} here counts as the "
+                "mean of both."
             )
-        return np.array([level == column.levels[1] for level in text], np.float64)
+        return np.where(np.isnan(true), column.mean, true)
     if kind == "text" or kind == "date" or (column.kind == "number" and kind == "boolean"):
         raise DataError(f"Column {column.name!r} was {column.kind} in training and is {kind} here.")
     numbers = present.to_numpy(np.float64)

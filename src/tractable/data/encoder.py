@@ -30,7 +30,7 @@ from tractable.tools.checkpoint import plain
 from tractable.tools.errors import DataError
 from tractable.tools.settings import is_number
 from tractable.tools.tree import Numbers, PyTree
-from tractable.tools.words import listing, nearest
+from tractable.tools.words import listing, nearest, tell
 
 MISSING = ("raise", "drop", "impute")
 T = TypeVar("T")
@@ -304,6 +304,12 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
+    for name in others:
+        if cols.tells(frame[name], frame[target]):
+            tell(
+                f"Column {name!r} says what the target {target!r} is in every row. If it is the target under another "
+                f"name, and not known where {target!r} is to be predicted, leave it out: exclude {name}."
+            )
     pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
     if columns and not any(column.features for column in columns):  # a model needs weights too
