@@ -162,7 +162,13 @@ def _told(model, kind, each, params, weights, rows, count, level, seed, over) ->
     # mean, Var(E), E[Var], E[H], lower and upper of all rows
     mean, squares, variance, within, lower, upper = (np.concatenate(parts) for parts in zip(*done, strict=True))
     if kind == "number":
+        lost = np.isinf(mean) | np.isinf(lower) | np.isinf(upper)
         mean, squares, variance = _without_moments(mean, squares, variance, np.isfinite(lower) & np.isfinite(upper))
+        if lost.any():
+            tell(
+                f"{np.count_nonzero(lost)} of {lost.size} predictions are too large for a number, the first of row "
+                f"{int(np.argwhere(lost)[0][0])} (the first is 0): inputs lie too far from those learnt from."
+            )
     told = Prediction(mean, np.sqrt(variance + squares), np.sqrt(variance), np.sqrt(squares), lower, upper)
     if kind == "number":
         return told
