@@ -15,7 +15,7 @@ from tractable.methods import inla
 from tractable.methods.hamiltonian import NUTS
 from tractable.models.linear import generalised_linear, logistic_laplace
 from tractable.models.several import several_linear
-from tractable.tools.errors import ModelError
+from tractable.tools.errors import ModelError, RunError
 
 DRAWS = 4000
 
@@ -154,6 +154,99 @@ def test_mutants_of_several_die(mutant: object, monkeypatch: pytest.MonkeyPatch)
         several_law()
 
 
+def exact_pooled(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of (intercept, weights, noise) where the weights share a scale; y is normal given it and the noise.
+
+    w | s ~ N(0, s²),  s² ~ InverseGamma(1/2, c²/2),  c = 0.3/√D,  both on a grid.
+    """
+    n, size = x.shape
+    rows = np.column_stack([np.ones(n), x])
+    logs, means, squares = [], [], []
+    noises, scales = np.exp(np.linspace(np.log(0.05), np.log(5), 120)), np.exp(np.linspace(-5, 5, 160))
+    for noise in noises:
+        for s in scales:
+            prior = np.append(25.0, np.full(size, s**2))
+            covariance = noise**2 * np.eye(n) + (rows * prior) @ rows.T
+            gain = prior[:, None] * rows.T @ np.linalg.inv(covariance)
+            mean = gain @ y
+            own = prior - np.einsum("dn,nd->d", gain, rows * prior)
+            quadratic = y @ np.linalg.solve(covariance, y)
+            inverse_gamma = stats.invgamma(0.5, scale=0.09 / (2 * size)).logpdf(s**2) + 2 * np.log(s)
+            logs.append(
+                -np.linalg.slogdet(covariance)[1] / 2 - quadratic / 2 - noise**2 / 2 + np.log(noise) + inverse_gamma
+            )
+            means.append(np.append(mean, noise))
+            squares.append(np.append(own + mean**2, noise**2))
+    weight = np.exp(np.array(logs) - max(logs))
+    weight /= weight.sum()
+    mean = weight @ np.array(means)
+    return mean, np.sqrt(weight @ np.array(squares) - mean**2)
+
+
+def pooled_law() -> None:
+    """Two grids, of noise and scale: what draws of 4,000 say, 0.016 sd of a mean."""
+    model = generalised_linear(X.shape[1], "normal", None, None)
+    posterior = tr.infer(model, tr.Data(Y, given=X), tr.INLA(draws=DRAWS), verify=None, progress=False)
+    mean, sd = (values[[0, 2, 3, 4, 1]] for values in posterior.flat_moments)
+    right, width = exact_pooled(X, Y)
+    np.testing.assert_allclose((mean - right) / width, 0, atol=0.08)
+    np.testing.assert_allclose(sd / width, 1, atol=0.06)
+
+
+def test_weights_that_share_a_scale() -> None:
+    pooled_law()
+
+
+def _without_evidence(patch: pytest.MonkeyPatch) -> None:
+    """Scales weighted by their prior alone."""
+    patch.setattr(inla, "_evidence", lambda places: 0.0)
+
+
+def _another_width(patch: pytest.MonkeyPatch) -> None:
+    right = inla._Pool
+    patch.setattr(inla, "_Pool", lambda which, freedom, scale: right(which, freedom, 10 * scale))
+
+
+def _one_scale(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inla, "FALL_POOLED", 0.01)
+
+
+@pytest.mark.parametrize("mutant", [_without_evidence, _another_width, _one_scale])
+def test_mutants_of_pooling_die(mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)  # type: ignore[operator]
+    with pytest.raises((AssertionError, RunError)):
+        pooled_law()
+
+
+def test_weights_of_classes_and_counts_that_share_a_scale() -> None:
+    """Against NUTS on the same model, whose weights have a Cauchy prior in three dimensions."""
+    rng = np.random.default_rng(3)
+    x, eta = table(40, 3)
+    for family, y in (
+        ("bernoulli", rng.random(40) < 1 / (1 + np.exp(-eta))),
+        ("poisson", rng.poisson(np.exp(eta / 3))),
+    ):
+        model, data = generalised_linear(3, family, None, None), tr.Data(y.astype(int), given=x)
+        one = tr.infer(model, data, tr.INLA(draws=DRAWS), verify=None, progress=False)
+        other = tr.infer(model, data, tr.NUTS(draws=2000), verify=None, progress=False)
+        (mean, sd), (right, width) = one.flat_moments, other.flat_moments
+        assert one.found["khat"] < 0.7
+        np.testing.assert_allclose((mean - right) / width, 0, atol=0.12)
+        np.testing.assert_allclose(sd / width, 1, atol=0.12)
+
+
+def test_a_scale_is_learnt_where_columns_have_few_rows() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 10))
+    y = x[:, 0] + rng.normal(size=48)
+    few = BayesianLinearRegression(random_state=0, verify=None).fit(x, y)
+    assert type(few.posterior_.model.prior["weights"]) is dist.MultivariateStudentT
+    more = BayesianLinearRegression(random_state=0, verify=None).fit(x, y, sample_weight=np.full(48, 2.0))
+    fixed = BayesianLinearRegression(weight_scale=2.5, random_state=0, verify=None).fit(x, y)
+    assert all(type(of.posterior_.model.prior["weights"]) is dist.Normal for of in (more, fixed))
+    assert np.linalg.norm(few.coef_[1:]) < np.linalg.norm(fixed.coef_[1:])  # drawn towards 0
+
+
 def test_weights_count_rows() -> None:
     count = np.array([1, 2, 0, 3, 1, 1, 2, 1, 0, 1, 1, 2])
     (mean, sd), (right, width) = fit(X, Y, weights=count.astype(float)), exact(X, Y, count)
@@ -223,7 +316,8 @@ def test_estimators_are_exact_by_default() -> None:
 def test_more_columns_than_rows() -> None:
     """Directions that the rows say nothing about keep the prior's sd."""
     rng = np.random.default_rng(0)
-    found = BayesianLinearRegression(random_state=0, verify=None).fit(rng.normal(size=(20, 200)), rng.normal(size=20))
+    found = BayesianLinearRegression(2.5, random_state=0, verify=None)
+    found.fit(rng.normal(size=(20, 200)), rng.normal(size=20))
     assert np.all(np.isfinite(found.coef_)) and np.all(found.coef_std_ > 0)
 
 

@@ -157,6 +157,12 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     encoder = fit_encoder(kept, names, missing, found.family, **columns)
     if found.reason:
         tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
+    wide = linear.weight_scale_for(len(encoder.features), encoder.rows, found.family) is None and not encoder.levels
+    if wide and choices.get("hidden") is None:
+        tell(
+            f"{len(encoder.features)} columns have {encoder.rows:,.0f} rows, fewer than {linear.FEW_ROWS} each: the "
+            "weights' prior sd is one for all, and learnt."
+        )
     held_out = as_rows(encoder, rest) if len(rest) else None
     data, elsewhere = as_rows(encoder, kept), None if shifted is None else inputs(encoder, Path(shifted), choices)
     choices = choices | {"family": found.family}
@@ -188,10 +194,11 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
         return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     names = [aim.name for aim in encoder.targets]
+    scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
     if choices.get("hidden") is None and encoder.others:
-        model = several_linear(names, features, family)
+        model = several_linear(names, features, family, scale)
     elif choices.get("hidden") is None:
-        model = linear.generalised_linear(features, family, classes if family in CLASSES else None)
+        model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
     else:
         family = "categorical" if family in CLASSES else family  # networks have no ordered family
         outputs = classes if family == "categorical" else len(names)

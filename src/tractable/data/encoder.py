@@ -68,6 +68,7 @@ class Encoder:
         exposure: for counts, the column that rates are multiplied by, or "".
         formula: makes the inputs in place of ``columns``; neither inputs nor target are then scaled. None without one.
         others: further targets, of a model of several.
+        rows: training rows, each as often as its weight says; 0 where that does not matter.
     """
 
     columns: tuple[cols.Column, ...]
@@ -78,6 +79,7 @@ class Encoder:
     exposure: str = ""
     formula: Formula | None = None
     others: tuple[Target, ...] = ()
+    rows: float = 0.0
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -316,7 +318,8 @@ def fit_encoder(
         columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute"))
     if not columns:
         raise DataError("Every input column is the same in all rows, or names them: there is nothing to learn from.")
-    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more))
+    rows = float(_positive(frame, weights, zero=True).sum()) if weights else float(len(frame))
+    found = Encoder(columns, aim, missing, weights=weights, exposure=exposure, others=tuple(more), rows=rows)
     return _guessed(found, frame) if found.levels else found
 
 

@@ -54,6 +54,7 @@ class Bayesian(Spelt, BaseEstimator):
     n_features_in_: int
     posterior_: Posterior
     _scaling: Scaling
+    _rows: float  # of the first fit, each as often as its weight says
 
     @property
     def report_(self) -> Report:
@@ -187,6 +188,7 @@ class Explaining(Bayesian):
         rows = tables.distinct(x, y, np.where(back, 0.0, weight))
         if before is None:
             self._scaling = tables.scaling(rows, self._measured and self._standardised)
+            self._rows = float(rows.weight.sum())
         elif np.shape(self._scaling.middle) != rows.y.shape[1:]:
             first = f"{self._scaling.outputs} outputs" if self._scaling.outputs else "one output"
             raise DataError(f"y had {first} a row in the first call; got y of shape {y.shape}. Give as many.")

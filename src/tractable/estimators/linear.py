@@ -13,7 +13,7 @@ from tractable.estimators.base import BayesianClassifier, BayesianRegressor, Hel
 from tractable.methods import INLA, NUTS, FullRank, Method
 from tractable.models.causes import base_of
 from tractable.models.families import with_offset
-from tractable.models.linear import generalised_linear, with_priors
+from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
 from tractable.models.several import several_linear, with_priors_of_each
 from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
@@ -36,7 +36,8 @@ class BayesianLinearRegression(BayesianRegressor):
     correlated residuals are not modelled, so intervals are for each target alone.
 
     Args:
-        weight_scale: > 0, prior sd of a weight.
+        weight_scale: > 0, prior sd of a weight. None: 2.5; or, from 10 columns on where the first fit has fewer than
+            five rows for each, one learnt for all weights, as in ridge regression (``models.linear.pooled``).
         intercept_scale: > 0, prior sd of the intercept.
         method: "auto" is ``INLA``, which is exact here; or as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
@@ -57,7 +58,7 @@ class BayesianLinearRegression(BayesianRegressor):
     [3.0]
     """
 
-    weight_scale: float = 2.5
+    weight_scale: float | None = None
     intercept_scale: float = 5.0
     method: Learner = AUTO
     level: Level = 0.9
@@ -69,7 +70,7 @@ class BayesianLinearRegression(BayesianRegressor):
     _several: ClassVar[bool] = True
 
     def _model(self) -> Model:
-        count, scales = self._scaling.outputs, (self.weight_scale, self.intercept_scale)
+        count, scales = self._scaling.outputs, (_scale(self, "normal"), self.intercept_scale)
         if count is None:
             model = generalised_linear(self.n_features_in_, "normal", None, *scales)
             return with_priors(model, self.priors or {})
@@ -128,7 +129,7 @@ class BayesianCountRegression(BayesianRegressor):
     """
 
     family: Counts = "negative-binomial"
-    weight_scale: float = 2.5
+    weight_scale: float | None = None
     intercept_scale: float = 5.0
     method: Learner = AUTO
     level: Level = 0.9
@@ -139,7 +140,9 @@ class BayesianCountRegression(BayesianRegressor):
     _standardised = False
 
     def _model(self) -> Model:
-        model = generalised_linear(self.n_features_in_, self.family, None, self.weight_scale, self.intercept_scale)
+        model = generalised_linear(
+            self.n_features_in_, self.family, None, _scale(self, self.family), self.intercept_scale
+        )
         return with_offset(with_priors(model, self.priors or {}))
 
     def _chosen(self) -> Method:
@@ -190,7 +193,7 @@ class BayesianLogisticRegression(BayesianClassifier):
     [False, True]
     """
 
-    weight_scale: float = 2.5
+    weight_scale: float | None = None
     intercept_scale: float = 5.0
     method: Learner = AUTO
     random_state: RandomState = None
@@ -199,7 +202,7 @@ class BayesianLogisticRegression(BayesianClassifier):
 
     def _model(self) -> Model:
         family, classes = ("bernoulli", None) if len(self.classes_) == 2 else ("categorical", len(self.classes_))
-        model = generalised_linear(self.n_features_in_, family, classes, self.weight_scale, self.intercept_scale)
+        model = generalised_linear(self.n_features_in_, family, classes, _scale(self, family), self.intercept_scale)
         return with_priors(model, self.priors or {})
 
     def _chosen(self) -> Method:
@@ -218,6 +221,15 @@ class BayesianLogisticRegression(BayesianClassifier):
         self.coef_ = (np.asarray(mean["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
         self.coef_std_ = (np.asarray(sd["weights"], np.float64).reshape(shape) / by.scale[:, None]).T
         self.intercept_ = np.ravel(np.asarray(mean["intercept"], np.float64)) - self.coef_ @ by.centre
+
+
+def _scale(
+    estimator: BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression, family: str
+) -> float | None:
+    """The prior sd of an estimator's weights; None where it is learnt."""
+    if estimator.weight_scale is not None or "weights" in (estimator.priors or {}):
+        return estimator.weight_scale or 2.5
+    return weight_scale_for(estimator.n_features_in_, estimator._rows, family)
 
 
 def _auto(features: int, priors: Priors) -> Method:

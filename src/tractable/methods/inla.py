@@ -1,14 +1,16 @@
 """Nested Laplace: the weights are normal given one other parameter, which is integrated out numerically."""
 
 import functools
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import scipy  # its submodules load at first use
 from jax.typing import ArrayLike
 
@@ -24,6 +26,7 @@ from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
 from tractable.methods.stretches import Journal
 from tractable.models.causes import log_prob_of
+from tractable.models.linear import with_priors
 from tractable.objectives import quadrature
 from tractable.objectives.quadrature import Linear
 from tractable.tools import tree
@@ -36,6 +39,7 @@ NEAR = 0.2  # k-hat of the normals' draws above which a t is drawn from instead
 FREEDOM, WIDER = 5.0, 1.2  # degrees of freedom of that t, and its factor on the covariance
 WEIGHED = 2e7  # rows × draws up to which importance weights are computed
 FALL = 12.0  # nats below the maximum to which the density of u is followed
+FALL_POOLED = 8.0  # the same where the weights' scale is integrated over too: the grid is one of two numbers
 STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
 LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the largest
 ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
@@ -56,6 +60,9 @@ class INLA(Method):
     If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out).
     Elsewhere, as in logistic and Poisson regression, the error depends on how far the likelihood is from normal.
     Importance weights correct it and k-hat measures it, where the rows are few enough to compute weights.
+
+    Weights that share a scale s (``models.linear.pooled``, a spherical t: w | s ~ N(0, s²)) are normal given s too:
+    log s has a grid of its own, and every point of it one of u.
 
     Where η has several components, as in softmax regression, or there are several other parameters, as the cutpoints
     of ordered grades, all are approximated together by one Laplace normal, up to 400 of them, weighted in the same way.
@@ -96,11 +103,11 @@ class INLA(Method):
             )
         journal = Journal(session, "climbing", 64)
         given = [(_Given if each.nested else _Together)(*each[:3], journal) for each in blocks]
-        places = [self._places(each, session) for each in given]
+        layers = [self._layers(each, block.pool, session) for each, block in zip(given, blocks, strict=True)]
         journal.close()
         climbed = time.perf_counter()
         rng = np.random.default_rng(np.asarray(jax.random.key_data(session.key)).tolist())
-        drawn = [self._weighed(rng, *each) for each in zip(given, places, strict=True)]
+        drawn = [self._weighed(rng, *each) for each in zip(given, layers, strict=True)]
         positions = np.empty((len(drawn[0][0]), session.model.space.size))
         for each, (own, _, _) in zip(blocks, drawn, strict=True):
             positions[:, each.where] = own
@@ -110,9 +117,13 @@ class INLA(Method):
         if logs and shape != -np.inf:
             together, of_all = _weighed(sum(logs, np.zeros(len(positions))))
             weights, shape = together[None], shape if len(logs) == 1 else of_all
-        heights = [[place.log_density for place in each] for each in places]
+        tops = [max(layer.log_density for layer in each) for each in layers]
+        held = [[a for a in each if a.log_density > top - FALL / 2] for each, top in zip(layers, tops, strict=True)]
+        places = [layer.places for each in held for layer in each]
+        heights = [[layer.log_density for layer in each] for each in layers if each[1:]]
+        heights += [[place.log_density for place in each] for each in places if each[1:] or not heights]
         found = {
-            "evaluations": journal.count, "places": max(map(len, places)), "khat": shape,
+            "evaluations": journal.count, "places": max(map(len, heights)), "khat": shape,
             "left": max(place.left for each in places for place in each),
             "end": min(float(max(logs) - max(logs[0], logs[-1])) for logs in heights),
         }  # fmt: skip
@@ -121,58 +132,80 @@ class INLA(Method):
         return Outcome(Draws(positions=positions[None], info=info, weights=weights), found, seconds, session.stop())
 
     def _weighed(
-        self, rng: np.random.Generator, given: "_Given | _Together", places: list["_Place"]
+        self, rng: np.random.Generator, given: "_Given | _Together", layers: list["_Layer"]
     ) -> tuple[np.ndarray, np.ndarray | None, float]:
         """Draws of a block, their log weights where these are known, and the k-hat of these."""
-        positions, log_q = _drawn(rng, given.linear, places, self.draws)
-        if given.quadratic or len(positions) * given.size > WEIGHED:
+        counts = [self.draws] if len(layers) == 1 else _shared(rng, [layer.log_density for layer in layers], self.draws)
+        known = not given.quadratic and self.draws * given.size <= WEIGHED
+        drawn, logs = [], []
+        for layer, count in zip(layers, counts, strict=True):
+            if count:
+                given.scaled(layer.scale)
+                positions, log_q = _drawn(rng, given.linear, layer.places, count)
+                drawn.append(positions)
+                if known:
+                    one = layer.places[0].log_density if len(layers) > 1 and len(layer.places) == 1 else 0.0
+                    log_q = given.log_densities(positions) - log_q - one
+                logs.append(log_q)
+        order = rng.permutation(self.draws) if len(layers) > 1 else slice(None)
+        positions, log_weights = np.concatenate(drawn)[order], np.concatenate(logs)[order]
+        if not known:
             return positions, None, float("nan")
-        logs = given.log_densities(positions) - log_q
-        weights, shape = _weighed(logs)
-        if shape > NEAR:  # a t has tails that the normals miss, but lies worse where the posterior is skewed
+        weights, shape = _weighed(log_weights)
+        if shape > NEAR and len(layers) == 1:  # a t has tails that the normals miss, but lies worse where it is skewed
             wider, log_q = _wider(rng, positions, weights)
             of_wider = given.log_densities(wider) - log_q
             _, other = _weighed(of_wider)
             if other < shape:
                 return wider, of_wider, other
-        return positions, logs, shape
+        return positions, log_weights, shape
 
     def weigh(self, info: Mapping[str, jax.Array | np.ndarray]) -> Any:
         return info.get("weight")
 
-    def _places(self, given: "_Given | _Together", session: Session) -> list["_Place"]:
-        """β̂ and H at grid points of u that hold all but 1e-5 of its mass; a single point where there is no u."""
+    def _layers(self, given: "_Given | _Together", pool: "_Pool | None", session: Session) -> list["_Layer"]:
+        """The normals given each scale s of pooled weights at grid points of log s; one layer where none are pooled."""
+        if pool is None:
+            return [_Layer(0.0, None, self._places(given, session, FALL))]
+        found: dict[float, _Layer] = {}
+
+        def at(v: float) -> float:
+            """Minus log p̃(v | y) of s = c eᵛ, v flat: s² ~ InverseGamma(ν/2, ν c²/2)."""
+            if not abs(v) <= REACH:
+                return 1e300
+            near = min(found, key=lambda other: abs(other - v)) if found else None
+            scale = np.where(pool.which, pool.scale * math.exp(v), 0.0)
+            given.scaled(scale)
+            places = self._places(given, session, FALL_POOLED, None if near is None else found[near].places)
+            prior = -pool.freedom * (v + math.exp(-2 * v) / 2) - np.sum(pool.which) * v
+            found[v] = _Layer(prior + _evidence(places), scale, places)
+            return -found[v].log_density
+
+        return [found[v] for v in _grid(at, found, session.stop, 0.0, FALL_POOLED)]
+
+    def _places(
+        self, given: "_Given | _Together", session: Session, fall: float, like: list["_Place"] | None = None
+    ) -> list["_Place"]:
+        """β̂ and H at grid points of u to where its density has fallen; a single point where there is no u.
+
+        ``like`` are the places of a similar density, near which u is sought.
+        """
         if given.linear.other is None:
-            return [self._conditional(given, 0.0, given.linear.centre, session)]
+            return [self._conditional(given, 0.0, given.linear.centre if like is None else like[0].beta, session)]
         found: dict[float, _Place] = {}
+        before = [] if like is None else like
 
         def at(u: float) -> float:
             """Minus log p̃(u); 1e300 where |u| > REACH, beyond single precision."""
             if not abs(u) <= REACH:
                 return 1e300
-            near = min(found.values(), key=lambda p: abs(p.u - u)).beta if found else given.linear.centre
+            known = [*found.values(), *before]
+            near = min(known, key=lambda p: abs(p.u - u)).beta if known else given.linear.centre
             found[u] = self._conditional(given, u, near, session)
             return -found[u].log_density
 
-        from scipy.optimize import minimize_scalar
-
-        climbed: Any = minimize_scalar(at, bracket=(0.0, -0.5), tol=1e-3, options={"maxiter": 100})
-        best = float(climbed.x)
-        top, width = -at(best), 0.1
-        for _ in range(20):  # find a width at which log p̃ falls by half a nat on the slower side
-            falls = top + min(at(best + width), at(best - width))
-            if session.stop() or 0.2 < falls < 1.0:
-                break
-            width *= float(np.clip(np.sqrt(0.5 / max(falls, 1e-6)), 0.1, 10.0))
-        grid = [found[best]]
-        for side in (-1, 1):
-            for i in range(1, FURTHEST + 1):
-                u = best + side * i * STEP * width
-                fallen = top + at(u)
-                grid += [found[u]] if u in found else []
-                if session.stop() or fallen > FALL:
-                    break
-        return sorted(grid, key=lambda place: place.u)
+        start = max(before, key=lambda p: p.log_density).u if before else 0.0
+        return [found[u] for u in _grid(at, found, session.stop, start, fall)]
 
     def _conditional(self, given: "_Given | _Together", u: float, beta: np.ndarray, session: Session) -> "_Place":
         """Newton steps to β̂(u), halved while they do not climb."""
@@ -230,6 +263,31 @@ class INLA(Method):
         return method, Check("INLA first", sum(posterior.seconds.values()), "trust", sentence)
 
 
+def _grid(
+    at: Callable[[float], float], found: Mapping[float, Any], stop: Callable[[], bool], start: float, fall: float
+) -> list[float]:
+    """Evenly spaced numbers to where a density has fallen; ``at`` is minus its logarithm, kept in ``found``."""
+    from scipy.optimize import minimize_scalar
+
+    climbed: Any = minimize_scalar(at, bracket=(start, start - 0.5), tol=1e-3, options={"maxiter": 100})
+    best = float(climbed.x)
+    top, width = -at(best), 0.1
+    for _ in range(20):  # find a width at which the log density falls by half a nat on the slower side
+        falls = top + min(at(best + width), at(best - width))
+        if stop() or 0.2 < falls < 1.0:
+            break
+        width *= float(np.clip(np.sqrt(0.5 / max(falls, 1e-6)), 0.1, 10.0))
+    grid = [best]
+    for side in (-1, 1):
+        for i in range(1, FURTHEST + 1):
+            u = best + side * i * STEP * width
+            fallen = top + at(u)
+            grid += [u] if u in found else []
+            if stop() or fallen > fall:
+                break
+    return sorted(grid)
+
+
 class _Place(NamedTuple):
     """The weights' normal given u."""
 
@@ -238,6 +296,29 @@ class _Place(NamedTuple):
     root: np.ndarray  # (d, d) R, R Rᵀ = H⁻¹
     log_density: float  # of u, up to a constant
     left: float  # nats left to climb
+
+
+class _Layer(NamedTuple):
+    """The normals given one scale of pooled weights."""
+
+    log_density: float  # of log s, up to a constant
+    scale: np.ndarray | None  # (d,) s where a weight is pooled, else 0; None where none is
+    places: list[_Place]
+
+
+class _Pool(NamedTuple):
+    """Weights with a spherical t prior: w | s ~ N(0, s²), s² ~ InverseGamma(ν/2, ν c²/2)."""
+
+    which: np.ndarray  # (d,)
+    freedom: float  # ν
+    scale: float  # c
+
+
+def _evidence(places: list[_Place]) -> float:
+    """log ∫ p̃(u) du, up to a constant."""
+    heights = np.array([place.log_density for place in places])
+    step = places[1].u - places[0].u if len(places) > 1 else 1.0
+    return float(scipy.special.logsumexp(heights)) + math.log(step)
 
 
 class _Rows(NamedTuple):
@@ -277,8 +358,14 @@ class _Given:
         self.fixed = jax.tree.map(jnp.asarray, linear._replace(other=None))
         self.acting = linear.weights > 0
         self.prior = np.where(self.acting, 1 / np.square(linear.scale), 1.0)  # precisions; 1 where no weight is
+        self.own = self.prior
         self.gram: np.ndarray | None = None
         self.quadratic = True  # whether the likelihood was quadratic everywhere so far: β is then exactly normal
+
+    def scaled(self, scale: np.ndarray | None) -> None:
+        """Give the weights with a ``scale`` (d,) above 0 that prior sd."""
+        if scale is not None:
+            self.prior = np.where(scale > 0, 1 / np.square(np.maximum(scale, 1e-30)), self.own)
 
     def slope(self, beta: np.ndarray, u: float) -> tuple[float, np.ndarray, np.ndarray]:
         """Value, slope (d,) and −∇² (d, d) in β; at ``other`` slope 0 and precision 1."""
@@ -327,6 +414,9 @@ class _Together:
         self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
         self.rows = in_blocks(*apart(data.arrays()))
 
+    def scaled(self, scale: np.ndarray | None) -> None:
+        """No weights are pooled."""
+
     def slope(self, position: np.ndarray, _: float) -> tuple[float, np.ndarray, np.ndarray]:
         """Value, slope (d,) and −∇² (d, d), whose eigenvalues are made positive for Newton steps."""
         flat = jnp.asarray(position, jnp.result_type(float))
@@ -358,6 +448,7 @@ class _Block(NamedTuple):
     linear: Linear  # what weights are normal given
     nested: bool  # at most one number; else all numbers are taken together
     where: np.ndarray  # its numbers in a position
+    pool: _Pool | None = None
 
 
 def suited(model: Model, data: Data | None) -> list[_Block]:
@@ -372,13 +463,29 @@ def suited(model: Model, data: Data | None) -> list[_Block]:
 
 
 def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
+    model, pool = _pooled(model)
     linear = quadrature.structure(model, data)
     nested = linear is not None
     if linear is not None and np.any(linear.laplace[linear.weights > 0]):
         linear = None
-    elif linear is None:
+    elif linear is None and pool is None:
         linear = quadrature.together(model, data)
-    return [] if linear is None or data is None else [_Block(model, data, linear, nested, where)]
+    return [] if linear is None or data is None else [_Block(model, data, linear, nested, where, pool)]
+
+
+def _pooled(model: Model) -> tuple[Model, _Pool | None]:
+    """A model some of whose parameters have a spherical t prior, with normals in its place; and what it was."""
+    priors = model.prior if isinstance(model.prior, dict) else {}
+    for name, prior in priors.items():
+        if type(prior) is dist.MultivariateStudentT and prior.batch_shape == () and np.ndim(prior.df) == 0:
+            root, size = np.asarray(prior.scale_tril), prior.event_shape[0]
+            if np.array_equal(root, root[0, 0] * np.eye(size)) and not np.any(prior.loc):
+                scale = float(root[0, 0])
+                freedom = float(np.asarray(prior.df))
+                index = np.asarray(model.space.unravel(jnp.arange(model.space.size, dtype=float))[name], int)
+                which = np.isin(np.arange(model.space.size), index)
+                return with_priors(model, {name: dist.Normal(0.0, scale)}), _Pool(which, freedom, scale)
+    return model, None
 
 
 def in_blocks(rows: PyTree, counts: ArrayLike | None) -> tuple[PyTree, jax.Array]:
@@ -520,6 +627,16 @@ def _drawn(rng: np.random.Generator, linear: Linear, places: list[_Place], count
     if linear.other is not None:
         out[:, linear.other] = us
     return out, log_q
+
+
+def _shared(rng: np.random.Generator, log_densities: list[float], count: int) -> list[int]:
+    """How many of ``count`` draws each of evenly spaced points gets, give or take one."""
+    heights = np.array(log_densities)
+    shares = np.cumsum(np.exp(heights - heights.max()))
+    edges = np.floor(shares / shares[-1] * count + rng.random()).astype(int)
+    counts = np.diff(np.minimum(edges, count), prepend=0)
+    counts[int(np.argmax(counts))] += count - counts.sum()
+    return counts.tolist()
 
 
 def _weighed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:

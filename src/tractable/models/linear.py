@@ -3,6 +3,7 @@
 Standardise the inputs, so that one scale suits every weight.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,9 @@ from tractable.tools.words import listing, nearest
 
 @shared
 def generalised_linear(
-    features: int, family: str, classes: int | None = None, weight_scale: Real = 2.5, intercept_scale: Real = 5.0
-) -> Model:
+    features: int, family: str, classes: int | None = None, weight_scale: Real | None = 2.5,
+    intercept_scale: Real = 5.0,
+) -> Model:  # fmt: skip
     """A generalised linear model for standardised inputs. The same arguments give the same ``Model``.
 
         η = a + xᵀw,   w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²)
@@ -49,6 +51,9 @@ def generalised_linear(
     A weight of 2.5 multiplies the odds by twelve per sd of its input, which is rare; an intercept of −7, a class of one
     in a thousand, is 1.4 prior sds from 0.
 
+    Where columns are many for their rows, such a prior leaves predictions as wide as it is. ``weight_scale=None`` lets
+    the rows tell the weights' common scale: a Cauchy distribution in D dimensions, ``pooled(D)``.
+
     The softmax is symmetric: no class is the reference. Since a constant added to every η changes nothing, weights and
     intercepts sum to zero over the classes, with Normal priors conditioned on that sum. Differences between classes
     then have the same distribution as under independent Normals, and no direction is left that the data cannot inform.
@@ -57,7 +62,7 @@ def generalised_linear(
         features: D, columns of x.
         family: of y given η.
         classes: C ≥ 2, only for "categorical" and "ordered".
-        weight_scale, intercept_scale: > 0, prior sds.
+        weight_scale, intercept_scale: > 0, prior sds; a weight's is learnt where it is None, not for "categorical".
 
     Returns:
         A Model with ``intercept`` (), ``weights`` (D,) and the family's further parameter (); for "categorical" with
@@ -71,7 +76,7 @@ def generalised_linear(
     >>> generalised_linear(3, "normal") is generalised_linear(features=3, family="normal")
     True
     """
-    positive(features=features, weight_scale=weight_scale, intercept_scale=intercept_scale)
+    positive(features=features, weight_scale=weight_scale or 1.0, intercept_scale=intercept_scale)
     if family not in FAMILIES:
         raise ModelError(f"family is one of {', '.join(map(repr, FAMILIES))}; got {family!r}.")
     if (classes is None) == (family in CLASSES) or (classes is not None and classes < 2):
@@ -80,13 +85,37 @@ def generalised_linear(
         )
     kind = FAMILIES[family]
     if family == "categorical":
+        if weight_scale is None:
+            raise ModelError("weight_scale=None is for one predictor, not for one of each class; give a number.")
         weights = dist.ZeroSumNormal(weight_scale, (classes,)).expand((features,))
         prior = {"intercept": dist.ZeroSumNormal(intercept_scale, (classes,)), "weights": weights}
     else:
-        prior = {"weights": _normals(features, weight_scale)} | kind.others(classes or 0)
+        weights = pooled(features) if weight_scale is None else _normals(features, weight_scale)
+        prior = {"weights": weights} | kind.others(classes or 0)
         if kind.intercept:
             prior["intercept"] = dist.Normal(0.0, intercept_scale)
     return Model(prior, Through(predictor, kind.observe))
+
+
+def pooled(features: int) -> dist.Distribution:
+    """The prior of D weights of standardised columns that share a scale: a Cauchy in D dimensions.
+
+        w | s ~ N(0, s² I),   s² ~ InverseGamma(1/2, 0.09 / 2D)
+
+    so that Σ wⱼ² | s is D s² on average, and its prior median 0.2 of the variance of a standardised y; Gelman, Jakulin,
+    Pittau & Su 2008 have a Cauchy prior for each weight, Hoerl & Kennard 1970 (ridge regression) one given s.
+    """
+    return dist.MultivariateStudentT(1.0, jnp.zeros(features), 0.3 / math.sqrt(features) * jnp.eye(features))
+
+
+MOST_POOLED = 200  # columns: nested Laplace takes some thousand Cholesky roots
+FEW_ROWS, MANY_COLUMNS = 5, 10  # rows a column below which, and columns from which, weights share a scale
+
+
+def weight_scale_for(features: int, rows: float, family: str) -> float | None:
+    """The default ``weight_scale``: 2.5, or None where many columns have few rows each."""
+    wide = MANY_COLUMNS <= features <= MOST_POOLED and 0 < rows < FEW_ROWS * features
+    return None if wide and family not in CLASSES else 2.5
 
 
 def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:

@@ -68,8 +68,9 @@ def joined(models: Mapping[str, Model], observe: Callable[..., dist.Distribution
 
 @shared
 def several_linear(
-    names: Sequence[str], features: int, family: str = "normal", weight_scale: float = 2.5, intercept_scale: float = 5.0
-) -> Model:
+    names: Sequence[str], features: int, family: str = "normal", weight_scale: float | None = 2.5,
+    intercept_scale: float = 5.0,
+) -> Model:  # fmt: skip
     """``generalised_linear`` for each target, joined by ``beside``. Equal arguments give the same Model object.
 
     >>> several_linear(["height", "weight"], 1).names[:3]
