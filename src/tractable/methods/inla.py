@@ -475,7 +475,7 @@ def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
 
 def _pooled(model: Model) -> tuple[Model, _Pool | None]:
     """A model some of whose parameters have a spherical t prior, with normals in its place; and what it was."""
-    priors = model.prior if isinstance(model.prior, dict) else {}
+    priors = model.prior if type(model.prior) is dict else {}
     for name, prior in priors.items():
         if type(prior) is dist.MultivariateStudentT and prior.batch_shape == () and np.ndim(prior.df) == 0:
             root, size = np.asarray(prior.scale_tril), prior.event_shape[0]
