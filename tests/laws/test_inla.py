@@ -1,15 +1,19 @@
 """Nested Laplace against exact answers: normal regression with its noise integrated out, logistic regression."""
 
+import json
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import stats
 
 import tractable as tr
+from tractable.cli import explained
+from tractable.data.encoder import Encoder, fit_encoder
 from tractable.estimators import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
 from tractable.methods import inla
 from tractable.methods.hamiltonian import NUTS
@@ -245,6 +249,15 @@ def test_a_scale_is_learnt_where_columns_have_few_rows() -> None:
     fixed = BayesianLinearRegression(weight_scale=2.5, random_state=0, verify=None).fit(x, y)
     assert all(type(of.posterior_.model.prior["weights"]) is dist.Normal for of in (more, fixed))
     assert np.linalg.norm(few.coef_[1:]) < np.linalg.norm(fixed.coef_[1:])  # drawn towards 0
+
+
+def test_a_table_of_many_columns_says_so_to_its_model() -> None:
+    """The encoder keeps how many rows there were, so that a saved run's model is made again as it was."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(49, 10)), columns=[*"abcdefghij"]).assign(y=rng.normal(size=49))
+    for rows, kind in ((frame, dist.MultivariateStudentT), (pd.concat([frame, frame[:1]]), dist.Normal)):
+        again = Encoder.from_dict(json.loads(json.dumps(fit_encoder(rows, "y").to_dict())))
+        assert type(explained.model_of(again, {}).prior["weights"]) is kind
 
 
 def test_weights_count_rows() -> None:
