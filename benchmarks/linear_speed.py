@@ -43,7 +43,7 @@ def seconds(fit: Any) -> float:
 def exact(model: Any, x: np.ndarray, curvature: Any) -> np.ndarray:
     """(D,) sds of the weights: the inverse of the information, prior and all, of standardised columns."""
     design = np.column_stack([model._scaling.inputs(x), np.ones(len(x))])
-    scales = np.append(np.full(x.shape[1], model.weight_scale), model.intercept_scale)
+    scales = np.append(np.full(x.shape[1], model.weight_scale or 2.5), model.intercept_scale)
     precision = design.T @ (design * curvature) + np.diag(scales**-2.0)
     return np.sqrt(np.diag(np.linalg.inv(precision)))[:-1]
 
