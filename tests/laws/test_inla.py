@@ -248,6 +248,8 @@ def test_a_scale_is_learnt_where_columns_have_few_rows() -> None:
     more = BayesianLinearRegression(random_state=0, verify=None).fit(x, y, sample_weight=np.full(48, 2.0))
     fixed = BayesianLinearRegression(weight_scale=2.5, random_state=0, verify=None).fit(x, y)
     assert all(type(of.posterior_.model.prior["weights"]) is dist.Normal for of in (more, fixed))
+    with pytest.raises(ModelError, match="weight_scale"):
+        BayesianLinearRegression(weight_scale=0.0, random_state=0).fit(x, y)
     assert np.linalg.norm(few.coef_[1:]) < np.linalg.norm(fixed.coef_[1:])  # drawn towards 0
 
 

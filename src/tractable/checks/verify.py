@@ -197,7 +197,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     found = reweigh(target, rows, centre, root, modes, size.places, seed)
     if not point:
         out.append(_visited(learnt, modes, found))
-    # A density that falls as r^−(d + 2) or more slowly along a ray has no variance.
+    # A density that falls more slowly than r^−(d + 2) on a cone of rays has no variance; a ray stands for its cone.
     out.append(_shape(learnt, target, rows, centre, root, found, size, seed, tail.value > -len(centre) - 2))
     return [*out, _against_other_method(learnt, again(method.beside))] if how == "thorough" and not point else out
 

@@ -157,8 +157,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     encoder = fit_encoder(kept, names, missing, found.family, **columns)
     if found.reason:
         tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
-    wide = linear.weight_scale_for(len(encoder.features), encoder.rows, found.family) is None and not encoder.levels
-    if wide and choices.get("hidden") is None:
+    if choices.get("hidden") is None and scale_of(encoder) is None:
         tell(
             f"{len(encoder.features)} columns have {encoder.rows:,.0f} rows, fewer than {linear.FEW_ROWS} each: the "
             "weights' prior sd is one for all, and learnt."
@@ -194,11 +193,11 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
         return formula_model(encoder)
     family, features, classes = encoder.target.family, len(encoder.features), len(encoder.target.classes)
     names = [aim.name for aim in encoder.targets]
-    scale = 2.5 if encoder.levels else linear.weight_scale_for(features, encoder.rows, family)
     if choices.get("hidden") is None and encoder.others:
-        model = several_linear(names, features, family, scale)
+        model = several_linear(names, features, family, scale_of(encoder))
     elif choices.get("hidden") is None:
-        model = linear.generalised_linear(features, family, classes if family in CLASSES else None, scale)
+        number = classes if family in CLASSES else None
+        model = linear.generalised_linear(features, family, number, scale_of(encoder))
     else:
         family = "categorical" if family in CLASSES else family  # networks have no ordered family
         outputs = classes if family == "categorical" else len(names)
@@ -216,6 +215,13 @@ def model_of(encoder: Encoder, choices: Arguments) -> Model:
         rows, spreads = [np.array([*column.shares, 0.0]) for column in pooled], [column.sd for column in pooled]
         model = with_levels(model, encoder.levels, rows, spreads)
     return model
+
+
+def scale_of(encoder: Encoder) -> float | None:
+    """The prior sd of a linear model's weights; None where it is learnt."""
+    if encoder.levels or encoder.formula is not None:  # such models have scales of their own
+        return 2.5
+    return linear.weight_scale_for(len(encoder.features), encoder.rows, encoder.target.family)
 
 
 def model_in(spec: Arguments) -> tuple[Model, Encoder]:

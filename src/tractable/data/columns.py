@@ -354,7 +354,7 @@ STATIONS = {  # names and phases in a cycle at which its effect is reported
 
 
 def tells(values: Values, target: Values) -> bool:
-    """Whether a column says what the target is in every row: a copy, in other units or in other words."""
+    """Whether a column says what the target is wherever both are known: a copy, in other units or in other words."""
     there = ~(lacks(values) | lacks(target))
     values, target = values[there], target[there]
     kinds, count = {kind_of(values), kind_of(target)} if there.any() else set(), target.nunique()

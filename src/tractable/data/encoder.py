@@ -306,11 +306,11 @@ def fit_encoder(
         if aim.family not in COUNTS:
             raise DataError(f"exposure={exposure!r} is for counts; the target {target!r} is {aim.family}.")
         aim = replace(aim, level=float(frame[target].sum() / _positive(frame, exposure).sum()))
-    for name in others:
-        if cols.tells(frame[name], frame[target]):
+    for name, told in ((name, told) for name in others for told in names):
+        if cols.tells(frame[name], frame[told]):
             tell(
-                f"Column {name!r} says what the target {target!r} is in every row. If it is the target under another "
-                f"name, and not known where {target!r} is to be predicted, leave it out: exclude {name}."
+                f"Column {name!r} says what the target {told!r} is, wherever both are known. If it is the target under "
+                f"another name, and not known where {told!r} is to be predicted, leave it out: exclude {name}."
             )
     pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))

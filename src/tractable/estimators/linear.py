@@ -227,8 +227,10 @@ def _scale(
     estimator: BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression, family: str
 ) -> float | None:
     """The prior sd of an estimator's weights; None where it is learnt."""
-    if estimator.weight_scale is not None or "weights" in (estimator.priors or {}):
-        return estimator.weight_scale or 2.5
+    if estimator.weight_scale is not None:
+        return estimator.weight_scale
+    if "weights" in (estimator.priors or {}):
+        return 2.5  # which ``with_priors`` replaces
     return weight_scale_for(estimator.n_features_in_, estimator._rows, family)
 
 

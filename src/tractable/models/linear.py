@@ -76,7 +76,9 @@ def generalised_linear(
     >>> generalised_linear(3, "normal") is generalised_linear(features=3, family="normal")
     True
     """
-    positive(features=features, weight_scale=weight_scale or 1.0, intercept_scale=intercept_scale)
+    positive(features=features, intercept_scale=intercept_scale)
+    if weight_scale is not None:
+        positive(weight_scale=weight_scale)
     if family not in FAMILIES:
         raise ModelError(f"family is one of {', '.join(map(repr, FAMILIES))}; got {family!r}.")
     if (classes is None) == (family in CLASSES) or (classes is not None and classes < 2):
