@@ -34,6 +34,7 @@ DRAWN = 500  # predictive draws of each row
 FACTS = ("log predictive", "accuracy", "RMSE", "concordance", "coverage")
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
 UNLIKELY = 1e-4  # chance, were predictions right, of as many or as few rows inside; below it the report says so
+FOLLOWED = 500  # about as many fitted rows are looked at in the order of time
 TESTS, WIDE = 4, 2.0  # looks at the rows; how many times too wide is told where counts do not tell
 ROOT = "root of the mean squared error of the predictive mean"
 DISTANCE = "distance of the prediction from what was seen; less is better"
@@ -167,14 +168,25 @@ def misfit(below: np.ndarray) -> str:
 
 
 def _in_order(posterior: Posterior, data: Data, below: np.ndarray, encoder: Encoder | None) -> list[str]:
-    """What ``follows`` says of fitted and held-out rows together, for each column of dates."""
+    """What ``follows`` says of the last fitted rows in time and the held-out ones among them, by the first dates.
+
+    Fitted rows are taken as many at a time as are held out, so that nothing is compiled for them.
+    """
     moving = [] if encoder is None or encoder.formula else [f for f in encoder.features if f.endswith(": trend")]
-    if encoder is None or not moving or posterior.data is None:
+    if encoder is None or not moving or posterior.data is None or not posterior.data.resident:
         return []
-    rows = [sampled(posterior.data), sampled(data)]
-    of_rows = np.concatenate([transforms(posterior, posterior.data)[0], below])
-    x = np.concatenate([np.asarray(r.given["x"] if isinstance(r.given, dict) else r.given) for r in rows])
-    return [follows(of_rows, x[:, encoder.features.index(f)], f.removesuffix(": trend")) for f in moving]
+    at, held = encoder.features.index(moving[0]), sampled(data)
+    fitted, new = (
+        np.asarray(rows.given["x"] if isinstance(rows.given, dict) else rows.given)[:, at]
+        for rows in (posterior.data, held)
+    )
+    count = held.size * max(1, FOLLOWED // held.size)
+    last = np.argsort(fitted, kind="stable")[-min(count, len(fitted) // held.size * held.size) :]
+    parts = np.split(last, len(last) // held.size) if len(fitted) >= held.size else []
+    among = new >= fitted[last].min()
+    of_rows = [*(transforms(posterior, posterior.data.take(part))[0] for part in parts), below[among]]
+    return [follows(np.concatenate(of_rows), np.append(fitted[last[: held.size * len(parts)]], new[among]),
+                    moving[0].removesuffix(": trend"))]  # fmt: skip
 
 
 def follows(below: np.ndarray, times: np.ndarray, name: str) -> str:
