@@ -53,10 +53,12 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **about: programs.append(about) if event.endswith("backend_compile_duration") else None
 )
 data = tr.Data(np.tile([1, 0, 1, 1], 25))
-print("compiled", tr.infer(model, data, tr.HMC(warmup=50, draws=50), progress=False).count, len(programs))
+posterior = tr.infer(model, data, tr.HMC(warmup=50, draws=50), progress=False)
+print("compiled", posterior.count, len(programs), posterior.report().verdict)
+print("late", *({{*{heavy!r}}} - {{"blackjax"}} & set(sys.modules)))
 """
-    *early, _, draws, programs = said(code)
-    assert early == [] and draws == "50"
+    *early, _, draws, programs, _, late = said(code)
+    assert early == [] and draws == "50" and late == "late"
     assert int(programs) <= 24
 
 

@@ -1,12 +1,12 @@
 """How good a proposal q is, from the weights p(y, z)/q(z) of its own draws."""
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 
 from tractable.beliefs.check import Check
+from tractable.checks import pareto
 from tractable.kernels.annealed import log_mean
 from tractable.tools.tree import Numbers
 
@@ -42,11 +42,7 @@ def khat(log_weights: Numbers) -> float:
     # A single-precision log density of 10³ nats carries errors of 10⁻⁴: spread below that is no tail.
     if np.ptp(log_weights) <= 1e-6 * max(1.0, float(np.abs(log_weights).max())):
         return float("-inf")
-    from arviz_stats.base.array import array_stats  # a second of imports
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(array_stats.psislw(log_weights.max() - log_weights)[1])  # it takes minus the log weights
+    return float(pareto.smooth(log_weights[None])[1][0])
 
 
 def khat_check(weighed: Weighed) -> Check:

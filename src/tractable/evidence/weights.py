@@ -11,6 +11,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 
 from tractable.beliefs import approximations
+from tractable.checks import pareto
 from tractable.checks.importance import khat
 from tractable.core import Data, Model
 from tractable.evidence.targets import LOG_2PI, Normal, Target, Targets
@@ -103,9 +104,7 @@ def smoothed(log_weights: Numbers) -> np.ndarray:
     log_weights = np.asarray(log_weights, np.float64)
     if not math.isfinite(khat(log_weights)):
         return log_weights
-    from arviz_stats.base.array import array_stats  # a second of imports
-
-    normalised = np.asarray(array_stats.psislw(log_weights.max() - log_weights)[0])  # it takes minus the log weights
+    normalised = pareto.smooth(log_weights[None])[0][0]
     least = int(np.argmin(log_weights))  # smoothing leaves it as it is, so it shows the constant taken off
     return normalised + (log_weights[least] - normalised[least])
 

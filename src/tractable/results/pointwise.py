@@ -1,13 +1,12 @@
 """Rows × draws: log likelihoods, leave-one-out, replicated data. In blocks, so memory need only hold the answer.
 
-Leave-one-out is Pareto-smoothed importance sampling by ArviZ (Vehtari, Gelman and Gabry 2017; Vehtari et al. 2024).
+Leave-one-out is Pareto-smoothed importance sampling (Vehtari, Gelman and Gabry 2017; Vehtari et al. 2024).
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from tractable.beliefs.belief import Fitted
+from tractable.checks import pareto
 from tractable.checks.importance import khat_limit
 from tractable.core import Data, Model, PyTree, log_density, needed_likelihood
 from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
@@ -198,9 +198,6 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
     """
     if length(params) < FEWEST:
         raise RunError(f"Rows are left out by reweighing draws, {FEWEST} at least; got {length(params)}.")
-    from arviz_stats.base.array import array_stats  # imported here: takes a second
-
-    smooth: Any = array_stats.psislw  # its types say less than it takes
     for where, part in _likelihoods(model, params, data):
         terms = part.T.astype(np.float64)  # (r, s)
         once = 1.0 if data.weights is None else np.minimum(data.weights[where], 1.0)[:, None]
@@ -208,10 +205,8 @@ def left_out(model: Model, params: PyTree, log_weights: np.ndarray, data: Data, 
         ratios -= ratios.max(1, keepdims=True)
         level = np.ptp(ratios, 1) <= 1e-6 * np.maximum(1.0, np.abs(terms).max(1))  # masked rows: nothing to smooth
         smoothed, khat = ratios - _log_sum(ratios)[:, None], np.full(len(ratios), -np.inf)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of few draws, which the infinite k-hat says too
-            if not level.all():  # it takes minus the log weights
-                smoothed[~level], khat[~level] = smooth(-ratios[~level], r_eff=efficiency, axis=-1)
+        if not level.all():
+            smoothed[~level], khat[~level] = pareto.smooth(ratios[~level], efficiency)
         khat = np.where(np.isfinite(terms).all(1), khat, np.inf)
         yield Left(terms.T, smoothed.T, khat)
 

@@ -1,0 +1,125 @@
+"""R-hat, effective sizes and Pareto-smoothed weights: by ArviZ's code, one number at a time, and by exact answers."""
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+from arviz_stats.base.array import array_stats
+from scipy import stats
+
+from tractable.checks import convergence, pareto
+
+NAMES = ("rhat", "bulk", "tail", "mcse_mean", "mcse_sd")
+
+
+def by_arviz(draws: np.ndarray) -> list[np.ndarray]:
+    over = {"chain_axis": 0, "draw_axis": 1}
+    half = draws.shape[1] // 2
+    apart = draws if len(draws) > 1 else np.concatenate([draws[:, :half], draws[:, -half:]])
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        sizes = [array_stats.ess(draws, method="bulk", **over)]
+        sizes += [array_stats.ess(draws, method="tail", prob=(0.05, 0.95), **over)]
+        errors = [array_stats.mcse(draws, method=of, **over) for of in ("mean", "sd")]
+        return [array_stats.rhat(apart, **over), *sizes, *errors]
+
+
+def autoregressive(rng: np.random.Generator, chains: int, count: int, slopes: np.ndarray) -> np.ndarray:
+    """(chain, draw, k) stationary chains x_t = a x_{t−1} + e_t of unit variance."""
+    x = rng.standard_normal((chains, count, len(slopes)))
+    x[:, 1:] *= np.sqrt(1 - slopes**2)
+    for t in range(1, count):
+        x[:, t] += slopes * x[:, t - 1]
+    return x
+
+
+@pytest.mark.parametrize(("chains", "count"), list(itertools.product((1, 2, 5), (8, 9, 11, 50, 401))))
+def test_diagnostics_are_those_of_arviz(chains, count):
+    rng = np.random.default_rng(chains * count)
+    draws = autoregressive(rng, chains, count, np.array([-0.95, -0.5, 0.0, 0.6, 0.99, 0.3, 0.3]))
+    draws[..., 4] += 3 * rng.standard_normal((chains, 1))
+    draws[..., 5] = np.round(draws[..., 5])
+    draws[0, 3, 6] = np.nan
+    found = convergence.diagnose(draws)
+    for name, wanted in zip(NAMES, by_arviz(draws), strict=True):
+        moves = np.ptp(draws, axis=1).all(0)  # what does not move is told otherwise
+        np.testing.assert_allclose(getattr(found, name)[moves], wanted[moves], rtol=1e-9, err_msg=name)
+    assert all(np.isnan(getattr(found, name)[6]) for name in NAMES)
+
+
+def test_many_numbers_are_diagnosed_in_parts(monkeypatch):
+    draws = autoregressive(np.random.default_rng(0), 4, 60, np.linspace(-0.9, 0.9, 37))
+    whole = convergence.diagnose(draws)
+    monkeypatch.setattr(convergence, "NUMBERS", 1000)
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(convergence.diagnose(draws), name), getattr(whole, name))
+    assert convergence.diagnose(draws[..., :0]).rhat.shape == (0,)
+
+
+@pytest.mark.parametrize("slope", [-0.6, 0.0, 0.8, 0.95])
+def test_effective_draws_of_autoregressive_chains(slope):
+    """n (1 − a)/(1 + a) for a mean; its logarithm within 4.5 standard errors over 40 sets of chains."""
+    chains, count, sets = 4, 2000, 40
+    draws = autoregressive(np.random.default_rng(7), chains, count, np.full(sets, slope))
+    found = np.log(convergence.effective(np.moveaxis(draws, 2, 0)) / (chains * count) * (1 + slope) / (1 - slope))
+    # Geyer's truncation leaves a bias of some per cent.
+    assert abs(found.mean()) < 0.05 + 4.5 * found.std(ddof=1) / math.sqrt(sets)
+
+
+def test_error_of_a_mean_is_the_spread_of_means():
+    sets, slope = 400, 0.7
+    draws = autoregressive(np.random.default_rng(3), 4, 500, np.full(sets, slope))
+    told = convergence.diagnose(draws).mcse_mean
+    spread = draws.mean((0, 1)).std(ddof=1)
+    assert np.median(told) / spread == pytest.approx(1, abs=4.5 / math.sqrt(2 * sets) + 0.03)
+
+
+def test_a_chain_elsewhere_and_one_too_wide_are_told():
+    draws = np.random.default_rng(1).standard_normal((4, 500, 3))
+    draws[0, :, 0] += 2.0
+    draws[0, :, 1] *= 4.0  # equal means: only the folded ranks see it
+    rhat = convergence.diagnose(draws).rhat
+    assert rhat[0] > 1.1 and rhat[1] > 1.05 and rhat[2] < 1.01
+
+
+@pytest.mark.parametrize(("size", "efficiency"), [(25, 1.0), (200, 1.0), (1000, 0.2), (1000, 1.0), (4001, 0.5)])
+def test_smoothed_weights_are_those_of_arviz(size, efficiency):
+    rng = np.random.default_rng(size)
+    logs = rng.standard_t(3, (30, size)) * rng.uniform(0.1, 5.0, (30, 1))
+    weights, khats = pareto.smooth(logs, efficiency)
+    wanted, shapes = array_stats.psislw(-logs, r_eff=efficiency)
+    np.testing.assert_allclose(weights, wanted, atol=1e-11)
+    np.testing.assert_allclose(khats, shapes, atol=1e-11)
+
+
+@pytest.mark.parametrize("k", [0.2, 0.5, 0.9])
+def test_khat_is_the_shape_of_a_pareto_tail(k):
+    """Of 20,000 Pareto weights; the prior of ten values draws the 424 in the tail towards 1/2."""
+    draws = stats.genpareto(k).rvs((50, 20_000), random_state=5)
+    found = pareto.smooth(np.log(draws))[1]
+    count = int(3 * math.sqrt(20_000))
+    wanted = (count * k + 5) / (count + 10)
+    assert abs(found.mean() - wanted) < 0.02 + 4.5 * found.std(ddof=1) / math.sqrt(50)
+
+
+def test_rows_are_smoothed_in_parts(monkeypatch):
+    logs = np.random.default_rng(2).normal(size=(23, 300))
+    whole = pareto.smooth(logs)
+    monkeypatch.setattr(pareto, "NUMBERS", 4000)
+    for part, wanted in zip(pareto.smooth(logs), whole, strict=True):
+        np.testing.assert_array_equal(part, wanted)
+
+
+def test_level_and_short_tails_are_left():
+    level = np.concatenate([np.full(900, 5.0), -np.arange(100.0)])
+    weights, khat = pareto.smooth(level[None])
+    assert khat == -np.inf
+    np.testing.assert_allclose(weights[0] - weights[0, 0], level - 5)
+    weights, khat = pareto.smooth(np.log(np.arange(1.0, 21.0))[None])
+    assert khat == np.inf
+    np.testing.assert_allclose(np.exp(weights[0]), np.arange(1.0, 21.0) / 210)
+    # All but one vanish beside it: no tail can be told from 0.
+    weights, khat = pareto.smooth(np.append(np.linspace(-2000, -1900, 99), 0.0)[None])
+    assert np.isnan(khat) and np.exp(weights[0, -1]) == 1
