@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -20,6 +21,7 @@ from tractable.checks.target import Target
 from tractable.comparison import measured
 from tractable.core import Data, Model
 from tractable.methods.hamiltonian import divergences
+from tractable.models.formula import regression
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
@@ -418,6 +420,22 @@ def test_looks_do_not_hang_on_the_clock() -> None:
 # Mutants: each is a wrong look, which the test beside it must notice.
 
 
+@pytest.fixture(scope="module")
+def of_many_levels() -> Posterior:
+    """47 parameters, of which nested Laplace has the exact posterior."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(45), 12), rng.normal(size=540)
+    y = 2 * rng.normal(size=45)[group] + x / 2 + rng.normal(size=540)
+    rows = regression("y ~ x + group", pd.DataFrame({"y": y, "x": x, "group": [f"level {g}" for g in group]}))
+    return tr.infer(rows.model, rows.data, tr.INLA(), progress=False, verify=None)
+
+
+def test_an_exact_posterior_of_many_parameters_is_trusted(of_many_levels: Posterior) -> None:
+    """Places that shape a covariance count too little beneath it: the noise seemed 0.25 sd too large."""
+    check = next(c for c in of_many_levels.verify("auto").looked if c.name == looks.SHAPE)
+    assert check.verdict == "trust" and check.value < 0.7
+
+
 def _inverted_determinant(patch: pytest.MonkeyPatch) -> None:
     right = climbs._mode
 
@@ -477,6 +495,12 @@ def test_mutants_die(mutant, law, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
         law()
+
+
+def test_the_mutant_that_adapts_to_few_places_dies(of_many_levels: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reweighed, "ADAPTED", 1000)
+    with pytest.raises(AssertionError):
+        test_an_exact_posterior_of_many_parameters_is_trusted(of_many_levels)
 
 
 # Valleys: a group's spread and what it scales go to zero together.

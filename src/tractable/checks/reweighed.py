@@ -16,6 +16,7 @@ FREEDOM = 4.0  # degrees of freedom of the t's from which places are drawn
 KERNELS = 30  # local t's in every round but the first
 ROUNDS = 4  # twice as many where a number has a long tail
 LOW = 6  # most parameters for which local and very wide proposals help
+ADAPTED = 20  # most parameters whose covariance weighted places tell; of more, it fits the places that told it
 LONG = 15.0  # kurtosis of a number above which some places are sought where its variance comes from
 SETTLED = -0.3  # slope of log(x² p(log x)) far out above which a variance is infinite, or no run can tell it
 FAR_OUT = 30  # least number of places by which the slope is known
@@ -128,6 +129,9 @@ def _next(
 ) -> tuple[list[Proposal], bool]:  # fmt: skip
     """t's around the weighted places: one with their mean and covariance, and in few dimensions local ones too.
 
+    In many dimensions the first t stays, as the weights would be biased: places that shaped a covariance are near
+    the middle of its t, and so count for too little.
+
     And whether some number has a long tail.
     """
     size, count = positions.shape[1], len(positions)
@@ -136,7 +140,7 @@ def _next(
     cut = logsumexp(finite) - 0.5 * np.log(count) - np.log(2.0)
     clipped = np.minimum(finite, cut)
     w = np.exp(clipped - logsumexp(clipped))
-    mean, whole, ess = _fitted(positions, w, before[0].root)
+    mean, whole, ess = _fitted(positions, w, before[0].root) if size <= ADAPTED else (*before[0][:2], 0.0)
     inflate = 1.0 if size > 3 else 1.15
     found = [Proposal(mean, inflate * whole, 0.5)]
     if size <= LOW:
