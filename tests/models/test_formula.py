@@ -209,6 +209,17 @@ def test_rows_are_those_of_training_and_of_a_saved_encoder():
     assert [term.name for term in fitted.encoder.formula.terms] == ["z[a]|school", "z[b]|school", "z[c]|school"]
 
 
+def test_splines_and_polynomials_outside_of_training_are_told(recwarn):
+    fitted = regression("y ~ bs(x, df=5) + poly(w, 2) + school", TABLE.assign(w=np.arange(N) % 7))
+    new = TABLE.iloc[:3].assign(w=[0, 3, 6], x=[X.min(), X.max(), 3.0])
+    encode(fitted.encoder, new)
+    assert not recwarn.list
+    with pytest.warns(TractableWarning, match=r"In 2 rows 'x' lies outside of .* training: bs\(x, df=5\) goes on"):
+        encode(fitted.encoder, new.assign(x=[X.min() - 0.1, X.max() + 1, 3.0]))
+    with pytest.warns(TractableWarning, match=r"In 1 row 'w' lies outside of the 0 to 6 of training: poly\(w, 2\)"):
+        encode(fitted.encoder, new.assign(w=[0, 3, 7]))
+
+
 def test_priors_by_name():
     priors = {"z": dist.Normal(1.0, 0.5), "z[c]": dist.Laplace(0.0, 2.0), "sd(1|school)": dist.HalfCauchy(1.0)}
     plain = regression("y ~ x + z + (1|school)", TABLE).model

@@ -261,7 +261,8 @@ def _values(sites: Mapping[str, Any], size: int | None = None) -> tuple[dict[str
     if count > MOST:
         raise ModelError(
             f"The discrete sites {listing(sites)} take {count:.3g} values together; at most {MOST} are summed over. "
-            "Where each row has its own, let them lie in the plate of the observed rows; or sum them out of the model."
+            "Where each row has its own, let them lie in the plate of the observed rows; models.hidden_markov sums "
+            "over all paths of states that follow one another; or sum them out of the model."
         )
     index = np.indices([len(values) for values in each]).reshape(len(each), -1)
     columns = [jnp.asarray(values[i]) for values, i in zip(each, index, strict=True)]

@@ -8,6 +8,7 @@ some MB instead of 8 GB.
 import base64
 import functools
 import io
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,10 +24,11 @@ from formulae.transforms import TRANSFORMS
 from tractable.data.columns import Values, kind_of, lacks, meaning, text_of
 from tractable.data.files import Frame
 from tractable.tools.errors import DataError
-from tractable.tools.words import listing, nearest, tell
+from tractable.tools.words import counted, listing, nearest, tell
 
 ABSENT = "missing"  # the level of missing text
 NEW = "new"  # the group of a factor that stands for all groups never seen
+CURVED = re.compile(r"\b(bs|poly)\(")
 # What a formula may call besides formulae's own functions. Formulas also come from files: none may reach a module.
 FUNCTIONS = {
     name: getattr(np, name)
@@ -177,6 +179,13 @@ class Formula:
         for name in term.var_names - {""}:
             if self.table[name].dtype.kind in "iufb" and table[name].dtype.kind not in "iufb":
                 raise DataError(f"Column {name!r} was numbers in training, and is {table[name].dtype} here.")
+            if CURVED.search(term.name) and self.table[name].dtype.kind in "iuf":
+                low, high = self.table[name].min(), self.table[name].max()
+                if beyond := int(np.sum((table[name] < low) | (table[name] > high))):
+                    tell(
+                        f"In {counted(beyond, 'row')} {name!r} lies outside of the {low:g} to {high:g} of training: "
+                        f"{term.name} goes on there as a polynomial, for which no data speak."
+                    )
         try:
             values = np.asarray(term.eval_new_data(table), np.float64)
         except (KeyError, ValueError, TypeError) as error:
