@@ -8,6 +8,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from markupsafe import escape
 from numpyro.distributions import biject_to
@@ -162,8 +163,6 @@ def test_text_is_escaped(tmp_path):
 
 
 def test_a_table_is_told_in_its_own_words(tmp_path, numbers):
-    import pandas as pd
-
     frame = pd.DataFrame({"height<": X[:, 0], "width": X[:, 1], "mass": 100 * NUMBERS.y})
     encoder = tables.fit_encoder(frame, "mass")
     encoded = tables.encode(encoder, frame)
@@ -184,8 +183,6 @@ def test_comparison(tmp_path):
 
 def test_predictive_checks_are_of_rows():
     """Leave-one-out where there are draws enough, the rows' own predictions where not; nothing without rows."""
-    import pandas as pd
-
     drawn = np.random.default_rng(2).normal([0.5, -1.0, np.log(0.3), 0.0], 0.02, (2, 100, 4))
     model = generalised_linear(2, "normal")
     order = [model.names.index(name) for name in ("weights[0]", "weights[1]", "noise", "intercept")]
@@ -312,8 +309,6 @@ def test_an_ensemble_lists_its_members(tmp_path, network):
 
 
 def test_a_comparison_of_networks_has_no_marginals(tmp_path, network):
-    import pandas as pd
-
     posterior = with_q(network, BayesByBackprop())
     found = Comparison(pd.DataFrame({"verdict": ["caution"]}, index=["bbb"]), {"bbb": posterior}, {}, None)
     assert "<h2>Marginals" not in read(write_comparison_page(tmp_path, found, title="A title"))
@@ -391,8 +386,6 @@ def test_layers_are_those_of_the_weights(network):
 
 def test_scores_of_a_known_prediction():
     """y ~ N(θ, 1), θ ~ N(1, 0.5²): the prediction is N(1, 1.25), seen through another unit too."""
-    import pandas as pd
-
     generator = np.random.default_rng(3)
     model = Model({"theta": dist.Normal(0, 1)}, lambda p, x: dist.Normal(p["theta"] + 0.0 * x, 1.0))
     theta = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 1.0, 0.5)  # evenly over its quantiles
@@ -450,6 +443,10 @@ def test_a_family_that_does_not_describe_the_target_is_told():
     z = stats.norm.ppf(even)
     assert "too wide" in held_out.misfit(stats.norm.cdf(0.75 * z))
     assert "too narrow" in held_out.misfit(stats.norm.cdf(1.3 * z))
+    for family, told in (("normal", True), ("student-t", False)):
+        aim = tables.fit_encoder(pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0) ** 2}), "y", family=family)
+        assert ("--family student-t" in held_out.misfit(stats.norm.cdf(0.75 * z), aim)) is told
+        assert "--family student-t" not in held_out.misfit(stats.norm.cdf(1.3 * z), aim)
     few = stats.norm.ppf((np.arange(12) + 0.5) / 12)  # of which counts tell nothing
     assert held_out.misfit(stats.norm.cdf(few)) == held_out.misfit(stats.norm.cdf(few / 1.5)) == ""
     assert "40 times too wide" in held_out.misfit(stats.norm.cdf(few / np.std(few) / 40))
@@ -496,11 +493,9 @@ def test_densities_of_heavy_tails_are_drawn():
     assert 0.95 < np.trapezoid(height, x) < 1.01 and x[-1] < 10
 
 
-@pytest.mark.parametrize("family", ["normal", "negative-binomial", "bernoulli", "categorical", "ordered"])
+@pytest.mark.parametrize("family", ["normal", "student-t", "negative-binomial", "bernoulli", "categorical", "ordered"])
 def test_effects_of_every_form_of_weights(family):
     """A softmax of three classes holds two numbers an input, unconstrained, and tells three effects."""
-    import pandas as pd
-
     y = np.arange(30) % (2 if family == "bernoulli" else 3)
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2 % 7, "y": y})
     encoder = tables.fit_encoder(frame, "y", family=family)

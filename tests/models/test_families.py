@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import special, stats
 
 import tractable as tr
 from tractable.models import linear
 from tractable.models.families import FAMILIES, Beta, Gamma, NegativeBinomial, OrderedLogits, with_offset
+from tractable.models.formula import regression
 from tractable.tools.errors import ModelError
 
 ETA = np.array([-3.0, 0.0, 2.0, 6.0])
@@ -79,13 +81,14 @@ def test_ordered():
     np.testing.assert_allclose(far, -59.5 + np.log1p(-np.exp(-1.5)), rtol=1e-6)  # e^{-(c + 60)} differences
 
 
-@pytest.mark.parametrize("family", ["lognormal", "gamma", "beta", "poisson", "negative-binomial"])
+@pytest.mark.parametrize("family", ["student-t", "lognormal", "gamma", "beta", "poisson", "negative-binomial"])
 def test_a_linear_model_learns_what_drew_the_data(family):
     """Laplace's normal around the truth: the weights that drew 3,000 rows are within 5 of its sds."""
     g = np.random.default_rng(3)
     x, truth = g.normal(size=(3000, 2)), np.array([0.4, -0.3])
     model = linear.generalised_linear(2, family)
-    others = {"lognormal": "noise", "gamma": "variation", "beta": "spread", "negative-binomial": "dispersion"}
+    others = {"gamma": "variation", "beta": "spread", "negative-binomial": "dispersion"}
+    others |= {"student-t": "noise", "lognormal": "noise"}
     params = {"weights": jnp.asarray(truth), "intercept": jnp.asarray(0.5)}
     params |= {others[family]: jnp.asarray(0.4)} if family in others else {}
     keys = jax.random.split(jax.random.key(0), len(x))
@@ -95,6 +98,21 @@ def test_a_linear_model_learns_what_drew_the_data(family):
     for name, value in params.items():
         assert np.all(np.abs(np.asarray(mean[name]) - np.asarray(value)) < 5 * np.asarray(sd[name])), name
         assert np.all(np.asarray(sd[name]) < 0.1)
+
+
+def test_outliers_move_no_effect_by_students_t():
+    """Of 300 rows 30 are a thousand off: the effects are those that the others tell."""
+    g = np.random.default_rng(0)
+    x = g.normal(size=(300, 2))
+    y = 1 + x @ [2.0, -1.0] + g.normal(size=300)
+    y[::10] += 1000.0
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
+    told = {}
+    for family in ("normal", "student-t"):
+        rows = regression("y ~ a + b", frame, family=family)
+        told[family] = tr.infer(rows.model, rows.data, tr.INLA(), progress=False).summary(derived=False)
+    close, far = (np.abs(told[family]["mean"][["a", "b"]] - [2.0, -1.0]) for family in ("student-t", "normal"))
+    assert np.all(close < 4 * told["student-t"]["sd"][["a", "b"]]) and np.all(close < 0.4) and far.max() > 2
 
 
 def test_offset():

@@ -155,6 +155,34 @@ def test_columns_that_name_rows_are_left_out():
     assert "time" in tables.fit_encoder(grid, "ill").features
 
 
+@pytest.mark.parametrize("name", ["zip", "Zip Code", "postal_code", "storeId", "store_id", "area.code", "PLZ"])
+def test_whole_numbers_that_name_groups_are_levels(name):
+    codes = np.array([90210, 1004, 1004, 60601, 90210, 60601, 1004, 90210])
+    frame = pd.DataFrame({"x": np.arange(8.0) ** 2, name: codes, "y": np.arange(8.0) - 3})
+    with pytest.warns(TractableWarning, match="whole numbers that name groups of rows"):
+        encoder = tables.fit_encoder(frame, "y")
+    as_text = frame.assign(**{name: [str(code) for code in codes]})
+    assert encoder == tables.fit_encoder(as_text, "y") and encoder.columns[1].levels == ("1004", "60601", "90210")
+    # Beside a missing value whole numbers are read as floats.
+    for later in (frame, as_text, frame.astype({name: float})):
+        np.testing.assert_array_equal(tables.encode(encoder, later).x, tables.encode(encoder, as_text).x)
+    gaps = frame.assign(**{name: [np.nan, *codes[1:]]})
+    with pytest.warns(TractableWarning, match="whole numbers that name groups of rows"):
+        assert tables.fit_encoder(gaps, "y", missing="impute").columns[1].levels[:2] == ("1004", "60601")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("grid", [1, 1, 2, 2, 3, 3, 4, 4]), ("barcode", [1.5, 1.5, 2, 2, 3, 3, 4, 4]), ("zip", [1, 2, 3, 4, 5, 6, 7, 7]),
+     ("code", [1.5, 1.5, 2, 2, 3, 3, 4, 4]), ("valid", [1, 1, 2, 2, 3, 3, 4, 4])],
+)  # fmt: skip
+def test_amounts_and_numbers_that_seldom_repeat_stay_numbers(name, values):
+    frame = pd.DataFrame({"x": np.arange(8.0) ** 2, name: values, "y": np.arange(8.0) - 3})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tables.fit_encoder(frame, "y").columns[1].kind == "number"
+
+
 def test_durations_and_text_that_is_boolean():
     frame = table().assign(wait=["0:30", "1:30", "2:30", "12:00"], old=["Yes", "No", "No", "Yes"])
     with pytest.warns(TractableWarning, match="'wait' is a duration; the model sees its days"):
@@ -190,12 +218,12 @@ def test_a_column_that_is_the_target_is_told():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60), "kind": rng.choice(["a", "b", "c"], 60)})
     frame = frame.assign(
-        again=2 - 3 * frame.y, near=frame.y + 1e-3 * frame.x, code=frame.kind.map({"a": 2, "b": 1, "c": 5})
+        again=2 - 3 * frame.y, near=frame.y + 1e-3 * frame.x, grade=frame.kind.map({"a": 2, "b": 1, "c": 5})
     )
     with pytest.warns(TractableWarning) as told:
         tables.fit_encoder(frame, "y")
     assert [str(w.message)[:14] for w in told if "says what the target" in str(w.message)] == ["Column 'again'"]
-    with pytest.warns(TractableWarning, match="'code' says what the target 'kind' is, wherever.*exclude code"):
+    with pytest.warns(TractableWarning, match="'grade' says what the target 'kind' is, wherever.*exclude grade"):
         tables.fit_encoder(frame, "kind")
 
 
@@ -226,6 +254,23 @@ def test_columns_may_come_in_another_order_with_others():
     encoder = tables.fit_encoder(table(), "ill")
     other = table()[["ill", "town", "smoker", "weight", "age"]].assign(more="x")
     np.testing.assert_array_equal(tables.encode(encoder, other).x, tables.encode(encoder, table()).x)
+
+
+def test_amounts_with_many_zeros_are_told():
+    claims = np.where(np.arange(300) % 3 == 0, np.exp(2.0 * norm.ppf((np.arange(300) + 0.5) / 300)), 0.0)
+    told = tables.fit_encoder(pd.DataFrame({"x": np.arange(300.0) ** 2, "y": claims}), "y").target
+    assert told.family == "normal" and told.reason.startswith("0 in 67 % of its rows and skewed amounts")
+
+
+def test_students_t_is_told_from_the_middle():
+    """One value in nine moves neither centre nor unit, which are a normal's mean and sd."""
+    y = np.append(3.0 + 2.0 * norm.ppf((np.arange(80) + 0.5) / 80), [1e6] * 10)
+    frame = pd.DataFrame({"x": np.arange(90.0) ** 2, "y": y})
+    encoder = tables.fit_encoder(frame, "y", family="student-t")
+    assert abs(encoder.target.mean - 3) < 0.4 and 1.9 < encoder.target.sd < 2.6
+    np.testing.assert_allclose(tables.decode(encoder, tables.encode(encoder, frame).y), y)
+    most = frame.assign(y=np.append(np.zeros(80), np.arange(10.0)))  # whose median deviation is 0
+    assert tables.fit_encoder(most, "y", family="student-t").target.sd == pytest.approx(most.y.std(ddof=0))
 
 
 @pytest.mark.parametrize("target", ["ill", "age", "smoker", "weight"])

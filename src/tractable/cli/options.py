@@ -42,8 +42,8 @@ def argument(help: str, *, needed: bool = True, metavar: str | None = None) -> T
 
 
 FAMILY = (
-    "The target's distribution: normal, lognormal, gamma, weibull, exponential, beta, poisson, negative-binomial, "
-    "bernoulli, categorical or ordered; by default guessed from its values, with a note."
+    "The target's distribution: normal, student-t (for outliers), lognormal, gamma, weibull, exponential, beta, "
+    "poisson, negative-binomial, bernoulli, categorical or ordered; by default guessed from its values, with a note."
 )
 TABLE = {"table": argument("A .csv or .parquet file; or give --example.", needed=False)}
 EXAMPLE = {"example": option("A built-in example; 'tractable examples' lists them.")}

@@ -30,6 +30,7 @@ IDENTIFIER = (
     r"(.*[_\s.-])?(id|uuid|guid|key|index|row|rownames|no|nr|sno|number|serial|record|instant|obs|observation|case)"
     r"|unnamed: \d+|.*[a-z]I[dD]"
 )
+CODE = r"(.*[_\s.-])?(id|code|fips|plz|(zip|post|postal|area)[_\s-]?code|zip)|.*[a-z](I[dD]|Code)"  # a group's name
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
@@ -243,6 +244,23 @@ def _names_rows(values: Values, kind: str, rows: int) -> str:
     numbers = values.to_numpy(np.float64)
     whole = bool(np.all(numbers == np.floor(numbers)))
     return "has another whole number in every row, and the name of an identifier" if whole else ""
+
+
+def of_groups(values: Values) -> Values:
+    """Whole numbers that repeat, under a name such as zip or store_id, as text: they name groups of rows."""
+    name = str(values.name)
+    if not re.fullmatch(CODE, name) and not re.fullmatch(CODE, name.lower()):
+        return values
+    there = values[~lacks(values)]
+    if not len(there) or kind_of(there) != "number" or 2 * there.nunique() > len(there):
+        return values
+    if not np.all(np.mod(there.to_numpy(np.float64), 1) == 0):
+        return values
+    tell(
+        f"Column {name!r} holds whole numbers that name groups of rows: each is a level, with an effect of its own. "
+        "Under another name they count as amounts."
+    )
+    return pd.Series(text_of(there), there.index, dtype=object, name=values.name).reindex(values.index)
 
 
 def _shape(text: str) -> str:

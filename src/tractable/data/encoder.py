@@ -17,6 +17,7 @@ from tractable.data.response import response
 from tractable.data.response import several as several_in
 from tractable.data.targets import (
     COUNTS,
+    PLAIN,
     POSITIVE,
     Target,
     decode_target,
@@ -127,7 +128,7 @@ class Encoder:
         """
         parts = [column.effects() for column in self.columns]
         rows = np.asarray(block_diag(*(rows for _, rows in parts)))
-        return [name for names, _ in parts for name in names], rows * self.target.sd ** (self.target.family == "normal")
+        return [name for names, _ in parts for name in names], rows * self.target.sd ** (self.target.family in PLAIN)
 
     @property
     def names(self) -> list[str]:
@@ -312,6 +313,10 @@ def fit_encoder(
                 f"Column {name!r} says what the target {told!r} is, wherever both are known. If it is the target under "
                 f"another name, and not known where {told!r} is to be predicted, leave it out: exclude {name}."
             )
+    for name in others:
+        values = frame[name]
+        if (text := cols.of_groups(values)) is not values:
+            frame = frame.assign(**{name: text})
     pooled = pooled and aim.family != "categorical" and not more and not all(cols.many_levels(frame[o]) for o in others)
     columns = tuple(column for name in others for column in cols.fit_column(frame[name], missing == "impute", pooled))
     if columns and not any(column.features for column in columns):  # a model needs weights too

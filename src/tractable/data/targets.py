@@ -18,12 +18,14 @@ from tractable.tools.words import listing, nearest, tell
 MOST_CLASSES = 100
 SCALE = 5  # whole numbers from 0 with fewer values are counts, however many rows have the largest
 FEW = 10  # whole numbers with at most this many distinct values may be grades or classes
+MANY_ZEROS = 0.05  # share of zeros among positive, skewed numbers that is told
 SKEWED = 1.0  # skewness of positive numbers above which they are lognormal
 SPREAD = 1.2  # variance over mean of counts above which they are negative-binomial
 CLASS_NAMES = r"(.*[_\s.-])?(class|label|target|species|type|kind|category|group|code)([_\s.-].*)?"
 
 FAMILIES = {  # each family and the values it takes
     "normal": "numbers",
+    "student-t": "numbers",
     "lognormal": "positive numbers",
     "gamma": "positive numbers",
     "weibull": "positive numbers",
@@ -37,6 +39,7 @@ FAMILIES = {  # each family and the values it takes
 }
 CLASSES = ("bernoulli", "categorical", "ordered")
 COUNTS = ("poisson", "negative-binomial")
+PLAIN = ("normal", "student-t")  # families whose η is in the target's own unit
 POSITIVE = ("lognormal", "gamma", "weibull", "exponential")
 SEVERAL = ("normal", "lognormal", "gamma", "weibull", "exponential", "beta")  # families that several targets may have
 CENSORED = ("normal", "lognormal", "weibull", "exponential")  # families of a censored target
@@ -49,8 +52,9 @@ class Target:
     Attributes:
         name: the table's column.
         family: a name of ``FAMILIES``; "none" if there is no target.
-        mean, sd: y = (value − mean) / sd. Normal: the training values'; positive families: 0, and the geometric mean
-            (lognormal) or the mean; others: 0 and 1.
+        mean, sd: y = (value − mean) / sd. Normal: the training values'; Student's t: their median, and 1.48 times their
+            median absolute deviation; positive families: 0, and the geometric mean (lognormal) or the mean; others: 0
+            and 1.
         classes: labels in the order of their codes; empty for numbers.
         level: for counts, their training mean, a factor of every row's rate.
         reason: why this family was guessed; empty if it was given, or the numbers are plain.
@@ -123,10 +127,18 @@ def fit_target(values: Values, family: str | None = None) -> Target:
     _check(name, family, numbers)
     if family == "normal":
         return Target(name, family, *moments(name, numbers), reason=reason)
+    if family == "student-t":
+        return Target(name, family, *robust(name, numbers), reason=reason)
     if family in COUNTS:
         return Target(name, family, level=float(numbers.mean()), reason=reason)
     moments(name, numbers)
     return Target(name, family, sd=_scale(family, numbers), reason=reason)
+
+
+def robust(name: str, numbers: np.ndarray) -> tuple[float, float]:
+    """The median, and what is a normal's sd: the median absolute deviation over Φ⁻¹(¾); the sd where that is 0."""
+    sd, middle = moments(name, numbers)[1], float(np.median(numbers))
+    return middle, float(np.median(np.abs(numbers - middle))) / 0.67449 or sd
 
 
 def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
@@ -228,6 +240,12 @@ def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:
         return "beta", f"shares between {low:.3g} and {high:.3g}"
     if low > 0 and skew(numbers) > max(SKEWED, 2 * abs(skew(np.log(numbers)))):
         return "lognormal", "positive numbers with a long tail to the right"
+    zeros = float(np.mean(numbers == 0))
+    if low == 0 and zeros > MANY_ZEROS and skew(numbers[numbers > 0]) > SKEWED:
+        return "normal", (
+            f"0 in {100 * zeros:.0f} % of its rows and skewed amounts in the others, and no family is made for both: "
+            "explain by one fit whether it is above 0, and by another how much where it is"
+        )
     ends = low >= 0 and high <= 1
     return "normal", f"shares from {low:g} to {high:g}, whose ends beta leaves out" * ends  # else nothing to tell
 

@@ -58,7 +58,7 @@ class INLA(Method):
         log p̃(u | y) = log p(y, β̂(u), u) − ½ log det H(u) + constant
 
     If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out).
-    Elsewhere, as in logistic and Poisson regression, the error depends on how far the likelihood is from normal.
+    Elsewhere, as in logistic, Poisson or robust regression, the error depends on how far the likelihood is from normal.
     Importance weights correct it and k-hat measures it, where the rows are few enough to compute weights.
 
     Weights that share a scale s (``models.linear.pooled``, a spherical t: w | s ~ N(0, s²)) are normal given s too:
@@ -386,7 +386,9 @@ class _Given:
             curvature, self.quadratic = self._curvature(flat, u), False
         away = self._away(beta)
         value -= float(np.sum(self.prior * away**2)) / 2
-        return value, slope * self.acting - self.prior * away, curvature + np.diag(self.prior)
+        precision = curvature + np.diag(self.prior)
+        # A row far out is log-convex by Student's t.
+        return value, slope * self.acting - self.prior * away, precision if least >= 0 else _positive(precision)
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
         """(draw,) log p(y, β, u) up to a constant."""
@@ -430,14 +432,19 @@ class _Together:
         value, told = self.journal(ask)
         if not np.all(np.isfinite(told)):  # too far a step: its half is tried
             return -np.inf, np.zeros(size), np.eye(size)
-        values, basis = np.linalg.eigh(told[size:].reshape(size, size))
-        values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
-        return value, told[:size], (basis * values) @ basis.T
+        return value, told[:size], _positive(told[size:].reshape(size, size))
 
     def log_densities(self, positions: np.ndarray) -> np.ndarray:
         """(draw,) log p(y, z)."""
         found = _whole_densities(self.model, self.rows, jnp.asarray(positions, jnp.result_type(float)))
         return np.sum(np.asarray(found, np.float64), 1)
+
+
+def _positive(curvature: np.ndarray) -> np.ndarray:
+    """A symmetric matrix with the absolute values of its eigenvalues, at which a Newton step climbs."""
+    values, basis = np.linalg.eigh(curvature)
+    values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
+    return (basis * values) @ basis.T
 
 
 class _Block(NamedTuple):

@@ -17,6 +17,7 @@ from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
 
 LARGE = 8.0  # argument of the gamma function from which Stirling's series is exact in single precision
+DEGREES = 4.0  # of freedom of "student-t": tails that outliers fit, and a variance that exists
 FEWEST = 1e-4  # least dispersion: below it counts are Poisson to the last digit; ten times the least spread of shares
 
 
@@ -160,6 +161,7 @@ def _cutpoints(classes: int) -> dict[str, dist.Distribution]:
 NOISE: Callable[[int], dict[str, dist.Distribution]] = lambda classes: {"noise": dist.HalfNormal(1.0)}  # noqa: E731
 FAMILIES = {
     "normal": Family(lambda params, eta: dist.Normal(eta, params["noise"]), NOISE),
+    "student-t": Family(lambda params, eta: dist.StudentT(DEGREES, eta, params["noise"]), NOISE),
     "lognormal": Family(lambda params, eta: dist.LogNormal(eta, params["noise"]), NOISE),
     "gamma": Family(
         lambda params, eta: Gamma(eta, params["variation"]), lambda classes: {"variation": dist.HalfNormal(1.0)}

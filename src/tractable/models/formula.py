@@ -18,6 +18,7 @@ from tractable.data.columns import spread_of_groups
 from tractable.data.encoder import Encoded, Encoder, encode, fit_encoder, unexplained
 from tractable.data.files import Frame, as_table
 from tractable.data.formula import Term
+from tractable.data.targets import robust
 from tractable.models.censoring import with_censoring
 from tractable.models.coordinates import Coordinates, Effects
 from tractable.models.families import FAMILIES
@@ -236,7 +237,9 @@ def _scales(family: str, names: list[str], x: np.ndarray, rows: Encoded) -> Scal
     y = middle(np.asarray(rows.y, np.float64))
     offset = np.zeros(len(y)) if rows.offset is None else rows.offset
     centre, unit = 0.0, 1.0
-    if family in ("normal", "lognormal"):
+    if family == "student-t":
+        centre, unit = robust("the target", y - offset)
+    elif family in ("normal", "lognormal"):
         eta = (np.log(y) if family == "lognormal" else y) - offset
         centre, unit = float(eta.mean()), float(eta.std())
     elif family in LOGARITHMIC:

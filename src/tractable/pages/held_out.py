@@ -119,7 +119,7 @@ def _scored(posterior: Posterior, data: Data, encoder: Encoder | None, shifted: 
         scores.append(
             Score("AUROC shifted", value, f"chance that a shifted row has more {what}; 0.5 where blind to it")
         )
-    told = [] if below is None else [misfit(below), *_in_order(posterior, data, below, encoder)]
+    told = [] if below is None else [misfit(below, encoder), *_in_order(posterior, data, below, encoder)]
     return HeldOut(scores, y, p, below, " ".join(filter(None, told)))
 
 
@@ -144,7 +144,7 @@ def scores_of_numbers(
     ]
 
 
-def misfit(below: np.ndarray) -> str:
+def misfit(below: np.ndarray, encoder: Encoder | None = None) -> str:
     """A sentence where intervals hold more or fewer rows than they should, by more than chance; else nothing."""
     count = below.size
     held = np.array([round(count * covered(below, level)) for level in LEVELS])
@@ -161,9 +161,12 @@ def misfit(below: np.ndarray) -> str:
         said = f"Held-out rows lie as close to their predictions as if these were {times:.2g} times too wide"
     elif chances[worst] > UNLIKELY / TESTS:
         return ""
+    normal = encoder is not None and encoder.target.family == "normal"
+    robust = " If some values lie far from all others, --family student-t fits the rest."
+    robust = robust if normal and share > level else ""
     return (
         f"{said} for how the target varies, by the model's family, by what the model leaves out, by priors that decide "
-        "where columns are as many as rows or, where the verdict is not trust, by its posterior."
+        f"where columns are as many as rows or, where the verdict is not trust, by its posterior.{robust}"
     )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tractable.core import Model
 from tractable.data.encoder import Encoder, encode
+from tractable.data.targets import PLAIN
 from tractable.pages import plots
 from tractable.pages.exhibit import Cell, Exhibit, Table, decimals, largest
 from tractable.results.effects import SCALES, effects, parts_of
@@ -155,6 +156,9 @@ def units(encoder: Encoder) -> str:
         scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
         told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
         return told * inputs + f"Targets are told in multiples of {scales}, which moves intercepts alone."
+    if aim.family == "student-t":
+        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
+        return told * inputs + f"The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
     if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
         beside = f"The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
         told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
@@ -172,7 +176,7 @@ def units(encoder: Encoder) -> str:
 def effects_table(told: pd.DataFrame, encoder: Encoder) -> Exhibit:
     """A table of each input's effect, in the table's units."""
     family = encoder.target.family
-    unit = f"units of {encoder.target.name}" if family == "normal" else f"the {SCALES[family]}"
+    unit = f"units of {encoder.target.name}" if family in PLAIN else f"the {SCALES[family]}"
     if encoder.others:
         unit = "units of its target" if family == "normal" else unit
     elif family == "categorical" and encoder.formula is not None:

@@ -6,10 +6,11 @@ import pandas as pd
 
 from tractable.beliefs.belief import weighted_quantiles
 from tractable.data.encoder import Encoder
+from tractable.data.targets import PLAIN
 from tractable.results.posterior import Posterior
 
 FURTHEST = 20  # levels of pooled columns that are listed, at most
-SCALES = {  # the unit of an effect, by family; for a normal target, the target's own unit
+SCALES = {  # the unit of an effect, by family; of normal and Student's t the target's own unit
     "lognormal": "log of the target", "gamma": "log of the mean", "weibull": "log of the time",
     "exponential": "log of the time", "poisson": "log of the rate",
     "negative-binomial": "log of the rate", "bernoulli": "log odds", "beta": "log odds of the mean",
@@ -50,7 +51,7 @@ def _of_levels(posterior: Posterior, encoder: Encoder) -> list[pd.DataFrame]:
     told, sds = posterior.summary(derived=False), [f"sd({term.name})" for term in encoder.levels]
     told = told[[name for name in ("mean", "sd", "5%", "95%") if name in told]]
     told = told.loc[posterior.model.labels["levels"]] if posterior.model.labels else told
-    told = told * encoder.target.sd ** (encoder.target.family == "normal")
+    told = told * encoder.target.sd ** (encoder.target.family in PLAIN)
     own = told.drop(
         index=[*sds, *told.index.intersection(["intercept"]), *(term.labels[-1] for term in encoder.levels)]
     )
