@@ -136,9 +136,11 @@ def fit_target(values: Values, family: str | None = None) -> Target:
 
 
 def robust(name: str, numbers: np.ndarray) -> tuple[float, float]:
-    """The median, and what is a normal's sd: the median absolute deviation over Φ⁻¹(¾); the sd where that is 0."""
-    sd, middle = moments(name, numbers)[1], float(np.median(numbers))
-    return middle, float(np.median(np.abs(numbers - middle))) / 0.67449 or sd
+    """The median, and what is a normal's sd: the median absolute deviation over Φ⁻¹(¾), of all or of those not 0."""
+    moments(name, numbers)  # raises where all are equal
+    middle = float(np.median(numbers))
+    away = np.abs(numbers - middle)
+    return middle, float(np.median(away) or np.median(away[away > 0])) / 0.67449
 
 
 def fit_targets(columns: Sequence[Values], family: str | None = None) -> tuple[Target, ...]:
