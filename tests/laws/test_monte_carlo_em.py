@@ -313,7 +313,8 @@ def gain_law(improve: Callable, replicates: int = 1500) -> Scores:
         return float(np.asarray(weights) @ (-0.5 * math.log(v) - 0.5 * ((mean - m) ** 2 + variance) / v))
 
     wanted = q(BETTER) - q(THETA) + float(log_prior(BETTER) - log_prior(THETA))
-    ratio = np.mean(errors**2) / gains.var(ddof=1)
+    with np.errstate(divide="ignore"):  # a mutant's gains may all be the same
+        ratio = np.mean(errors**2) / gains.var(ddof=1)
     off = math.sqrt(2 / replicates + (errors**2).var() / np.mean(errors**2) ** 2 / replicates)
     return {"gain": z_mean(gains, wanted, gains.var()), "error": abs(ratio - 1) / off / Z}
 

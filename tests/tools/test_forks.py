@@ -1,6 +1,7 @@
 """A process forked after something was run says so, where it would have waited for ever."""
 
 import os
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from tractable.tools.errors import RunError
 def in_a_fork(work) -> bool:
     """Whether a forked process refuses the work."""
     with pytest.warns(RuntimeWarning, match="os.fork"):  # JAX's own
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, from 3.12 on
         process = os.fork()
     if process == 0:
         try:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tractable.tools import cache
+from tractable.tools import cache, shared
 from tractable.tools.errors import SettingsError
 from tractable.tools.shared import COMPILE_FASTEST, FEW, compiled
 
@@ -46,7 +46,9 @@ def test_infer_waits_for_no_tables_pages_or_other_methods_and_compiles_few_progr
     heavy = ["arviz_stats", "blackjax", "equinox", "matplotlib", "pandas", "scipy.stats", "sklearn", "xarray", "zarr"]
     code = f"""
 import sys, jax, numpy as np, numpyro.distributions as dist, tractable as tr
+from tractable.tools import shared
 tr.infer, tr.models, tr.NUTS
+shared._unknown()  # asks XLA for its options, by programs of a number
 print(*({{*{heavy!r}}} & set(sys.modules)))
 model, programs = tr.Model(prior={{"p": dist.Beta(5, 5)}}, likelihood=lambda t: dist.Bernoulli(t["p"])), []
 jax.monitoring.register_event_duration_secs_listener(
@@ -60,6 +62,19 @@ print("late", *({{*{heavy!r}}} - {{"blackjax"}} & set(sys.modules)))
     *early, _, draws, programs, _, late = said(code)
     assert early == [] and draws == "50" and late == "late"
     assert int(programs) <= 24
+
+
+def test_options_that_xla_no_longer_knows_are_left_out(monkeypatch) -> None:
+    """JAX 0.11 refuses one that 0.10 has, and with it every program that asked for it."""
+    monkeypatch.setattr(shared, "COMPILE_FASTEST", COMPILE_FASTEST | {"xla_cpu_no_such_option": True})
+    shared._unknown.cache_clear()
+    try:
+        assert "xla_cpu_no_such_option" in shared._unknown()
+        assert "xla_backend_optimization_level" not in shared._unknown()
+        asked = compiled(if_few=shared.COMPILE_FASTEST)(lambda x: x + 1)
+        assert float(asked(jnp.ones(()))) == 2
+    finally:
+        shared._unknown.cache_clear()
 
 
 def test_functions_are_not_hidden_by_files() -> None:

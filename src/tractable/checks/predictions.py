@@ -15,6 +15,7 @@ from tractable.checks.censoring import completed
 from tractable.core import Data, Model, PyTree
 from tractable.models.censoring import censors
 from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.tree import row_shapes
 
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
@@ -70,8 +71,7 @@ def can_be_compared(model: Model, data: Data | None) -> bool:
     if data is None or model.likelihood is None or model.local is not None:
         return False
     theta = jax.eval_shape(model.example, jax.random.key(0))
-    row = None if data.given is None else jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), data.given)
-    return isinstance(jax.eval_shape(model.datum, theta, row), Distribution)
+    return isinstance(jax.eval_shape(model.datum, theta, row_shapes(data.given)), Distribution)
 
 
 def inputs(data: Data, most: int = ROWS) -> PyTree:

@@ -17,6 +17,7 @@ from tractable.data.rows import CHUNK, Batch, Data, whole
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.tree import row_shapes
 from tractable.tools.words import listing, nearest
 
 SHOWN = 12  # most numbers of a row shown in a message
@@ -46,8 +47,7 @@ def check(model: Model, data: Data | None) -> None:
     if data is None or data.size == 0:
         _check_shapes(model, seen, (), None, precision)
         return
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), data.rows)
-    leaves, structure = jax.tree.flatten(row)
+    leaves, structure = jax.tree.flatten(row_shapes(data.rows))
     _check_shapes(model, seen, tuple(leaves), structure, precision)
     _check_support(model, data)
     model.check_rows(data)

@@ -10,12 +10,12 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tractable.core import Model, PyTree, counted_log_likelihoods, log_posterior, whole
+from tractable.tools.operations import operations
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 BLOCK = 32  # most places evaluated side by side
 NUMBERS = 1 << 16  # most coordinates (places × d) in one call of the compiled program
 ROWS = 1 << 17  # most rows × places evaluated side by side, if that is more than a place
-GROUPS = 64  # groups from which the work of a gradient is counted
 REACH = 8.0  # posterior radii to which an anchor's correction holds
 
 
@@ -116,20 +116,14 @@ def _block(rows: PyTree) -> int:
 
 
 def gradient_work(target: Target, rows: PyTree) -> float:
-    """Operations in one gradient, as the compiler counts them: the same whatever the load."""
-    if target.model.local is not None and rows is not None:  # the compiler counts one turn of a loop
-        first, groups = jax.tree.map(lambda a: a[:GROUPS], rows), jax.tree.leaves(rows)[0].shape[0]
-        seen = jax.tree.leaves(first)[0].shape[0]
-        leaves, tree = jax.tree.flatten(first)
-        return _work(target, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves), tree) * groups / seen
+    """Operations in one gradient: the same under any load and on every device."""
     leaves, tree = jax.tree.flatten(rows)
     return _work(target, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves), tree)
 
 
 @functools.lru_cache(maxsize=64)
 def _work(target: Target, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> float:
-    rows = jax.tree.unflatten(tree, leaves)
-    size = target.model.space.size
+    rows, size = jax.tree.unflatten(tree, leaves), target.model.space.size
     places = jax.ShapeDtypeStruct((_blocks(size), _block(rows), size), jnp.result_type(float))
-    counted: Any = _values_and_slopes.lower(target, rows, places, 1).cost_analysis() or {}
-    return 100.0 + (counted.get("flops", 0.0) + 10 * counted.get("transcendentals", 0.0)) / _block(rows)
+    # The number of blocks is unknown to the program: its loop over them counts as one turn.
+    return 100.0 + operations(_values_and_slopes.traced(target, rows, places, 1)) / _block(rows)

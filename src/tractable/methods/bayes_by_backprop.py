@@ -25,6 +25,7 @@ from tractable.methods.points import MAP
 from tractable.methods.variational import Variational
 from tractable.tools.errors import SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Range
+from tractable.tools.tree import row_shapes
 
 MAXIMA, SMALL = 6, 5_000  # maxima climbed to per start, for networks of at most SMALL weights
 KNOWN = 0.01  # relative error of every 1/σ² at which the search for σ ends
@@ -112,7 +113,7 @@ class BayesByBackprop(Variational):
 
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> objectives.Objective:
         laid, rows = rows, rows.rows if isinstance(rows, Laid) else rows
-        given = None if rows is None or rows[1] is None else jax.tree.map(_one, rows[1])
+        given = None if rows is None or rows[1] is None else row_shapes(rows[1])
         full = 1 if rows is None else jax.tree.leaves(rows)[0].shape[0]
         objective = objectives.bayes_by_backprop(
             model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
@@ -183,7 +184,3 @@ class BayesByBackprop(Variational):
         if self.epochs is None:
             return self.steps
         return self.epochs * (1 if plan is None else plan.count)
-
-
-def _one(a: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(a.shape[1:], a.dtype)

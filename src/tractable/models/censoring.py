@@ -16,6 +16,7 @@ from tractable.core import Model, PyTree, Through
 from tractable.data.censored import OPEN
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
+from tractable.tools.tree import row_shapes
 
 NARROW = 1e-3  # log ratio of the tails at an interval's ends below which density × width is more accurate
 FAR = 80.0  # log hazard above which its exponential would overflow
@@ -185,8 +186,8 @@ def with_censoring(model: Model) -> Model:
 
 def censors(model: Model, given: PyTree) -> bool:
     """Whether the model's rows are bounds of y."""
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
-    return isinstance(jax.eval_shape(model.datum, jax.eval_shape(model.example, jax.random.key(0)), row), Censored)
+    theta = jax.eval_shape(model.example, jax.random.key(0))
+    return isinstance(jax.eval_shape(model.datum, theta, row_shapes(given)), Censored)
 
 
 def itself(datum: PyTree) -> PyTree:

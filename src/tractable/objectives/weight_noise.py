@@ -317,8 +317,7 @@ def _open(eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:
     if eqn.primitive not in CALLS:
         return plain(*inputs)
     inner = eqn.params["call_jaxpr" if eqn.primitive is primitives.closed_call_p else "jaxpr"]
-    jaxpr, consts = (inner, ()) if isinstance(inner, Jaxpr) else (inner.jaxpr, inner.consts)
-    return _evaluate(jaxpr, consts, inputs, _open)
+    return _evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, _open)  # closed or not
 
 
 def _contract(rule: Callable | None, eqn: JaxprEqn, inputs: Sequence, plain: Callable) -> list:

@@ -23,6 +23,7 @@ from tractable.results.posterior import Posterior
 from tractable.results.predict import classes_of
 from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
+from tractable.tools.tree import row_shapes
 from tractable.tools.words import counted
 
 ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
@@ -176,8 +177,7 @@ def _evenly(size: int, count: int) -> np.ndarray:
 def datum_of(model: Model, given: PyTree) -> Any:
     """The distribution of one row, by shapes alone."""
     theta = jax.eval_shape(model.example, jax.random.key(0))
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), given)
-    return jax.eval_shape(model.datum, theta, row)
+    return jax.eval_shape(model.datum, theta, row_shapes(given))
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:

@@ -27,6 +27,7 @@ def identity(
     model: Model, data: Data | None, method: Method, seed: int, held_out: Data | None = None
 ) -> dict[str, Any]:
     """Versions, dtype, seed, and fingerprints of data, model and method: equal for runs with the same results."""
+    products: str | None = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
     return (
         {
             "tractable": __version__,
@@ -40,6 +41,7 @@ def identity(
         }
         | ({} if not (computed := functions(method, model, data)) else {"functions": computed})
         | ({} if held_out is None else {"held_out": held_out.fingerprint})
+        | ({} if products in (None, "highest", "float32") else {"matrix products": products})
         | network_fingerprint(model)
     )
 

@@ -25,6 +25,7 @@ from tractable.results.predict import chunks, fitting, log_predictive, on_all
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
+from tractable.tools.tree import row_shapes
 from tractable.tools.words import counted
 
 ALIKE = 500  # fewer rows are padded to the next power of two, so that few programs serve them
@@ -129,9 +130,7 @@ def totals(model: Model, params: PyTree, data: Data) -> np.ndarray:
 def replicated(model: Model, params: PyTree, given: PyTree, count: int, seed: int) -> PyTree:
     """y*_n ~ p(y | x_n, θ_s), one datum per row and draw, (s, n, ...) each part; depends on seed, s and n alone."""
     needed_likelihood(model)
-    theta, x = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), (params, given)
-    )
+    theta, x = row_shapes((params, given))
     try:
         example = jax.eval_shape(lambda t, x, k: sample_of(itself(model.datum(t, x)), k), theta, x, jax.random.key(0))
     except NotImplementedError as error:
@@ -174,8 +173,8 @@ def derived(model: Model, params: PyTree, most: int | None = None) -> dict[str, 
     """
     if model.derived is None:
         return {}
-    theta = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype)), params)
-    shapes = {name: a for name, a in jax.eval_shape(model.derived, theta).items() if most is None or a.size <= most}
+    derived = jax.eval_shape(model.derived, row_shapes(params))
+    shapes = {name: a for name, a in derived.items() if most is None or a.size <= most}
     fits("derived()", length(params), 1, sum(a.size for a in shapes.values()), jnp.result_type(float).itemsize)
     told = _derived(model, tuple(shapes), params)
     return {name: np.asarray(told[name]) for name in shapes}

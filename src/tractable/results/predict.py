@@ -23,7 +23,7 @@ from tractable.tools.errors import DataError, ModelError, SettingsError, Tractab
 from tractable.tools.settings import Share, expect, seeded
 from tractable.tools.shared import COMPILE_FASTEST, compiled
 from tractable.tools.shown import as_html
-from tractable.tools.tree import Numbers, PyTree
+from tractable.tools.tree import Numbers, PyTree, row_shapes
 from tractable.tools.words import nearest, tell
 
 BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
@@ -182,7 +182,7 @@ def _told(model, kind, each, params, weights, rows, count, level, seed, over) ->
 
 def _kind(model: Model, params: PyTree, rows: PyTree) -> str:
     """A datum's kind, "number", "classes" or "binary"; an error if it cannot be predicted."""
-    shapes = _shapes(params), _shapes(rows)
+    shapes = row_shapes(params), row_shapes(rows)
     example = _described(model, *shapes)
     if not isinstance(example, Distribution):
         raise DataError("predict handles a likelihood of one distribution; this one returns several.")
@@ -230,7 +230,7 @@ def _said(x: PyTree) -> str:
 def alike(learnt: PyTree, x: PyTree, what: str) -> None:
     """Raises a DataError unless rows x (n, ...) have the shapes of the fitted ones; None means no inputs."""
     if x is None and learnt is not None:
-        raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(_shapes(learnt))}.")
+        raise DataError(f"{what} expects inputs: rows like those learnt from, of shape {_said(row_shapes(learnt))}.")
     if learnt is None or x is None:
         if x is not None:
             raise DataError(f"{what} expects no inputs, as the model learnt from none: leave them out.")
@@ -464,10 +464,10 @@ def _per_row(function: Callable, params: PyTree, rows: PyTree) -> tuple[int, Any
 
     From its traces for two rows and for one: intermediates of the parameters alone cancel in the difference.
     """
-    theta = _shapes(params)
+    theta = row_shapes(params)
 
     def made(size: int) -> tuple[int, Any]:
-        chunk = _shapes(rows, size)
+        chunk = row_shapes(rows, size)
         traced, out = jax.make_jaxpr(function, return_shape=True)(theta, chunk, jax.ShapeDtypeStruct((size,), np.int32))
         return _bytes(traced.jaxpr) + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(chunk)), out
 
@@ -479,10 +479,3 @@ def _bytes(jaxpr: Any) -> int:
     own = sum(v.aval.size * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size"))
     inner = (value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if hasattr(value, "jaxpr"))
     return own + sum(map(_bytes, inner))
-
-
-def _shapes(arrays: PyTree, *size: int) -> PyTree:
-    """Shapes and dtypes of rows, their leading axis removed or replaced by ``size``."""
-    return jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct((*size, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype)), arrays
-    )

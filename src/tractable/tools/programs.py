@@ -15,12 +15,13 @@ VERSION = "2"  # of the hashing; fingerprints of different versions cannot be co
 CALLBACKS = ("pure_callback", "io_callback")
 
 
+@jax.default_matmul_precision(None)
 def fingerprint(function: Callable, *example: object) -> str:
     """SHA-256 of ``function`` as JAX traces it, and of its gradient in the first argument if it has custom rules.
 
     It covers equations in order, shapes, dtypes and every constant, also of nested programs (``jit``, ``scan``,
     ``cond``). A custom gradient (``custom_vjp``) is no part of a program until it is used: hence the gradient. What a
-    callback to Python computes cannot be seen (``calls_back``).
+    callback to Python computes cannot be seen (``calls_back``), and JAX's default precision of products does not count.
     """
     program = jax.make_jaxpr(function)(*example)
     parts = [_digest(program, {})]
@@ -41,8 +42,8 @@ def calls_back(function: Callable, *example: object) -> bool:
 def _digest(program: ClosedJaxpr | Jaxpr, seen: dict[int, str]) -> str:
     """One program's digest; ``seen`` holds earlier ones, as nested programs are shared."""
     if id(program) not in seen:
-        closed = isinstance(program, ClosedJaxpr)
-        jaxpr, constants = (program.jaxpr, program.consts) if closed else (program, [])
+        # From JAX 0.11 on the two are one class, of programs that hold their constants.
+        jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", [])
         places: dict[Any, int] = {}
 
         def told(variable: Var | Literal) -> list:
@@ -79,9 +80,7 @@ def _told(value: object, seen: dict[int, str]) -> Any:
 
 def _primitives(program: object) -> Iterator[str]:
     """Names of a program's operations, including nested programs'."""
-    if isinstance(program, ClosedJaxpr):
-        yield from _primitives(program.jaxpr)
-    elif isinstance(program, Jaxpr):
+    if isinstance(program, ClosedJaxpr | Jaxpr):
         for equation in program.eqns:
             yield equation.primitive.name
             yield from _primitives(list(equation.params.values()))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
 
 from tractable.tools.errors import CheckpointError, TractableError
 from tractable.tools.tree import PyTree
@@ -118,18 +119,23 @@ class Compiled(Generic[T]):
         program.__name__ = function.__name__
         made = functools.partial(jax.jit, program, static_argnames=static, donate_argnames=donate)
         self._program = made()
-        self._if_few = made(compiler_options=if_few) if if_few else None
+        self._made, self._options = made, if_few
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         numbers, arguments = self._taken_apart(args, kwargs)
-        if self._if_few is None or arguments.get("over") is not None:
+        if not self._options or arguments.get("over") is not None:
             return self._program(numbers, **arguments)
         given = [numbers, *(argument for name, argument in arguments.items() if name not in self._room)]
         return (self._if_few if _are_few(given) else self._program)(numbers, **arguments)
 
-    def lower(self, *args: object, **kwargs: object) -> Any:
+    @functools.cached_property
+    def _if_few(self) -> Callable[..., T]:
+        """Not made at import: which options XLA knows is asked of XLA."""
+        return self._made(compiler_options={k: v for k, v in self._options.items() if k not in _unknown()})
+
+    def traced(self, *args: object, **kwargs: object) -> ClosedJaxpr:
         numbers, arguments = self._taken_apart(args, kwargs)
-        return self._program.lower(numbers, **arguments)
+        return self._program.trace(numbers, **arguments).jaxpr
 
     def eval_shape(self, *args: object, **kwargs: object) -> Any:
         numbers, arguments = self._taken_apart(args, kwargs)
@@ -148,6 +154,21 @@ def compiled(
 ) -> Callable[[Callable[..., T]], Compiled[T]]:
     """A decorator that makes a ``Compiled`` of a function with the named static arguments."""
     return lambda function: Compiled(function, static, donate, if_few or {})
+
+
+@functools.cache
+def _unknown() -> frozenset[str]:
+    """Those of the options above that the installed XLA refuses: its releases drop some."""
+
+    def taken(**options: object) -> bool:
+        try:
+            jax.jit(lambda: 0, compiler_options=options).lower().compile()
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    every = COMPILE_FASTEST
+    return frozenset() if taken(**every) else frozenset(name for name in every if not taken(**{name: every[name]}))
 
 
 def _are_few(arrays: PyTree) -> bool:

@@ -15,6 +15,13 @@ PyTree = Any
 Numbers: TypeAlias = ArrayLike | float | int  # anything NumPy can make an array of
 
 
+def row_shapes(arrays: PyTree, *size: int) -> PyTree:
+    """Shapes and dtypes of rows, as JAX holds them: their leading axis removed, or replaced by ``size``."""
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct((*size, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype)), arrays
+    )
+
+
 def normal_like(key: jax.Array, tree: PyTree, count: int) -> PyTree:
     """Standard normal noise for ``count`` steps: every leaf gains a leading axis of that length."""
     leaves, treedef = jax.tree.flatten(tree)
