@@ -158,7 +158,7 @@ def eight() -> None:
         (tr.NUTS(draws=20, warmup=30, chains=4), (2, 4)),
         (tr.MALA(draws=20, warmup=50, chains=2), (mesh(1, 2), mesh(2, 4))),
         (tr.RandomWalk(draws=20, warmup=50, chains=2), (mesh(1, 2), mesh(2, 4))),
-        (tr.SGLD(draws=20, warmup=50, chains=2, batch_size=50), (mesh(2, 1), mesh(2, 4))),
+        (tr.SGLD(draws=20, warmup=50, chains=2, batch_size=50), (mesh(1, 2), mesh(2, 4))),
         (tr.MeanField(batch_size=40, steps=600), (2, 8)),
         (tr.MAP(optimizer="adam", steps=100), (2, 8)),
     ):
