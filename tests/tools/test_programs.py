@@ -1,5 +1,9 @@
 """Programs that differ have different fingerprints, and a model built twice has one."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,3 +181,24 @@ def test_functions_that_cannot_be_known_have_no_checkpoints(tmp_path):
         chosen = tr.SGLD(step_size=lambda t: 0.1 if t < 5 else 0.01, batch_size=2)
         tr.infer(model(np.zeros(2)), DATA, chosen, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_products_are_computed_in_full_unless_the_user_has_said_otherwise():
+    """Of float32 on a GPU: with the setting taken out a traced product asks for no precision."""
+    code = "import jax, jax.numpy as jnp, tractable.core; print(jax.make_jaxpr(jnp.matmul)(jnp.eye(2), jnp.eye(2)))"
+    for asked, shown in ((None, "Precision.HIGHEST,"), ("tensorfloat32", "Precision.HIGH,")):
+        environment = {name: value for name, value in os.environ.items() if "MATMUL" not in name}
+        environment |= {} if asked is None else {"JAX_DEFAULT_MATMUL_PRECISION": asked}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert shown in done.stdout
+
+
+def test_a_model_is_the_same_by_any_precision_of_products_and_a_run_is_not():
+    def told() -> dict:
+        prior = {"a": dist.Normal(jnp.zeros(2), 1.0).to_event(1)}
+        model = tr.Model(prior, lambda t, x: dist.Normal(x @ t["a"], 1.0))
+        return identity(model, tr.Data(np.zeros(3), given=np.zeros((3, 2))), tr.MAP(), 0)
+
+    with jax.default_matmul_precision("tensorfloat32"):
+        rounded = told()
+    assert rounded == told() | {"matrix products": "tensorfloat32"}

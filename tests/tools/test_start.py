@@ -65,7 +65,7 @@ print("late", *({{*{heavy!r}}} - {{"blackjax"}} & set(sys.modules)))
 
 
 def test_options_that_xla_no_longer_knows_are_left_out(monkeypatch) -> None:
-    """JAX 0.11 refuses one that 0.10 has, and with it every program that asked for it."""
+    """JAX 0.12 refuses one that 0.11.0 has, and with it every program that asked for it."""
     monkeypatch.setattr(shared, "COMPILE_FASTEST", COMPILE_FASTEST | {"xla_cpu_no_such_option": True})
     shared._unknown.cache_clear()
     try:

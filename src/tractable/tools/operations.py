@@ -13,7 +13,7 @@ FREE = frozenset([
     "slice", "split", "squeeze", "stop_gradient", "transpose",
 ])  # fmt: skip
 # Operations a number of the result, where they are not one. A transcendental function counts as ten; the others are
-# what XLA writes for them, by its own count.
+# about what XLA writes for them, by its own count.
 EACH = dict.fromkeys(
     ("atan2", "cbrt", "cos", "erf", "exp", "exp2", "expm1", "log", "log1p", "logistic", "pow", "rsqrt", "sin", "sqrt",
      "tan", "tanh"), 10,
