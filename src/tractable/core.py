@@ -4,7 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from tractable.tools.words import Spelt, nearest
 CACHED = ("bijectors", "space", "names", "fixed", "_apart", "_contents")  # a model's cached properties
 NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 TOGETHER = 1 << 16  # terms (rows × nodes) computed in parallel
+Self = TypeVar("Self", bound="Model")
 
 # Unless told otherwise, a GPU rounds the factors of float32 products to 10 bits: a log density of many rows is then off
 # by nats, and draws and verdicts with it. Who wants that speed all the same, for a network, sets it.
@@ -173,6 +174,7 @@ class Model(Spelt):
     shared: bool = field(default=False, kw_only=True)
     of_table: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     parts: Mapping[str, "Model"] | None = field(default=None, kw_only=True)
+    _source: ClassVar[tuple | None] = None  # see ``made_from``
 
     def __post_init__(self) -> None:
         if not self.prior_is_callable:
@@ -191,14 +193,21 @@ class Model(Spelt):
             return self._apart
         return first_alike(self, Model._parts, self._contents), ()
 
+    def made_from(self: Self, *source: object) -> Self:
+        """This model, said to follow from ``source`` alone, where its fields are functions that hide it."""
+        vars(self)["_source"] = source
+        vars(self).pop("_contents", None)
+        return self
+
     def _parts(self) -> dict[str, Any]:
-        """What programs of it depend on: its fields, and the precision in which its cached properties were made."""
-        return {"": jnp.result_type(float).name} | {field.name: getattr(self, field.name) for field in fields(self)}
+        """What programs of it depend on: what it is made from, and the precision of its cached properties."""
+        made_from = {field.name: getattr(self, field.name) for field in fields(self)} if self._source is None else {}
+        return {"": jnp.result_type(float).name, "from": self._source} | made_from
 
     @functools.cached_property
     def _contents(self) -> Hashable | None:
         """What it consists of where that can be told; a model written again is compiled once."""
-        return told(self._parts()) if type(self) is Model else None
+        return told(self._parts()) if type(self) is Model or self._source is not None else None
 
     @functools.cached_property
     def _apart(self) -> tuple["Form", tuple]:

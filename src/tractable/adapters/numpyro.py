@@ -53,7 +53,8 @@ def from_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> M
     ['theta']
     """
     known = _Known(Program(model, args, kwargs, seed))
-    return _together(known, *_split(known)) if known.discrete else _whole(known, None)
+    made = _together(known, *_split(known)) if known.discrete else _whole(known, None)
+    return made.made_from(from_numpyro, model, args, kwargs, seed)
 
 
 def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Model, Data | None]:
@@ -91,7 +92,8 @@ def split_numpyro(model: Callable, *args: Any, seed: int = 0, **kwargs: Any) -> 
     found, why = _split(known)
     if found and why:
         tell(why)
-    return found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
+    made, data = found or ((_together(known, None, why) if known.discrete else _whole(known, why)), None)
+    return made.made_from(split_numpyro, model, args, kwargs, seed), data
 
 
 class Density:

@@ -1,7 +1,6 @@
 """EM's climbs from start to end: on rows in memory, over devices, or on file; saved as they go."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from tractable.kernels.em import chunked, em, expected
 from tractable.methods.method import Session
 from tractable.tools import tree
 from tractable.tools.leaves import beneath, restored
+from tractable.tools.shared import compiled
 
 SEGMENT = 25  # steps between two returns to the host
 ROUNDING, FALLEN = 8, 64  # gains taken as rounding, in units of the objective's last digit: usually, and after a fall
@@ -148,7 +148,7 @@ def climb_in_memory(method: Any, model: Any, session: Session, thetas: PyTree, a
 _each_where = jax.jit(jax.vmap(tree.where))
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
+@compiled("method", "model", "spread", "size")
 def segment(
     method: Any,
     model: Any,
@@ -195,7 +195,7 @@ def segment(
     return now, trace.T
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model", "spread", "size"))
+@compiled("method", "model", "spread", "size")
 def _objectives(
     method: Any, model: Any, spread: Over | None, size: int, rows: PyTree, mask: jax.Array | None, thetas: PyTree
 ) -> jax.Array:

@@ -35,6 +35,7 @@ from tractable.methods.search import INFORMATION, standard_errors
 from tractable.models.latent import LatentModel, latent_model
 from tractable.tools.errors import DataError, ModelError, RunError, TractableWarning
 from tractable.tools.settings import Count, Positive
+from tractable.tools.shared import compiled
 
 CHUNK = 1 << 14  # rows at a time in an E-step
 LOOKED_AT = 10_000  # rows of data on file that a start is made from, about
@@ -235,8 +236,13 @@ def beginnings(model: LatentModel, data: Data, key: jax.Array, count: int) -> Py
             positions = starts(model, data, key, count)
             return jax.vmap(model.params)(positions)
         # The prior says where θ is likely to be; the origin of the unconstrained space does not.
-        return jax.jit(jax.vmap(model.sample_prior))(chain_keys(key, count))
+        return _from_prior(model, chain_keys(key, count))
     return starting_points(model.steps.begin, data, key, count)
+
+
+@compiled("model")
+def _from_prior(model: LatentModel, keys: jax.Array) -> PyTree:
+    return jax.vmap(model.sample_prior)(keys)
 
 
 def starting_points(begin: Callable[[jax.Array, PyTree], PyTree], data: Data, key: jax.Array, count: int) -> PyTree:
@@ -263,14 +269,14 @@ def concluded(method: EM, model: LatentModel, data: Data, reached: Reached) -> t
     return point, {"objective": reached.trace}, found
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
     """(start, d) unconstrained, in the model's canonical order."""
     canonical = model.symmetry.canonical
     return jax.vmap(model.position_of)(thetas if canonical is None else jax.vmap(canonical)(thetas))
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def shifted(model: LatentModel, point: jax.Array, offset: jax.Array) -> jax.Array:
     """(d,) the same point once ``offset`` is added to the rows."""
     return model.position_of(model.shifted(model.params(point), offset))

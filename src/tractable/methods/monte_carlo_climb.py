@@ -21,6 +21,7 @@ from tractable.methods.method import Session
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, RunError
 from tractable.tools.leaves import restored
+from tractable.tools.shared import compiled
 from tractable.tools.tree import PyTree
 
 CHAINS = 4  # chains per datum, whose spread gives the Monte-Carlo error
@@ -55,14 +56,14 @@ class End(NamedTuple):
     draws: drawn.Draws  # of z given the last θ
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model"))
+@compiled("method", "model")
 def _begun(method: Any, model: LatentModel, key: jax.Array, theta: PyTree, rows: PyTree) -> tuple:
     """Chains started at z ~ p(z | θ), and an empty buffer for their draws."""
     sampler = method.sampler(model)
     return sampler.begin(key, theta, rows), sampler.room(theta, rows, method.most // CHAINS)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model"), donate_argnames="draws")
+@compiled("method", "model", donate=("draws",))
 def _drawn(
     method: Any, model: LatentModel, key: jax.Array, theta: PyTree, chains: drawn.Chains, rows: PyTree,
     draws: drawn.Draws, count: jax.Array, burn: jax.Array, tune: jax.Array,
@@ -70,7 +71,7 @@ def _drawn(
     return method.sampler(model).draw(key, theta, chains, rows, draws, count, burn, tune)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model"))
+@compiled("method", "model")
 def _improved(method: Any, model: LatentModel, theta: PyTree, rows: PyTree, draws: drawn.Draws) -> drawn.Improved:
     m_step, exact = method.m_step(model), method.sampler(model).exact
     return drawn.improved(m_step, model.log_joint, method.log_prior(model), theta, rows, ones(rows), draws, exact)
@@ -235,7 +236,7 @@ def _tried(method: Any, model: LatentModel, rows: PyTree, key: jax.Array) -> PyT
     )
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model"))
+@compiled("method", "model")
 def _fine(method: Any, model: LatentModel, theta: PyTree, key: jax.Array, rows: PyTree) -> jax.Array:
     """Whether the rows' log joint density is finite at z ~ p(z | θ)."""
     sampler = method.sampler(model)

@@ -1,6 +1,5 @@
 """The end of Monte-Carlo EM: the best climb, its standard errors, and the report's checks."""
 
-import functools
 import math
 from typing import Any
 
@@ -19,6 +18,7 @@ from tractable.methods.monte_carlo_climb import End, ones
 from tractable.methods.search import INFORMATION
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import RunError
+from tractable.tools.shared import compiled
 from tractable.tools.tree import PyTree
 
 HALF = 0.125  # nats below the maximum at half a standard error off
@@ -65,7 +65,7 @@ def _of_draws(found: dict[str, Any]) -> list[Check]:
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("method", "model"))
+@compiled("method", "model")
 def _information(
     method: Any, model: LatentModel, point: jax.Array, rows: PyTree, draws: drawn.Draws
 ) -> drawn.Information:
@@ -73,12 +73,12 @@ def _information(
     return drawn.observed_information(model.log_joint, prior, model.params, point, rows, ones(rows), draws)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _log_likelihood(model: LatentModel, theta: PyTree, rows: PyTree) -> jax.Array:
     return jnp.sum(model.summed_out(theta, rows))
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _bridged(
     model: LatentModel, first: PyTree, second: PyTree, rows: PyTree, one: drawn.Draws, other: drawn.Draws
 ) -> jax.Array:

@@ -1,6 +1,5 @@
 """Online EM: running statistics of minibatches, and the θ that maximises given them."""
 
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from tractable.models.latent import LatentModel
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, RunError
 from tractable.tools.settings import Count, between
+from tractable.tools.shared import compiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,18 +236,18 @@ def followed(
     return last, at.info, interrupted
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _positions(model: LatentModel, thetas: PyTree) -> jax.Array:
     """(start, d), unconstrained."""
     return jax.vmap(model.position_of)(thetas)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _params(model: LatentModel, position: jax.Array) -> PyTree:
     return model.params(position)
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _m_step(model: LatentModel, offset: jax.Array | None, statistics: PyTree) -> PyTree:
     return _halves(model, offset)[1](statistics)
 

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Data, Model, PyTree, is_distribution
+from tractable.core import Batch, Data, Form, Model, PyTree, is_distribution
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
 from tractable.models.causes import listed, log_prob_of, sample_of, values_of
 from tractable.tools import tree
@@ -148,6 +148,8 @@ class LatentModel(Model):
         values = values_of(latent, self.example) if causes is None else listed(causes)
         if values is not None:
             self.sums = enumerated(self.log_joint, values, statistics)
+        if type(self) is LatentModel:
+            self.made_from(prior, latent, likelihood, causes, statistics, m_step, position, support, start, derived)
 
     @classmethod
     def from_steps(
@@ -187,7 +189,7 @@ class LatentModel(Model):
             raise ModelError(f"LatentModel has no {', '.join(unknown)}; its steps are {', '.join(known)}.{near}")
         of_sums, of_steps, of_symmetry = ({n: changed[n] for n in g._fields if n in changed} for g in groups)
         made = type(self).__new__(type(self))
-        vars(made).update(vars(self))
+        vars(made).update((name, value) for name, value in vars(self).items() if name not in ("_source", "_contents"))
         Model.__init__(made, self.prior, made._marginal, self.position, self.support, self.start, self.derived)
         if of_sums:
             made.sums = Sums(**of_sums) if self.sums is None else self.sums._replace(**of_sums)
@@ -208,6 +210,9 @@ class LatentModel(Model):
 
     def _compiled(self) -> "LatentModel":
         return self.compiled_as or self
+
+    def apart(self) -> tuple[Model | Form, tuple]:
+        return Model.apart(self._compiled())
 
     log_prob, e_step, responsibilities, encode, causes = map(
         _of_sums, ("log_prob", "e_step", "responsibilities", "encode", "causes")

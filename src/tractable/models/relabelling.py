@@ -11,6 +11,7 @@ from tractable.data.rows import apart
 from tractable.kernels.em import OfRows
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError
+from tractable.tools.shared import compiled
 
 BATCH = 64  # draws computed at once
 
@@ -44,7 +45,7 @@ def labels(model: LatentModel, rows: PyTree, positions: np.ndarray) -> np.ndarra
     return np.stack([linear_sum_assignment(-each)[1] for each in agreement])
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Array) -> jax.Array:
     """Σ_s w_s p(z | x_n, θ_s) of every row, (n, m); θ with a leading axis (s,)."""
     x = rows[0] if rows[1] is None else rows
@@ -60,7 +61,7 @@ def averaged(model: LatentModel, rows: PyTree, params: PyTree, weights: jax.Arra
     return jax.lax.scan(add, jnp.zeros(first.shape, first.dtype), (params, weights.astype(first.dtype)))[0]
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def drawn(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> PyTree:
     """z of every row from p(z | x_n, θ_s), (s, n, ...); θ with a leading axis (s,)."""
     if model.sums is None or model.sums.drawn is None:
@@ -70,7 +71,7 @@ def drawn(model: LatentModel, rows: PyTree, params: PyTree, key: jax.Array) -> P
     return jax.lax.map(lambda now: draw(now[0], now[1], x), (keys, params))
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@compiled("model")
 def _heights(model: LatentModel, rows: PyTree, flat: jax.Array) -> jax.Array:
     """The log posterior of every draw, (s,)."""
     return jax.lax.map(lambda u: model.traced(u, whole(rows)), flat, batch_size=BATCH)
