@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     asked = parser.parse_args()
     shapes = [(60, 100, 5, 0.0), (60, 100, 100, 0.0), (60, 100, 5, 0.5), (45, 10, 3, 0.0), (150, 200, 10, 0.0)]
+    shapes += [(100, 1000, 1000, 0.5), (400, 5000, 20, 0.5), (72, 7129, 7129, 0.5)]
     say_where("Tables of many columns for their rows")
     rows = []
     for count, columns, effects, common in shapes[3:4] if asked.quick else shapes:

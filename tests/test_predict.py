@@ -318,6 +318,15 @@ def test_no_mean_is_said(monkeypatch):
         assert np.all(np.isfinite([told.lower, told.upper]))
 
 
+def test_draws_of_hardly_any_weight_come_first():
+    """Importance weights may lie below single precision, in which the first draws' mean would be 0 / 0."""
+    model, params = LINE, jax.tree.map(lambda a: np.concatenate([a[:2], a]), LINES)
+    for told, wanted in zip(predict(model, params, np.append([1e-60, 1e-42], WEIGHTS), X),
+                            predict(model, LINES, WEIGHTS, X), strict=True):  # fmt: skip
+        if wanted is not None:
+            np.testing.assert_allclose(told, wanted, rtol=1e-6)
+
+
 def test_a_broken_parameter_stays_nan():
     told = predict(LINE, {"w": np.full((1, 3), np.nan), "noise": np.ones(1)}, np.ones(1), X)
     assert np.all(np.isnan(told.mean)) and np.all(np.isnan(told.sd)) and np.all(np.isnan(told.upper))

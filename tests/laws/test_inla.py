@@ -17,6 +17,7 @@ from tractable.data.encoder import Encoder, fit_encoder
 from tractable.estimators import BayesianCountRegression, BayesianLinearRegression, BayesianLogisticRegression
 from tractable.methods import inla
 from tractable.methods.hamiltonian import NUTS
+from tractable.models.families import SphericalT
 from tractable.models.linear import generalised_linear, logistic_laplace
 from tractable.models.several import several_linear
 from tractable.tools.errors import ModelError, RunError
@@ -244,7 +245,7 @@ def test_a_scale_is_learnt_where_columns_have_few_rows() -> None:
     x = rng.normal(size=(48, 10))
     y = x[:, 0] + rng.normal(size=48)
     few = BayesianLinearRegression(random_state=0, verify=None).fit(x, y)
-    assert type(few.posterior_.model.prior["weights"]) is dist.MultivariateStudentT
+    assert type(few.posterior_.model.prior["weights"]) is SphericalT
     more = BayesianLinearRegression(random_state=0, verify=None).fit(x, y, sample_weight=np.full(48, 2.0))
     fixed = BayesianLinearRegression(weight_scale=2.5, random_state=0, verify=None).fit(x, y)
     assert all(type(of.posterior_.model.prior["weights"]) is dist.Normal for of in (more, fixed))
@@ -257,7 +258,7 @@ def test_a_table_of_many_columns_says_so_to_its_model() -> None:
     """The encoder keeps how many rows there were, so that a saved run's model is made again as it was."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(49, 10)), columns=[*"abcdefghij"]).assign(y=rng.normal(size=49))
-    for rows, kind in ((frame, dist.MultivariateStudentT), (pd.concat([frame, frame[:1]]), dist.Normal)):
+    for rows, kind in ((frame, SphericalT), (pd.concat([frame, frame[:1]]), dist.Normal)):
         again = Encoder.from_dict(json.loads(json.dumps(fit_encoder(rows, "y").to_dict())))
         assert type(explained.model_of(again, {}).prior["weights"]) is kind
 
@@ -326,6 +327,15 @@ def test_estimators_are_exact_by_default() -> None:
     np.testing.assert_allclose(found.coef_std_ / (sd[1:-1] * y.std() / x.std(0)), 1, atol=0.02)
     np.testing.assert_allclose((found.coef_ * x.std(0) / y.std() - mean[1:-1]) / sd[1:-1], 0, atol=0.03)
     assert found.report_.verdict == "trust"
+
+
+def test_weights_that_leave_fewer_draws_than_parameters() -> None:
+    """Sixty columns that separate five classes: the t is then fitted to all draws, since few weigh anything."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(60, 60)), np.arange(60) % 5
+    model = generalised_linear(60, "categorical", 5)
+    found = tr.infer(model, tr.Data(y, given=x), tr.INLA(instead=None), verify=None, progress=False)
+    assert np.all(np.isfinite(found.unconstrained)) and found.found["khat"] > 1
 
 
 def test_more_columns_than_rows() -> None:

@@ -104,8 +104,9 @@ class Encoder:
             return self.target.sd, self.target.mean
         return np.array([aim.sd for aim in self.targets]), np.array([aim.mean for aim in self.targets])
 
-    @property
+    @functools.cached_property
     def features(self) -> list[str]:
+        """Names of the D numbers that a row becomes; a page asks for them once a parameter."""
         if self.formula is not None:
             return self.formula.features
         return [name for column in self.columns for name in column.features]

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from tractable.checks.verify import Verify
 from tractable.core import Model
 from tractable.estimators.base import BayesianClassifier, BayesianRegressor, HeldOut, Learner, Level, RandomState
-from tractable.methods import INLA, NUTS, FullRank, Method
+from tractable.methods import INLA, NUTS, FullRank, MeanField, Method
 from tractable.models.causes import base_of
 from tractable.models.families import with_offset
 from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
@@ -23,6 +23,8 @@ from tractable.tools.errors import DataError
 Priors = Mapping[str, dist.Distribution] | None
 Counts = Annotated[Literal["negative-binomial", "poisson"], "'negative-binomial' or 'poisson'"]
 AUTO = "auto"  # nested Laplace, which is exact if y is normal
+MOST_FULL = 1000  # parameters up to which a full-rank normal is fitted where nested Laplace is not
+BATCH, FEW_DRAWS = 256, 400  # of a mean field of more parameters
 
 
 @dataclass(eq=False, repr=False)
@@ -78,7 +80,7 @@ class BayesianLinearRegression(BayesianRegressor):
         return with_priors_of_each(model, self.priors or {})
 
     def _chosen(self) -> Method:
-        return _auto(self.n_features_in_, self.priors) if self.method == AUTO else super()._chosen()
+        return _auto(self) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -146,7 +148,7 @@ class BayesianCountRegression(BayesianRegressor):
         return with_offset(with_priors(model, self.priors or {}))
 
     def _chosen(self) -> Method:
-        return _auto(self.n_features_in_, self.priors) if self.method == AUTO else super()._chosen()
+        return _auto(self) if self.method == AUTO else super()._chosen()
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         wrong = (y < 0) | (y != np.floor(y))
@@ -178,7 +180,8 @@ class BayesianLogisticRegression(BayesianClassifier):
     Args:
         weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
         priors: likewise, for "weights" and "intercept"; with more than two classes (D, C) and (C,) that sum to zero.
-        method: "auto" is ``INLA``, or ``FullRank`` for more parameters than INLA takes.
+        method: "auto" is ``INLA``; for more parameters than it takes, ``FullRank``, and from 1,000 on ``MeanField`` by
+            minibatches.
 
     Attributes:
         coef_: (1, D), or (C, D) for more than two classes: posterior means, log odds per unit of x.
@@ -209,10 +212,10 @@ class BayesianLogisticRegression(BayesianClassifier):
         if self.method != AUTO:
             return super()._chosen()
         count = len(self.classes_)
-        usual = _auto(self.n_features_in_, self.priors)
+        usual = _auto(self)
         if count == 2 or isinstance(usual, NUTS):
             return usual
-        return INLA() if (self.n_features_in_ + 1) * (count - 1) <= MOST_TOGETHER else FullRank()
+        return INLA() if (_informed(self) + 1) * (count - 1) <= MOST_TOGETHER else _approximate(self, count)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, before: Posterior | None) -> None:
         super()._learn(x, y, weight, before)
@@ -223,9 +226,10 @@ class BayesianLogisticRegression(BayesianClassifier):
         self.intercept_ = np.ravel(np.asarray(mean["intercept"], np.float64)) - self.coef_ @ by.centre
 
 
-def _scale(
-    estimator: BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression, family: str
-) -> float | None:
+Linear = BayesianLinearRegression | BayesianCountRegression | BayesianLogisticRegression
+
+
+def _scale(estimator: Linear, family: str) -> float | None:
     """The prior sd of an estimator's weights; None where it is learnt."""
     if estimator.weight_scale is not None:
         return estimator.weight_scale
@@ -234,9 +238,20 @@ def _scale(
     return weight_scale_for(estimator.n_features_in_, estimator._rows, family)
 
 
-def _auto(features: int, priors: Priors) -> Method:
-    """``INLA`` if the weights' prior is normal and INLA takes so many; else ``NUTS`` or ``FullRank``."""
-    weights = None if priors is None else priors.get("weights")
+def _auto(estimator: Linear) -> Method:
+    """``INLA`` if the weights' prior is normal and INLA takes so many; else ``NUTS`` or an approximation."""
+    weights = (estimator.priors or {}).get("weights")
     if weights is not None and not isinstance(base_of(weights), dist.Normal | dist.ZeroSumNormal):
         return NUTS()
-    return INLA() if features + 2 <= MOST else FullRank()
+    return INLA() if _informed(estimator) + 2 <= MOST else _approximate(estimator, 2)
+
+
+def _informed(estimator: Linear) -> int:
+    """The number of directions of the weights, of one η, that the rows tell of."""
+    return min(estimator.n_features_in_, int(estimator._rows))
+
+
+def _approximate(estimator: Linear, classes: int) -> Method:
+    """``FullRank`` while its d(d + 3)/2 numbers are few; else ``MeanField``, by minibatches."""
+    size = (estimator.n_features_in_ + 1) * (classes - 1)
+    return FullRank() if size <= MOST_FULL else MeanField(batch_size=BATCH, samples=2, draws=FEW_DRAWS)

@@ -26,7 +26,9 @@ from tractable.methods.hamiltonian import NUTS
 from tractable.methods.method import Method, Outcome, Session
 from tractable.methods.stretches import Journal
 from tractable.models.causes import log_prob_of
+from tractable.models.families import SphericalT
 from tractable.models.linear import with_priors
+from tractable.models.narrow import Narrow, narrowed
 from tractable.objectives import quadrature
 from tractable.objectives.quadrature import Linear
 from tractable.tools import tree
@@ -60,6 +62,9 @@ class INLA(Method):
     If y is normal, the only error is that of the integral over u (ridge regression with its noise integrated out).
     Elsewhere, as in logistic, Poisson or robust regression, the error depends on how far the likelihood is from normal.
     Importance weights correct it and k-hat measures it, where the rows are few enough to compute weights.
+
+    Where columns are more than rows, weights are taken in the rows' span (``models.narrow``): the work is that of a
+    table with as many columns as rows, and the answer is the same.
 
     Weights that share a scale s (``models.linear.pooled``, a spherical t: w | s ~ N(0, s²)) are normal given s too:
     log s has a grid of its own, and every point of it one of u.
@@ -110,7 +115,7 @@ class INLA(Method):
         drawn = [self._weighed(rng, *each) for each in zip(given, layers, strict=True)]
         positions = np.empty((len(drawn[0][0]), session.model.space.size))
         for each, (own, _, _) in zip(blocks, drawn, strict=True):
-            positions[:, each.where] = own
+            positions[:, each.where] = own if each.narrow is None else each.narrow.widened(rng, own)
         logs = [log_weights for _, log_weights, _ in drawn if log_weights is not None]
         shapes = [shape for *_, shape in drawn if not np.isnan(shape)]
         weights, shape = None, max(shapes, default=float("nan"))
@@ -456,6 +461,7 @@ class _Block(NamedTuple):
     nested: bool  # at most one number; else all numbers are taken together
     where: np.ndarray  # its numbers in a position
     pool: _Pool | None = None
+    narrow: Narrow | None = None  # how its numbers follow from the weights of ``model``, which are fewer
 
 
 def suited(model: Model, data: Data | None) -> list[_Block]:
@@ -470,28 +476,26 @@ def suited(model: Model, data: Data | None) -> list[_Block]:
 
 
 def _suited(model: Model, data: Data | None, where: np.ndarray) -> list[_Block]:
-    model, pool = _pooled(model)
+    narrow = narrowed(model, data)
+    model, pool = _pooled(model if narrow is None else narrow.model)
     linear = quadrature.structure(model, data)
     nested = linear is not None
     if linear is not None and np.any(linear.laplace[linear.weights > 0]):
         linear = None
     elif linear is None and pool is None:
         linear = quadrature.together(model, data)
-    return [] if linear is None or data is None else [_Block(model, data, linear, nested, where, pool)]
+    return [] if linear is None or data is None else [_Block(model, data, linear, nested, where, pool, narrow)]
 
 
 def _pooled(model: Model) -> tuple[Model, _Pool | None]:
     """A model some of whose parameters have a spherical t prior, with normals in its place; and what it was."""
     priors = model.prior if type(model.prior) is dict else {}
     for name, prior in priors.items():
-        if type(prior) is dist.MultivariateStudentT and prior.batch_shape == () and np.ndim(prior.df) == 0:
-            root, size = np.asarray(prior.scale_tril), prior.event_shape[0]
-            if np.array_equal(root, root[0, 0] * np.eye(size)) and not np.any(prior.loc):
-                scale = float(root[0, 0])
-                freedom = float(np.asarray(prior.df))
-                index = np.asarray(model.space.unravel(jnp.arange(model.space.size, dtype=float))[name], int)
-                which = np.isin(np.arange(model.space.size), index)
-                return with_priors(model, {name: dist.Normal(0.0, scale)}), _Pool(which, freedom, scale)
+        if type(prior) is SphericalT and np.ndim(prior.df) == 0:
+            scale, freedom = float(np.asarray(prior.scale)), float(np.asarray(prior.df))
+            index = np.asarray(model.space.unravel(jnp.arange(model.space.size, dtype=float))[name], int)
+            which = np.isin(np.arange(model.space.size), index)
+            return with_priors(model, {name: dist.Normal(0.0, scale)}), _Pool(which, freedom, scale)
     return model, None
 
 
@@ -656,7 +660,10 @@ def _wider(rng: np.random.Generator, positions: np.ndarray, weights: np.ndarray)
     """As many draws of a t with the weighted draws' mean and a wider covariance, and their log density."""
     count, size = positions.shape
     mean, covariance = np.average(positions, axis=0, weights=weights), np.cov(positions.T, aweights=weights)
-    root = np.linalg.cholesky(np.atleast_2d(covariance) * WIDER)
+    try:
+        root = np.linalg.cholesky(np.atleast_2d(covariance) * WIDER)
+    except np.linalg.LinAlgError:  # few draws have all the weight
+        root = np.linalg.cholesky(np.atleast_2d(np.cov(positions.T)) * WIDER)
     noise = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(FREEDOM, (count, 1)) / FREEDOM)
     return mean + noise @ root.T, -(FREEDOM + size) / 2 * np.log1p(np.sum(noise**2, 1) / FREEDOM)
 

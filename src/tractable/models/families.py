@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,49 @@ class BernoulliLogits(dist.BernoulliLogits):
         # Pixels of an unsigned type cannot be −1.
         sign = 2 * jnp.asarray(value, jnp.result_type(value, self.logits)) - 1
         return jax.nn.log_sigmoid(sign * self.logits)
+
+
+class SphericalT(dist.Distribution):
+    """A t in D dimensions, the same in all directions: w | s ~ N(0, s² I), s² ~ InverseGamma(ν/2, ν c²/2).
+
+    NumPyro's ``MultivariateStudentT`` keeps a D × D matrix; this one's log p is O(D).
+
+    Args:
+        df: ν > 0, degrees of freedom.
+        size: D.
+        scale: c > 0.
+    """
+
+    arg_constraints: ClassVar = {"df": dist.constraints.positive, "scale": dist.constraints.positive}
+    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
+    reparametrized_params: ClassVar = ["scale"]
+
+    def __init__(self, df: ArrayLike, size: int, scale: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self.df, self.scale = df, scale
+        super().__init__((), (size,), validate_args=validate_args)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        first, second = jax.random.split(key)
+        normal = jax.random.normal(first, (*sample_shape, *self.event_shape))
+        spread = self.df / jax.random.chisquare(second, self.df, sample_shape)
+        return jnp.asarray(self.scale) * normal * jnp.sqrt(spread)[..., None]
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        (size,), square = self.event_shape, jnp.sum(jnp.square(jnp.asarray(value) / self.scale), -1)
+        of_shape = (
+            gammaln((self.df + size) / 2) - gammaln(jnp.asarray(self.df) / 2) - size / 2 * jnp.log(self.df * jnp.pi)
+        )
+        return of_shape - size * jnp.log(self.scale) - (self.df + size) / 2 * jnp.log1p(square / self.df)
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.where(jnp.asarray(self.df) > 1, jnp.zeros(self.event_shape), jnp.nan)
+
+    @property
+    def variance(self) -> jax.Array:
+        df = jnp.asarray(self.df)
+        finite = jnp.square(self.scale) * df / jnp.maximum(df - 2, 1e-30)
+        return jnp.where(df > 2, finite, jnp.where(df > 1, jnp.inf, jnp.nan)) * jnp.ones(self.event_shape)
 
 
 class NegativeBinomial(dist.NegativeBinomial2):

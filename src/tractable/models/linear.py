@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from tractable.core import Model, Through
 from tractable.models.causes import base_of
 from tractable.models.conjugate import Real, positive
-from tractable.models.families import CLASSES, FAMILIES, BernoulliLogits
+from tractable.models.families import CLASSES, FAMILIES, BernoulliLogits, SphericalT
 from tractable.tools.errors import ModelError
 from tractable.tools.priors import is_distribution
 from tractable.tools.shared import shared
@@ -109,17 +109,24 @@ def pooled(features: int) -> dist.Distribution:
     so that Σ wⱼ² | s is D s² on average, and its prior median 0.2 of the variance of a standardised y; Gelman, Jakulin,
     Pittau & Su 2008 have a Cauchy prior for each weight, Hoerl & Kennard 1970 (ridge regression) one given s.
     """
-    return dist.MultivariateStudentT(1.0, jnp.zeros(features), 0.3 / math.sqrt(features) * jnp.eye(features))
+    return SphericalT(1.0, features, 0.3 / math.sqrt(features))
 
 
-MOST_POOLED = 200  # columns: nested Laplace takes some thousand Cholesky roots
+MOST_POOLED = 400  # columns, or rows where these are fewer: nested Laplace takes some thousand Cholesky roots
+OF_CLASSES = 1.5  # prior sd of η where weights do not share a scale
 FEW_ROWS, MANY_COLUMNS = 5, 10  # rows a column below which, and columns from which, weights share a scale
 
 
 def weight_scale_for(features: int, rows: float, family: str) -> float | None:
-    """The default ``weight_scale``: 2.5, or None where many columns have few rows each."""
-    wide = MANY_COLUMNS <= features <= MOST_POOLED and 0 < rows < FEW_ROWS * features
-    return None if wide and family not in CLASSES else 2.5
+    """The default ``weight_scale``: 2.5; where many columns have few rows each, None, or 1.5/√D of classes.
+
+    The rows then tell the weights' scale. Classes have none of their own to learn: every η has an sd of 1.5 a priori.
+    """
+    if features < MANY_COLUMNS or not 0 < rows < FEW_ROWS * features:
+        return 2.5
+    if family in CLASSES:
+        return OF_CLASSES / math.sqrt(features)
+    return None if min(features, rows) <= MOST_POOLED else 2.5
 
 
 def with_priors(model: Model, priors: Mapping[str, Any]) -> Model:

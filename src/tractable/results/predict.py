@@ -28,6 +28,7 @@ from tractable.tools.words import nearest, tell
 
 BYTES = 1 << 25  # bytes of a chunk of rows: one draw's activations, or what is kept of all draws
 DRAWS = 1 << 28  # bytes of parameters on the device at once
+LEAST = 1e-30  # share of the largest weight below which a draw is left out: in single precision it might weigh 0
 SAMPLES = 1000  # at least this many data are drawn for an interval
 
 
@@ -405,7 +406,7 @@ def rows_of(x: PyTree) -> tuple[PyTree, int]:
 
 def _counted(params: PyTree, weights: Numbers) -> tuple[PyTree, np.ndarray]:
     weights = np.asarray(weights, np.float64)
-    counts = weights > 0
+    counts = weights > LEAST * weights.max(initial=0.0)
     if not counts.all():  # 0 · inf is NaN
         params, weights = jax.tree.map(lambda a: np.asarray(a)[counts], params), weights[counts]
     return params, weights / weights.sum()
