@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -495,7 +495,10 @@ def _pooled(model: Model) -> tuple[Model, _Pool | None]:
             scale, freedom = float(np.asarray(prior.scale)), float(np.asarray(prior.df))
             index = np.asarray(model.space.unravel(jnp.arange(model.space.size, dtype=float))[name], int)
             which = np.isin(np.arange(model.space.size), index)
-            return with_priors(model, {name: dist.Normal(0.0, scale)}), _Pool(which, freedom, scale)
+            normal = dist.Normal(jnp.zeros(prior.shape()), scale)
+            # A narrow model is of one fit, and holds its basis: ``with_priors`` would keep it.
+            made = replace(model, prior=priors | {name: normal}) if model.shared else with_priors(model, {name: normal})
+            return made, _Pool(which, freedom, scale)
     return model, None
 
 
