@@ -192,6 +192,8 @@ def test_a_parameter_that_rows_see_otherwise_is_left_alone() -> None:
     data = tr.Data(Y, given=X)
     assert narrow.narrowed(model_of(lambda p, x: x @ p["weights"]), data) is not None
     assert narrow.narrowed(model_of(lambda p, x: x @ p["weights"] + p["weights"].sum() ** 2), data) is None
+    noisy = Through(lambda p, x: x @ p["weights"], lambda p, eta: dist.Normal(eta, 1 + jnp.abs(p["weights"]).mean()))
+    assert narrow.narrowed(Model(prior, noisy), data) is None
     assert narrow.narrowed(generalised_linear(ROWS, "normal"), tr.Data(Y, given=X[:, :ROWS])) is None
     assert narrow.narrowed(model_of(lambda p, x: 0.0 * x @ p["weights"]), data) is None
 

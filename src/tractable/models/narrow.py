@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from tractable.core import Model, PyTree, Through, is_distribution
 from tractable.data.rows import Data, apart
-from tractable.models.causes import base_of
+from tractable.models.causes import base_of, log_prob_of
 from tractable.models.families import SphericalT
 from tractable.tools.shared import compiled
 
@@ -49,14 +49,14 @@ def narrowed(model: Model, data: Data | None) -> Narrow | None:
     if len(wide) != 1:
         return None
     (name,) = wide
-    given = apart(data.arrays())[0][1]
+    y, given = apart(data.arrays())[0]
     prior, shape = base_of(model.prior[name]), model.prior[name].shape()
     place, scale = (np.broadcast_to(np.ravel(np.asarray(a, np.float64)), shape[:1]) for a in _place(prior))
     slopes = np.asarray(_slopes(model, name, given, jax.random.key(0)), np.float64)  # (row, D)
     _, values, basis = np.linalg.svd(slopes * scale, full_matrices=False)
     basis = basis[values > LEAST * values[0]].T
     put = _Put(*(jnp.asarray(a, jnp.result_type(float)) for a in (place, scale, basis)))
-    if len(basis.T) == 0 or not _agree(model, put, name, given):
+    if len(basis.T) == 0 or not _agree(model, put, name, given) or _beside(model, name, y, given):
         return None
     inner: Any = model.likelihood
     # Arrays of a Partial are arguments of programs, so that all tables of this size share these.
@@ -75,8 +75,8 @@ def narrowed(model: Model, data: Data | None) -> Narrow | None:
             spread = (freedom + np.sum(np.square(near), 1)) / rng.chisquare(freedom + ranks, len(near))
             beyond *= np.sqrt(spread)[:, None].astype(np.float32)
         flat = basis.astype(np.float32)
-        beyond += np.einsum("dr,sr...->sd...", flat, near - np.einsum("dr,sd...->sr...", flat, beyond, optimize=True),
-                            optimize=True)  # fmt: skip
+        inside = np.einsum("dr,sd...->sr...", flat, beyond, optimize=True)
+        beyond += np.einsum("dr,sr...->sd...", flat, near - inside, optimize=True)
         full = params | {name: jnp.asarray(_along(place, beyond[0]) + _along(scale, beyond[0]) * beyond)}
         return np.asarray(_positions(model, full), np.float64)
 
@@ -164,6 +164,19 @@ def _slopes(model: Model, name: str, given: PyTree, key: jax.Array) -> jax.Array
         return slope if slope.ndim == 1 else slope @ jax.random.normal(key, slope.shape[1:])
 
     return jax.vmap(of_row)(given)
+
+
+@compiled("model", "name")
+def _beside(model: Model, name: str, y: PyTree, given: PyTree) -> jax.Array:
+    """Whether the likelihood sees the parameter other than through η, as a noise that depends on it."""
+    likelihood: Any = model.likelihood
+    params = model.params(jax.random.normal(jax.random.key(2), (model.space.size,)) / 8)
+
+    def of_row(y: PyTree, x: PyTree) -> jax.Array:
+        eta = likelihood.predictor(params, x)
+        return jax.grad(lambda w: log_prob_of(likelihood.observe(params | {name: w}, eta), y))(params[name])
+
+    return jnp.any(jax.vmap(of_row)(y, given) != 0)
 
 
 @compiled("model")
