@@ -32,6 +32,7 @@ from tractable.models.ladder import Ladder
 from tractable.models.linear import generalised_linear
 from tractable.results.folder import Saver
 from tractable.results.identity import identity
+from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
 
 RNG = np.random.default_rng(5)
@@ -122,6 +123,32 @@ def predicted(meshed: Any) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
+CAUSES = tr.LatentModel(
+    {"mu": dist.Normal(0.0, 3.0), "s": dist.HalfNormal(1.0)},
+    latent=lambda params: dist.Normal(params["mu"], 1.0),
+    likelihood=lambda params, z: dist.StudentT(4.0, z, params["s"]),
+)
+MOODS = tr.models.gaussian_mixture(2, 3)
+
+
+def evidence(meshed: Any, ways: tuple = ("monte-carlo", "importance", "annealed", "sum")) -> dict[str, np.ndarray]:
+    """Log weights of the parameters, of rows with counts, and of each row's z, which are summed out or drawn."""
+    theta, few = {"mu": jnp.asarray(0.1), "s": jnp.asarray(0.7)}, {"chains": 32, "temperatures": 20, "pilot": 64}
+    moods = jax.tree.map(jnp.asarray, MOODS.example(jax.random.key(1)))
+    asked = {
+        "monte-carlo": (MODEL, DATA, {"draws": 200}),
+        "annealed": (MODEL, DATA, few | {"reverse": False}),
+        "importance": (CAUSES, Y, {"draws": 100, "theta": theta}),
+        "annealed rows": (CAUSES, Y, few | {"theta": theta}),
+        "sum": (MOODS, X, {"theta": moods}),
+    }
+    return {
+        name: tr.log_evidence(model, rows, method, progress=False, mesh=meshed, **more).log_weights
+        for name, (model, rows, more) in asked.items() if name.split()[0] in ways
+        for method in [None if name == "sum" else name.split()[0]]
+    }  # fmt: skip
+
+
 def quickly(there: bool, function: Callable, *args: Any) -> Any:
     """``function(*args)``, compiled quickly if so: for what need not have the bits of what every pass of XLA makes."""
     before = jax.config.read("jax_disable_most_optimizations")
@@ -140,6 +167,19 @@ def ladders_law() -> dict[str, tuple[bool, float]]:
         far = float(np.max(np.abs(two - alone) / np.maximum(1, np.abs(alone))))
         found[method.label] = np.array_equal(two, four), far
     return found
+
+
+def went_on() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """An extended run, over other devices than it began on, and one that was as long at once; scores of a mixture."""
+    walk, options = tr.RandomWalk(draws=20, warmup=50, chains=2), {"seed": 3, "verify": None, "progress": False}
+    begun = tr.infer(MODEL, DATA, walk, mesh=mesh(2, 4), **options)
+    longer = begun.extend(15, mesh=mesh(1, 2), verify=None, progress=False)
+    whole = tr.infer(MODEL, DATA, replace(walk, draws=35), mesh=mesh(2, 4), **options)
+    mixture = tr.estimators.GaussianMixture(2, random_state=0).fit(X)
+    return {
+        "extended": (longer.unconstrained, whole.unconstrained),
+        "scores": (mixture.score_samples(X, mesh=2), mixture.score_samples(X, mesh=8)),
+    }
 
 
 def of_device(self: Batch, key: jax.Array) -> jax.Array:
@@ -183,6 +223,12 @@ def eight() -> None:
     for name, told in two.items():
         np.testing.assert_array_equal(told, four[name], name)
         np.testing.assert_allclose(told, alone[name], rtol=1e-9, err_msg=name)
+    two, eight, alone = (quickly(count is None, evidence, count) for count in (2, 8, None))
+    for name, told in two.items():
+        np.testing.assert_array_equal(told, eight[name], name)
+        np.testing.assert_allclose(told, alone[name], rtol=1e-6, err_msg=name)
+    for name, (there, elsewhere) in went_on().items():
+        np.testing.assert_array_equal(there, elsewhere, name)
     right, Batch.keys = Batch.keys, of_device
     ladder, other = CODES, replace(LADDERS[2][1], learning_rate=0.02)  # for which no program is compiled yet
     assert not np.array_equal(*(quickly(True, climbed, ladder, other, count) for count in (2, 4)))
@@ -234,8 +280,9 @@ def stopped(process: int, runs: Path) -> None:
     (runs / f"id{process}").write_text(str(os.getpid()))
 
     def stop(phase: str, done: int, of: int) -> None:  # only process 0 hears of progress
-        if phase == "drawing":
+        if phase == "drawing" and (runs / "id1").exists():  # once: a second signal ends a process at once
             os.kill(int((runs / "id1").read_text()), signal.SIGTERM)
+            (runs / "id1").unlink()
             time.sleep(0.2)
 
     if process == 0:
@@ -247,6 +294,24 @@ def stopped(process: int, runs: Path) -> None:
     assert left.value.code == 143
 
 
+def unwritten(process: int, runs: Path) -> None:
+    """A run whose disk is full for process 0: both end, each with its draws."""
+    right, left = checkpoint.save, iter(range(2))  # the folder is claimed, and the first draws saved
+
+    def full(*args: Any, **options: Any) -> Path:
+        if next(left, None) is None:
+            raise CheckpointError("No space is left.")
+        return right(*args, **options)
+
+    checkpoint.save = full if process == 0 else right
+    sentence = "No space" if process == 0 else "its own message says why"
+    with pytest.raises(CheckpointError, match=sentence) as told:
+        numbers("auto", ALL[2], checkpoint=runs / "full")
+    checkpoint.save = right
+    assert 0 < told.value.partial.count < 300
+    np.save(runs / f"full-{process}.npy", told.value.partial.unconstrained)
+
+
 def of_process(process: int, folder: str) -> None:
     """What each of two processes runs, and process 2 by itself on as many devices."""
     warnings.simplefilter("ignore")
@@ -256,12 +321,15 @@ def of_process(process: int, folder: str) -> None:
         for number, method in enumerate(ALL):
             np.save(runs / f"{number}-2.npy", numbers("auto", method))
         np.save(runs / "file-2.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
+        np.savez(runs / "evidence-2.npz", **evidence(2, ("monte-carlo", "importance")))
         return
     stopped(process, runs)
+    unwritten(process, runs)
     for number, method in enumerate(ALL):
         found = numbers("auto", method, checkpoint=runs / f"run{number}")
         np.save(runs / f"{number}-{process}.npy", found)
     np.save(runs / f"file-{process}.npy", numbers(mesh(1, 2), FROM_FILE, on_file(folder)))
+    np.savez(runs / f"evidence-{process}.npz", **evidence(2, ("monte-carlo", "importance")))
     np.testing.assert_array_equal(numbers("auto", ALL[0], checkpoint=runs / "run0"), np.load(runs / "0-0.npy"))
     print("done", flush=True)
 
@@ -306,6 +374,11 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
         first, second, alone = (np.load(tmp_path / f"{name}-{process}.npy") for process in range(3))
         np.testing.assert_array_equal(first, alone, errors[-2000:])
         np.testing.assert_array_equal(second, alone)
+    np.testing.assert_array_equal(*(np.load(tmp_path / f"full-{process}.npy") for process in range(2)))
+    first, second, alone = (np.load(tmp_path / f"evidence-{process}.npz") for process in range(3))
+    for name in alone:
+        np.testing.assert_array_equal(first[name], alone[name], name)
+        np.testing.assert_array_equal(second[name], alone[name], name)
 
 
 @pytest.mark.parametrize(

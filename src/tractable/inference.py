@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import psutil
@@ -15,12 +15,12 @@ from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.verify import Verify
 from tractable.core import Data, Model, PyTree, as_data
-from tractable.data.sharding import CHAINS, ROWS, Over, over
-from tractable.methods.abilities import needs
+from tractable.data.sharding import Over
+from tractable.methods.abilities import devices_of, needs
 from tractable.methods.method import ALIASES, METHODS, Method, Outcome
 from tractable.methods.session import Session, sitting
 from tractable.methods.stretches import HELD
-from tractable.results.folder import MEMORY_SHARE, Follower, Saver
+from tractable.results.folder import MEMORY_SHARE, Follower, Leader, Saver
 from tractable.results.identity import check_resumable, identity
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import CheckpointError, DataError, RunError, SettingsError, TractableError
@@ -105,7 +105,7 @@ def infer(
     lying = devices_of(method, data, mesh, reproducible)
     leads = lying is None or lying.leads
 
-    def opened() -> Saver | Follower | None:
+    def opened() -> Saver | Leader | Follower | None:
         if folder is None:
             return None
         path, saver, fault = pathlib.Path(folder), None, None
@@ -124,22 +124,26 @@ def infer(
             raise fault
         if lying is None or not lying.several:
             return saver
-        saver = Follower(path, run) if saver is None else saver
+        saver = Follower(path, run) if saver is None else Leader(saver)
         steps = lying.told(saver.step)
         if any(steps != steps[0]):
             raise CheckpointError(f"{folder} is not one folder for all processes: expected a path that they share.")
         return saver
 
     with contextlib.ExitStack() as holding, _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
-        with sitting(model, data, seed, progress, lying, opened, moments) as session:
-            outcome = _learnt(method, session._replace(held_out=held_out))
+        with sitting(model, data, seed, progress, lying, opened, moments) as session, _others(lying):
+            outcome = method.learn(session._replace(held_out=held_out))
+        if session.saver is not None:
+            _shared(session.saver.faults, lying, outcome)
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
-        if folder is not None and leads:
+        if folder is not None and session.saver is not None:
+            faults = list(session.saver.faults)
             try:
-                posterior.write(pathlib.Path(folder), streamed=method.chained)
+                if leads and not faults:
+                    posterior.write(pathlib.Path(folder), streamed=method.chained)
             except CheckpointError as error:
-                error.partial = outcome
-                raise
+                faults = [error]
+            _shared(faults, lying, outcome)
     if posterior.interrupted:
         asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain are there"
         there = asked if method.chained else "this is where it stood"
@@ -211,29 +215,13 @@ def _meant(method: object) -> str:
     return nearest(name, names.values()) if found is None else f" Give {found}()."
 
 
-def devices_of(
-    method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool = True
-) -> Over | None:
-    """The mesh that a run lies over; raises for methods that cannot use its axes."""
-    if mesh is None:
-        return None
-    chains = method.settings()["chains"] if method.chained else None
-    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible, chains)
-    if not method.chained and lying.mesh.shape[CHAINS] > 1:
-        needs("mesh over chains", method)
-    if lying.lays_rows:
-        needs("mesh over rows", method)
-        if data is None:
-            raise SettingsError("Rows over devices need rows; got none. Give mesh= for the chains alone.")
-    return lying
-
-
-def _learnt(method: Method, session: Session) -> Outcome:
-    """The method's result; a process of the run that has ended is told in a sentence."""
+@contextlib.contextmanager
+def _others(over: Over | None) -> Iterator[None]:
+    """Say in a sentence that a process of the run has ended."""
     try:
-        return method.learn(session)
+        yield
     except jax.errors.JaxRuntimeError as error:
-        if session.over is None or not session.over.several:
+        if over is None or not over.several:
             raise
         raise RunError(
             "Another process of this run has ended, or cannot be reached. Start all of them again with the same "
@@ -249,6 +237,19 @@ def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> N
     if held_out.fingerprint == data.fingerprint:
         raise DataError("infer(held_out=...) needs rows kept out of the fit; got those that are fitted.")
     preflight.check(model, held_out)
+
+
+def _shared(faults: Sequence[CheckpointError], over: Over | None, outcome: Outcome) -> None:
+    """Raise this process's fault of writing, or say that the process has one which writes for this one."""
+    anywhere = bool(faults)
+    if over is not None and over.several:
+        with _others(over):
+            anywhere = over.told(len(faults)).any()
+    if anywhere:
+        said = "The process that writes the run's folder cannot go on writing it; its own message says why."
+        fault = faults[0] if faults else CheckpointError(said)
+        fault.partial = outcome
+        raise fault
 
 
 @contextlib.contextmanager

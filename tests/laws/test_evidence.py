@@ -870,7 +870,9 @@ def code_weights(backwards: bool = False, size: int = 1000) -> Scores:
     )
     causes = targets.of_causes(product_code(), THETA, tr.Data(y, x))
     exact = z if backwards else None
-    got = np.asarray(annealing.run(causes, "random-walk", 16, 10, ladder, jax.random.key(2), exact)[0])
+    got = np.asarray(
+        annealing.run(causes, ladder, jax.random.key(2), exact, kind="random-walk", chains=16, transitions=10)[0]
+    )
     sign = -1 if backwards else 1
     relative = np.exp(sign * (got - product_truth(y, x)[:, None]))
     # Over all data of the model a wrong normalised p(y) would average to 1 too; not over the low and the high ones.

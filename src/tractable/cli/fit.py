@@ -15,8 +15,8 @@ from tractable.cli.joining import agreed
 from tractable.cli.readers import Arguments
 from tractable.cli.speech import end, noted, say
 from tractable.cli.task import Request, Result, Task
-from tractable.inference import devices_of
 from tractable.methods import Method
+from tractable.methods.abilities import devices_of
 from tractable.pages.comparison import results_table
 from tractable.pages.terminal import to_terminal
 from tractable.tools.errors import CheckpointError, DataError, SettingsError

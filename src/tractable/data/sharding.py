@@ -279,6 +279,23 @@ class Over:
         mine = _paired(slices if devices == 1 else jax.lax.all_to_all(slices, ROWS, 0, 0, tiled=True))
         return self._from_all(mine).reshape(-1)[: len(a)]
 
+    def by_rows(self, function: Callable, laid: PyTree, others: tuple, count: int) -> PyTree:
+        """``function((rows, *others))`` of every shard by itself; the answers of all ``count`` rows, on every device.
+
+        Args:
+            laid: rows that ``lay`` laid.
+            others: what belongs to each row, leading axis (count,), on every device.
+        """
+        lacking = -count % self.shards
+        others = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], lacking, 0)]), others)
+
+        def mine(each: PyTree) -> PyTree:
+            out = jax.lax.map(function, self.by_shard(each))
+            return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+
+        out = self.together(self.mapped(mine, (BY_ROW,), BY_ROW)((laid, *others)))
+        return jax.tree.map(lambda a: a[:count], out)
+
     def sums(self, function: Callable) -> Callable:
         """``(theta, batch) -> sums`` of all rows that ``lay`` laid, for use outside ``mapped``."""
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -19,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from tractable.beliefs.belief import Draws
 from tractable.beliefs.check import Check
 from tractable.core import Batch
+from tractable.data.sharding import Over, over_rows
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, Count, RandomState
 from tractable.estimators.density import judged
@@ -151,12 +153,12 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         """q(z = k) for each row, (n, K): softmax of E log π_k N(x; μ_k, Λ_k⁻¹)."""
         return self._mapped("responsibilities", X)[0]
 
-    def score_samples(self, X: object) -> np.ndarray:
-        """log ∫ p(x | θ) q(θ) dθ of each row, (n,), nats: a mixture of Student t's.
+    def score_samples(self, X: object, mesh: int | str | Mesh | None = None) -> np.ndarray:
+        """log ∫ p(x | θ) q(θ) dθ of each row, (n,), nats: a mixture of Student t's; ``mesh`` as for ``tr.infer``.
 
         scikit-learn instead sums exp E log p(x, k | θ) over k, which is smaller and no density.
         """
-        told, frame = self._mapped("predictive_log_prob", X)
+        told, frame = self._mapped("predictive_log_prob", X, over_rows(mesh))
         return told - log_size(frame)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -314,11 +316,11 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
     def _students(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         return students(self._q(), self._prior(), self.covariance_type, self._process)
 
-    def _mapped(self, step: str, X: object) -> tuple[np.ndarray, Frame]:
+    def _mapped(self, step: str, X: object, over: Over | None = None) -> tuple[np.ndarray, Frame]:
         """A closed form of the model at λ for each row, by blocks: (n, ...) in float64; and its frame."""
         x, prior = self._checked(X), self._prior()
         frame = framing(self._centre, prior.covariance)
-        apply, dtype = compiled(self._white(prior, frame).conjugate, step), jnp.result_type(float)
+        apply, dtype = compiled(self._white(prior, frame).conjugate, step, over), jnp.result_type(float)
         q = as_floats(self._within(frame))
         parts = ((inwards(frame, part).astype(dtype),) for (part,) in tables.some_at_a_time(BLOCK, x))
         return tables.mapped(lambda rows: apply(q, rows), parts), frame

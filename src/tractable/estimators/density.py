@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
@@ -20,6 +21,7 @@ from tractable.checks.report import Report, worst
 from tractable.core import Batch, PyTree
 from tractable.data.files import blocks, framed, on_file, opened
 from tractable.data.rows import Data
+from tractable.data.sharding import Over, over_rows
 from tractable.estimators import rows as tables
 from tractable.estimators.base import Bayesian, Count, Scored
 from tractable.estimators.rows import as_doubles, as_floats, compiled, finite, in_few_lengths, merged, middle
@@ -163,9 +165,9 @@ class Density(Scored, DensityMixin, Bayesian):
         self._conclude(theta, None, Posterior(model, None, EM(), None, Belief(), judged=report), self._centre)
         return self
 
-    def score_samples(self, X: object) -> np.ndarray:
-        """log p(x | θ) of every row, (n,), nats."""
-        return self._mapped("log_prob", X)
+    def score_samples(self, X: object, mesh: int | str | Mesh | None = None) -> np.ndarray:
+        """log p(x | θ) of every row, (n,), nats; ``mesh``: devices that the rows lie over, as for ``tr.infer``."""
+        return self._mapped("log_prob", X, over_rows(mesh))
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows drawn from the model, (n, d), and their z: components (n,), or factors (n, q).
@@ -268,11 +270,11 @@ class Density(Scored, DensityMixin, Bayesian):
     def _gaps(self) -> str:
         return "keep" if self.missing == "exact" else "raise"
 
-    def _mapped(self, step: str, X: object) -> np.ndarray:
+    def _mapped(self, step: str, X: object, over: Over | None = None) -> np.ndarray:
         """One of the model's functions at θ for each row, in chunks: (n, ...) in float64."""
         check_is_fitted(self, "posterior_")
         inside, dtype = climbed(self._model()), jnp.result_type(float)
-        theta, apply = as_floats(inside.into(self._theta())), compiled(inside.model, step)
+        theta, apply = as_floats(inside.into(self._theta())), compiled(inside.model, step, over)
 
         def first(rows: jax.Array) -> jax.Array:
             found = apply(theta, rows)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.data.rows import Data
+from tractable.data.sharding import Over
 from tractable.tools.errors import DataError
 from tractable.tools.tree import PyTree
 
@@ -199,6 +200,14 @@ def as_doubles(theta: PyTree) -> PyTree:
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(forms: object, step: str) -> Callable:
-    """A model's function by name, compiled once."""
-    return jax.jit(getattr(forms, step))
+def compiled(forms: object, step: str, over: Over | None = None) -> Callable:
+    """A model's function by name, compiled once; over a mesh one of (θ, rows), each device of its own rows."""
+    function = getattr(forms, step)
+    if over is None:
+        return jax.jit(function)
+
+    def of_all(theta: PyTree, laid: PyTree, count: int) -> PyTree:
+        return over.by_rows(lambda each: function(theta, each[0]), laid, (), count)
+
+    program = jax.jit(of_all, static_argnames="count")
+    return lambda theta, rows: over.ran(functools.partial(program, count=len(rows)), theta, over.lay(rows)[0])

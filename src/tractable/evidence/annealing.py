@@ -47,7 +47,8 @@ def both_ways(
     ``exact`` is called after the forward run and gives the exact draws, or None if it was interrupted. Without such
     draws ``exact`` itself is None (Grosse, Ghahramani & Adams 2015).
     """
-    runs = functools.partial(run, targets, settings.kernel, settings.chains, settings.transitions, ladder)
+    static = {"kind": settings.kernel, "chains": settings.chains, "transitions": settings.transitions}
+    runs = functools.partial(targets.ran, run, ladder, **static)
     watch.go("forward")
     forward, acceptance = runs(keys[0])
     log_weights = possible(targets, nan_is_nothing(forward))
@@ -65,8 +66,8 @@ def both_ways(
 
 @functools.partial(jax.jit, static_argnames=("kind", "chains", "transitions"))
 def run(
-    targets: Targets, kind: str, chains: int, transitions: int, ladder: TemperatureLadder, key: jax.Array,
-    exact: PyTree = None,
+    targets: Targets, ladder: TemperatureLadder, key: jax.Array, exact: PyTree = None, *, kind: str, chains: int,
+    transitions: int,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Log weights (N, S), or (S,) for one target, and the mean acceptance at each temperature (T,).
 
@@ -115,7 +116,7 @@ def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, w
     Every stage raises β until the effective number of particles falls to half, resamples, and moves the particles while
     the step size adapts to the acceptance aimed at. Temperatures are then spaced evenly within the stages.
     """
-    places, ratios = _begun(targets, jax.random.fold_in(key, 0), settings.pilot)
+    places, ratios = targets.ran(_begun, jax.random.fold_in(key, 0), count=settings.pilot)
     beta, step = 0.0, first_step(settings.kernel, targets.model.space.size)
     betas, steps, scales = [0.0], [], []
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 1))))
@@ -133,9 +134,9 @@ def pilot_of_parameters(targets: Targets, settings: Annealing, key: jax.Array, w
         places, beta = jnp.asarray(np.asarray(places)[chosen]), new
         scale = _root(np.asarray(places, np.float64))
         for round_ in range(ROUNDS):
-            places, ratios, acceptance = _moved(
-                targets, settings.kernel, jax.random.fold_in(key, 2 + len(betas) * ROUNDS + round_), places,
-                jnp.asarray(beta), jnp.asarray(step), jnp.asarray(scale, places.dtype),
+            places, ratios, acceptance = targets.ran(
+                _moved, jax.random.fold_in(key, 2 + len(betas) * ROUNDS + round_), places, jnp.asarray(beta),
+                jnp.asarray(step), jnp.asarray(scale, places.dtype), kind=settings.kernel,
             )  # fmt: skip
             step *= math.exp(2 * (float(acceptance) - AIMED[settings.kernel]))
         betas.append(beta)
@@ -170,9 +171,8 @@ def pilot_of_causes(targets: Targets, settings: Annealing, key: jax.Array, watch
     )  # fmt: skip
     for round_, gain in enumerate(GAINS):
         watch.go("pilot", round_, len(GAINS))
-        acceptance = run(
-            few, settings.kernel, settings.chains, settings.transitions, ladder, jax.random.fold_in(key, 1 + round_)
-        )[1]
+        static = {"kind": settings.kernel, "chains": settings.chains, "transitions": settings.transitions}
+        acceptance = run(few, ladder, jax.random.fold_in(key, 1 + round_), **static)[1]
         steps *= np.exp(gain * (np.asarray(acceptance, np.float64) - AIMED[settings.kernel]))
         ladder = ladder._replace(step_sizes=jnp.asarray(steps, dtype))
     watch.say("pilot", len(GAINS), len(GAINS))
@@ -221,7 +221,14 @@ def _begun(targets: Targets, key: jax.Array, count: int) -> tuple[jax.Array, jax
 
 @functools.partial(jax.jit, static_argnames="kind")
 def _moved(
-    targets: Targets, kind: str, key: jax.Array, places: jax.Array, beta: jax.Array, step: jax.Array, scale: jax.Array
+    targets: Targets,
+    key: jax.Array,
+    places: jax.Array,
+    beta: jax.Array,
+    step: jax.Array,
+    scale: jax.Array,
+    *,
+    kind: str,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One target's particles after a few transitions at one temperature, their log ratios r, the mean acceptance."""
 

@@ -12,6 +12,7 @@ from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, of_rows
 from tractable.checks.importance import khat, khat_limit
 from tractable.core import Data, Model, PyTree, as_data
+from tractable.data.sharding import Over
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_causes, spread
 from tractable.evidence.settings import Annealing, Enumeration, Importance, MonteCarlo, check_resident, settings_of
@@ -35,22 +36,25 @@ def at_theta(
     theta: PyTree,
     z: PyTree,
     watch: Watch,
+    over: Over | None = None,
 ) -> Evidence:
-    """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``."""
+    """Σ_n log p(x_n|θ) by the method whose settings are ``chosen``; pilots look at few rows, on one device."""
     theta, key = jax.tree.map(jnp.asarray, theta), jax.random.key(seed)
-    if isinstance(chosen, Enumeration):
-        return _by_enumeration(model, data, theta, watch)
     causes = targets.of_causes(model, theta, data)
+    laid = causes.laid(over)
+    if isinstance(chosen, Enumeration):
+        return _by_enumeration(model, laid, watch)
     if isinstance(chosen, MonteCarlo):
-        return _weighed(weights.possible(causes, weights.weigh(causes, key, chosen.draws, watch)), [])
+        return _weighed(weights.possible(laid, weights.weigh(laid, key, chosen.draws, watch)), [])
     if isinstance(chosen, Importance):
-        return _weighed(*_by_importance(causes, key, chosen, watch))
-    return _by_annealing(causes, key, chosen, z, watch)
+        return _weighed(*_by_importance(causes, laid, key, chosen, watch))
+    return _by_annealing(causes, laid, key, chosen, z, watch)
 
 
-def _by_enumeration(model: LatentModel, data: Data, theta: PyTree, watch: Watch) -> Evidence:
+def _by_enumeration(model: LatentModel, causes: Targets, watch: Watch) -> Evidence:
     watch.go("sum")
-    terms = np.asarray(model.log_likelihoods(theta, data.arrays()), np.float64)
+    terms = _terms if causes.lying is None else jax.jit(_terms)
+    terms = np.asarray(causes.ran(terms), np.float64)
     watch.say("sum", 1, 1)
     value = float(terms.sum())
     verdict = "trust" if math.isfinite(value) else "reject"
@@ -61,8 +65,16 @@ def _by_enumeration(model: LatentModel, data: Data, theta: PyTree, watch: Watch)
     return Evidence(value, 0.0, value, value, checks, terms[:, None], log_evidence=terms, error=none, effective=one)
 
 
+def _terms(causes: Targets) -> jax.Array:
+    """(N,) log p(x_n|θ), z summed out."""
+    rows = causes.rows
+    if causes.lying is None:
+        return causes.model.log_likelihoods(causes.shared, rows)
+    return causes.lying.by_rows(lambda x: causes.model.log_likelihoods(causes.shared, x[0]), rows.rows, (), rows.size)
+
+
 def _by_importance(
-    causes: Targets, key: jax.Array, settings: Importance, watch: Watch
+    causes: Targets, laid: Targets, key: jax.Array, settings: Importance, watch: Watch
 ) -> tuple[np.ndarray, list[Check]]:
     """(N, S) log weights of draws from Student t's around the modes of every datum's z, and checks of q and the tails.
 
@@ -78,20 +90,22 @@ def _by_importance(
         )
     watch.go("modes")
     degrees = jnp.asarray(float(settings.degrees), sds.dtype)
-    q, modes = weights.modes_of_causes(causes, settings.starts, sds, jax.random.fold_in(key, 1))
+    q, modes = laid.ran(weights.modes_of_causes, sds, jax.random.fold_in(key, 1), count=settings.starts)
     key = jax.random.fold_in(key, 2)
     log_weights = weights.weigh(
-        causes, key, settings.draws, watch, propose=weights.students, own=q, phi=degrees, work=settings.starts
+        laid, key, settings.draws, watch, propose=weights.students, own=q, phi=degrees, work=settings.starts
     )
-    log_weights = weights.possible(causes, log_weights)
+    log_weights = weights.possible(laid, log_weights)
     return log_weights, [_tail_check(log_weights), _mode_check(np.asarray(modes))]
 
 
-def _by_annealing(causes: Targets, key: jax.Array, settings: Annealing, z: PyTree, watch: Watch) -> Evidence:
+def _by_annealing(
+    causes: Targets, laid: Targets, key: jax.Array, settings: Annealing, z: PyTree, watch: Watch
+) -> Evidence:
     ladder = pilot_of_causes(causes, settings, jax.random.fold_in(key, 1), watch)
     exact = None if z is None else lambda: jax.tree.map(jnp.asarray, z)
     keys = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
-    log_weights, back, checks = both_ways(causes, settings, ladder, keys, exact, watch)
+    log_weights, back, checks = both_ways(laid, settings, ladder, keys, exact, watch)
     forward, size = summed(log_weights), causes.count
     upper, gap = math.inf, gap_check(None, "no exact posterior draws of z to run back from, so no upper bound")
     if back is not None:

@@ -1,19 +1,22 @@
 """The marginal likelihood p(y) = ∫ p(y|θ) p(θ) dθ of any model: an estimate, how far off it may be, a verdict."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from tractable.beliefs import approximations
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
 from tractable.checks.evidence import QUANTILE, Evidence, gap_check, grade, size_check, weight_checks
 from tractable.core import Data, Model, PyTree, as_data, is_distribution
+from tractable.data.sharding import Over, over_rows
 from tractable.evidence import targets, weights
 from tractable.evidence.annealing import both_ways, pilot_of_parameters
 from tractable.evidence.at_theta import at_theta, latent_problem
@@ -44,6 +47,7 @@ def log_evidence(
     seed: int = 0,
     posterior: Posterior | None = None,
     progress: bool | Callable | None = None,
+    mesh: int | str | Mesh | None = None,
     **settings: Any,
 ) -> Evidence:
     """The log marginal likelihood of a model, in nats; of a log density alone, log Z = log ∫ e^{log density}.
@@ -86,6 +90,8 @@ def log_evidence(
             ``Laplace``). For "annealed" draws from which to run back (``NUTS``, ``HMC``, ``MALA``, ``RandomWalk``,
             ``Rejection``, whose draws are exact); NUTS runs where none is given.
         progress: True, False, or ``(phase, done, of) -> None``; by default a bar on a terminal.
+        mesh: devices that the rows lie over, as for ``infer``: the same bits on any number of them. Climbs to modes,
+            and pilots at a given ``theta``, run on one device.
         settings: of the method: ``draws`` (monte-carlo, importance, laplace), ``degrees`` (importance), ``starts``
             (importance, laplace); ``chains``, ``temperatures``, ``transitions``, ``kernel``, ``reverse``, ``pilot``
             (annealed). With ``theta``, draws (1000), starts (4), chains (32) and temperatures (100) are per datum, and
@@ -113,18 +119,37 @@ def log_evidence(
     seed = seeded("log_evidence(seed)", seed)
     if theta is not None:
         latent, name, chosen, data = latent_problem(model, data, method, theta, z, posterior, settings)
-        with progress_of(progress) as say, interruptible() as stop:
-            found = at_theta(latent, data, seed, chosen, theta, z, Watch(say, stop))
+        over = _over(latent, data, mesh)
+        with _watching(progress, over) as watch:
+            found = at_theta(latent, data, seed, chosen, theta, z, watch, over)
     else:
         if z is not None:
             raise SettingsError("z= goes with theta=: the causes that model.sample(key, theta, n) drew with the data.")
         name = "annealed" if method is None else method
         chosen = settings_of(name, settings)
         data = _data(model, data, posterior, name, chosen)
-        with progress_of(progress) as say, interruptible() as stop:
-            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, Watch(say, stop))
+        over = _over(model, data, mesh)
+        with _watching(progress, over) as watch:
+            found = OF_PARAMETERS[name](model, data, seed, chosen, posterior, watch, over)
     checks = [*found.checks, *_normalisation(model)] if theta is None else found.checks
     return found._replace(checks=checks, method=name, seconds=time.perf_counter() - began)
+
+
+def _over(model: Model, data: Data | None, mesh: int | str | Mesh | None) -> Over | None:
+    """The mesh that rows lie over; raises where there are none, or where they are not summed by themselves."""
+    lying = over_rows(mesh)
+    if lying is not None and (data is None or model.likelihood is None):
+        raise SettingsError("log_evidence(mesh=...) lays rows over devices, and there are none: leave it out.")
+    if lying is not None and model.local is not None:
+        raise SettingsError("log_evidence(mesh=...) is of rows by themselves, without groups: leave it out.")
+    return lying
+
+
+@contextlib.contextmanager
+def _watching(progress: bool | Callable | None, over: Over | None) -> Iterator[Watch]:
+    """Progress shown by one process of a mesh, and a stop asked of one that stops all."""
+    with progress_of(progress if over is None or over.leads else False) as say, interruptible() as stop:
+        yield Watch(say, stop if over is None else over.stopping(stop))
 
 
 def _data(model: Model, data: Data | PyTree, posterior: Posterior | None, method: str, settings: Way) -> Data | None:
@@ -187,12 +212,13 @@ def _normalisation(model: Model) -> list[Check]:
 
 
 def by_monte_carlo(
-    model: Model, data: Data | None, seed: int, settings: MonteCarlo, posterior: Posterior | None, watch: Watch
-) -> Evidence:
+    model: Model, data: Data | None, seed: int, settings: MonteCarlo, posterior: Posterior | None, watch: Watch,
+    over: Over | None,
+) -> Evidence:  # fmt: skip
     """log p(y) = log E p(y | θ) over draws of the prior, or of a normal around the modes if it cannot be drawn."""
     key = jax.random.key(seed)
     base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
-    target = targets.of_parameters(model, data, base)
+    target = targets.of_parameters(model, data, base).laid(over)
     log_weights = weights.possible(target, weights.weigh(target, key, settings.draws, watch))[0]
     estimate, error = log_mean(log_weights), relative_error(log_weights)
     bias = -(error**2) / 2
@@ -206,10 +232,11 @@ def by_monte_carlo(
 
 
 def by_importance(
-    model: Model, data: Data | None, seed: int, settings: Importance, posterior: Posterior | None, watch: Watch
-) -> Evidence:
+    model: Model, data: Data | None, seed: int, settings: Importance, posterior: Posterior | None, watch: Watch,
+    over: Over | None,
+) -> Evidence:  # fmt: skip
     """log p(y) by importance sampling from the posterior's q, or from a Student t around the modes."""
-    key, target, checks = jax.random.key(seed), targets.of_parameters(model, data), []
+    key, target, checks = jax.random.key(seed), targets.of_parameters(model, data).laid(over), []
     if posterior is not None:
         fitted: Any = posterior.fitted
         propose, q = weights.fitted(fitted.family), fitted.phi
@@ -236,15 +263,16 @@ def by_importance(
 
 
 def by_laplace(
-    model: Model, data: Data | None, seed: int, settings: Laplace, posterior: Posterior | None, watch: Watch
-) -> Evidence:
+    model: Model, data: Data | None, seed: int, settings: Laplace, posterior: Posterior | None, watch: Watch,
+    over: Over | None,
+) -> Evidence:  # fmt: skip
     """log p(y) by Laplace's approximation at the modes."""
     key = jax.random.key(seed)
     watch.go("modes")
     found = modes_of(model, data, jax.random.fold_in(key, 1), settings.starts)
     best = found[0]
     phi = approximations.of_root(jnp.asarray(best.position), jnp.asarray(best.root))
-    target = targets.of_parameters(model, data)
+    target = targets.of_parameters(model, data).laid(over)
     log_weights = weights.weigh(target, key, settings.draws, watch, propose=weights.fitted("full rank"), phi=phi)[0]
     estimate, judge = laplace_value(best.value, best.root), log_mean(weights.smoothed(log_weights))
     apart = estimate - judge
@@ -258,19 +286,21 @@ def by_laplace(
 
 
 def by_annealing(
-    model: Model, data: Data | None, seed: int, settings: Annealing, posterior: Posterior | None, watch: Watch
-) -> Evidence:
+    model: Model, data: Data | None, seed: int, settings: Annealing, posterior: Posterior | None, watch: Watch,
+    over: Over | None,
+) -> Evidence:  # fmt: skip
     """log p(y) by annealed importance sampling, along a ladder of temperatures chosen by a pilot run."""
     key = jax.random.key(seed)
     base, checks = _base(model, data, jax.random.fold_in(key, 1), watch)
-    target = targets.of_parameters(model, data, base)
+    target = targets.of_parameters(model, data, base).laid(over)
     ladder = pilot_of_parameters(target, settings, jax.random.fold_in(key, 2), watch)
 
     def exact() -> jax.Array | None:
         """Posterior draws; NUTS makes them where no posterior was given."""
         nonlocal posterior
         if posterior is None:
-            posterior = infer(model, data, NUTS(), seed=seed, progress=watch.say)
+            devices = None if over is None else over.mesh
+            posterior = infer(model, data, NUTS(), seed=seed, progress=watch.say, mesh=devices)
             if posterior.interrupted or watch.stop():
                 return None
         return jnp.asarray(_spread(posterior, settings.chains), jnp.result_type(float))

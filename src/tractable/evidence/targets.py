@@ -13,7 +13,17 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import IdentityTransform
 
-from tractable.core import Data, Model, PyTree, counted_log_likelihoods, is_distribution, log_density
+from tractable.core import (
+    Data,
+    Model,
+    PyTree,
+    batch_log_likelihood,
+    counted_log_likelihoods,
+    is_distribution,
+    log_density,
+)
+from tractable.data.rows import Laid, apart, whole
+from tractable.data.sharding import BY_ROW, ON_ALL, Over
 from tractable.models.latent import LatentModel
 
 HELD = 1 << 24  # most numbers (rows × draws) in memory at once
@@ -55,7 +65,7 @@ class Targets:
     Attributes:
         target: ``(model, shared, rows) -> Target``, for all rows or for one.
         shared: what all targets use besides their rows.
-        rows: of the data, leading axis N.
+        rows: of the data, leading axis N; ``Laid`` where they lie over devices.
         many: whether every row has a target of its own.
     """
 
@@ -66,8 +76,28 @@ class Targets:
     many: bool
 
     @property
+    def lying(self) -> Over | None:
+        """The mesh that the rows lie over."""
+        return self.rows.over if isinstance(self.rows, Laid) else None
+
+    @property
     def count(self) -> int:
-        return jax.tree.leaves(self.rows)[0].shape[0] if self.many else 1
+        if not self.many:
+            return 1
+        return self.rows.size if isinstance(self.rows, Laid) else jax.tree.leaves(self.rows)[0].shape[0]
+
+    def laid(self, over: Over | None) -> "Targets":
+        """The same with the rows over the devices of a mesh, if there is one."""
+        if over is None:
+            return self
+        rows, weights = apart(self.rows)
+        laid = Laid(*over.lay(rows, weights), jax.tree.leaves(rows)[0].shape[0], over)
+        return dataclasses.replace(self, rows=laid)
+
+    def ran(self, function: Callable, *args: PyTree, **static: Any) -> Any:
+        """``function(targets, *args, **static)``, also where the rows lie over devices of other processes."""
+        function = functools.partial(function, **static)
+        return function(self, *args) if self.lying is None else self.lying.ran(function, self, *args)
 
     def some(self, count: int) -> "Targets":
         """The same for at most ``count`` rows, evenly spaced."""
@@ -76,19 +106,25 @@ class Targets:
 
     def together(self, draws: int) -> int:
         """How many draws of one target, or how many targets with all their draws, fit in memory at once."""
-        numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(self.rows)) or 1
+        rows, parts = (self.rows.rows, self.rows.over.shards) if isinstance(self.rows, Laid) else (self.rows, 1)
+        numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(rows)) or 1
         if self.many:
             return int(min(self.count, TOGETHER, max(1, HELD // (draws * (numbers + WORK)))))
-        return int(min(draws, TOGETHER, max(1, HELD // (numbers + self.model.space.size))))
+        return int(min(draws, TOGETHER, max(1, HELD // (numbers // parts + self.model.space.size))))
 
     def each(self, function: Callable, key: jax.Array, own: PyTree = None, draws: int = 1) -> Any:
         """``function(target, key, own)`` for every one of many targets; results and ``own`` have leading axis N."""
 
-        def one(each: tuple[jax.Array, PyTree, PyTree]) -> Any:
-            return function(self.target(self.model, self.shared, each[1]), each[0], each[2])
+        def one(each: tuple[PyTree, jax.Array, PyTree]) -> Any:
+            return function(self.target(self.model, self.shared, each[0]), each[1], each[2])
+
+        def some(each: tuple[PyTree, jax.Array, PyTree]) -> Any:
+            return jax.lax.map(one, each, batch_size=self.together(draws))
 
         keys = jax.random.split(key, self.count)
-        return jax.lax.map(one, (keys, self.rows, own), batch_size=self.together(draws))
+        if not isinstance(self.rows, Laid):
+            return some((self.rows, keys, own))
+        return self.rows.over.by_rows(some, self.rows.rows, (keys, own), self.count)
 
     def over(self, function: Callable, key: jax.Array, draws: int, own: PyTree = None, work: int = 1) -> tuple:
         """``function(target, key, own) -> (value, info)`` for every draw: all values, and the mean of the infos.
@@ -104,8 +140,14 @@ class Targets:
         if self.many:
             values, info = self.each(every, key, own, draws * work)
             return values, _mean(info)
-        target, keys = self.target(self.model, self.shared, self.rows), jax.random.split(key, draws)
-        values, info = jax.lax.map(lambda x: function(target, *x), (keys, own), batch_size=self.together(draws))
+
+        def all_draws(rows: PyTree, each: tuple[jax.Array, PyTree]) -> tuple:
+            target = self.target(self.model, self.shared, rows)
+            return jax.lax.map(lambda x: function(target, *x), each, batch_size=self.together(draws))
+
+        if self.lying is not None:
+            all_draws = self.lying.mapped(all_draws, (BY_ROW, ON_ALL), ON_ALL)
+        values, info = all_draws(self.rows, (jax.random.split(key, draws), own))
         return values, _mean(info)
 
 
@@ -155,6 +197,8 @@ def log_likelihood(model: Model, rows: PyTree, params: PyTree) -> jax.Array:
     """Σ_n w_n log p(y_n|θ); 0 without data."""
     if rows is None:
         return jnp.zeros((), jnp.result_type(float))
+    if isinstance(rows, Laid):
+        return batch_log_likelihood(model, params, whole(rows))
     return jnp.sum(counted_log_likelihoods(model, params, rows))
 
 

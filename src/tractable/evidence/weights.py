@@ -52,7 +52,7 @@ def weigh(
 ) -> np.ndarray:  # fmt: skip
     """(N, draws) log weights, see ``log_weights``."""
     watch.go("draws")
-    found = nan_is_nothing(log_weights(targets, own, phi, key, draws, propose, work))
+    found = nan_is_nothing(targets.ran(log_weights, own, phi, key, draws=draws, propose=propose, work=work))
     watch.say("draws", 1, 1)
     return found
 
@@ -236,7 +236,7 @@ def normal_base(modes: list[Mode]) -> Normal:
 
 
 @functools.partial(jax.jit, static_argnames="count")
-def modes_of_causes(targets: Targets, count: int, spread: jax.Array, key: jax.Array) -> tuple[Mixture, jax.Array]:
+def modes_of_causes(targets: Targets, spread: jax.Array, key: jax.Array, *, count: int) -> tuple[Mixture, jax.Array]:
     """For each of N targets, Student t's around the distinct modes at which climbs from the base end, and their number.
 
     Climbs are in units of the base's sds ``spread`` (d,). If no end has a curvature, the number is 0 and q is as wide

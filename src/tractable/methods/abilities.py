@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from jax.sharding import Mesh
+
+from tractable.data.rows import Data
+from tractable.data.sharding import CHAINS, ROWS, Over, over
 from tractable.methods.method import Method
 from tractable.tools.errors import SettingsError
 
@@ -51,3 +55,20 @@ def needs(ability: str, method: Method, **asked: object) -> None:
     can, sentence = ABILITIES[ability]
     if not can(method):
         raise SettingsError(sentence.format(name=type(method).__name__, **asked))
+
+
+def devices_of(
+    method: Method, data: Data | None, mesh: int | str | Mesh | None, reproducible: bool = True
+) -> Over | None:
+    """The mesh that a run lies over; raises for methods that cannot use its axes."""
+    if mesh is None:
+        return None
+    chains = method.settings()["chains"] if method.chained else None
+    lying = over(mesh, CHAINS if method.chained else ROWS, reproducible, chains)
+    if not method.chained and lying.mesh.shape[CHAINS] > 1:
+        needs("mesh over chains", method)
+    if lying.lays_rows:
+        needs("mesh over rows", method)
+        if data is None:
+            raise SettingsError("Rows over devices need rows; got none. Give mesh= for the chains alone.")
+    return lying

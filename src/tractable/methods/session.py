@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from tractable.core import Model, PyTree
 from tractable.data.rows import Data
 from tractable.data.sharding import Over
+from tractable.tools.errors import CheckpointError
 from tractable.tools.mappings import make_room
 from tractable.tools.progress import progress_of
 from tractable.tools.stopping import interruptible
@@ -23,6 +24,11 @@ class Saver(Protocol):
     """A folder that a run is saved to while it runs."""
 
     resume: dict[str, np.ndarray] | None  # leaves of an earlier run's saved state
+
+    @property
+    def faults(self) -> Sequence[CheckpointError]:
+        """What kept it from saving, where that is not raised at once."""
+        ...
 
     def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
         """Save the run's state, and the traces drawn since the last save, each (chain, draw, ...)."""
@@ -98,5 +104,7 @@ def sitting(
     """A session that shows progress and stops at Ctrl-C; ``opened()`` gives the folder that it is saved to."""
     make_room()
     with progress_of(progress if over is None or over.leads else False) as say, interruptible() as stop:
-        stop = stop if over is None else over.stopping(stop)
-        yield Session(model, data, jax.random.key(seed or 0), stop, say, over, opened(), moments)
+        saver = opened()
+        if over is not None:
+            stop = over.stopping(lambda asked=stop: asked() or (saver is not None and bool(saver.faults)))
+        yield Session(model, data, jax.random.key(seed or 0), stop, say, over, saver, moments)

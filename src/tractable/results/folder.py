@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +46,10 @@ class Saver:
 
     Attributes:
         resume: the saved state's leaves by path, or None for a new run.
+        faults: none that are not raised at once.
     """
+
+    faults: Sequence[CheckpointError] = ()
 
     def __init__(self, folder: pathlib.Path, run: dict[str, Any], *, resumable: bool = True) -> None:
         self.folder, self.run, self.resumable = folder, run, resumable
@@ -111,12 +114,45 @@ class Saver:
         return Saver(self.folder / name, self.run | {"part": name}, resumable=self.resumable)
 
 
+class Leader:
+    """The ``Saver`` of the process that writes for others. The first fault is kept, and asks all processes to stop at
+    their next visit: raised at once, it would leave the others waiting for this one.
+
+    Attributes:
+        faults: the CheckpointError, if there was one; its draws are kept in memory.
+    """
+
+    def __init__(self, saver: Saver, faults: list[CheckpointError] | None = None) -> None:
+        self.saver, self.step, self.resume = saver, saver.step, saver.resume
+        self.faults = [] if faults is None else faults
+        self.traces: dict[str, np.ndarray] = {}
+
+    def save(self, standing: PyTree, drawn: dict[str, np.ndarray] | None = None) -> None:
+        if self.faults:
+            self.traces = joined(self.traces, drawn or {})
+            return
+        try:
+            self.saver.save(standing, drawn)
+        except CheckpointError as error:
+            self.faults.append(error)
+            self.traces = error.partial or {}
+
+    def drawn(self) -> dict[str, np.ndarray]:
+        return self.traces if self.faults else self.saver.drawn()
+
+    def inside(self, name: str) -> "Leader":
+        return Leader(self.saver.inside(name), self.faults)
+
+
 class Follower:
     """The ``Saver`` of a process that another one writes for: it reads what is there, and keeps its draws in memory.
 
     Attributes:
         resume: leaves of where the run stood, or None.
+        faults: none of its own; the process that writes has them.
     """
+
+    faults: Sequence[CheckpointError] = ()
 
     def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
         self.folder, self.run = folder, run

@@ -27,7 +27,7 @@ from tractable.core import Data, Model, PyTree, as_data, needed_likelihood
 from tractable.data.arrays import columns_of
 from tractable.data.rows import Labels
 from tractable.data.sharding import over_rows
-from tractable.methods.abilities import needs
+from tractable.methods.abilities import devices_of, needs
 from tractable.methods.method import Method, named
 from tractable.methods.rejection import evidence
 from tractable.methods.session import sitting
@@ -542,12 +542,12 @@ class Posterior(Learnt):
     @ending()
     def extend(
         self, draws: int, *, progress: bool | Callable | None = None, verify: str | None = "auto",
-        held_out: Data | PyTree = None,
+        held_out: Data | PyTree = None, mesh: int | str | Mesh | None = None, reproducible: bool = True,
     ) -> "Posterior":  # fmt: skip
-        """Continue for ``draws`` more kept draws per chain, with the same result as one longer run. It goes on on one
-        device, whose last bits are not those of a mesh.
+        """Continue for ``draws`` more kept draws per chain, with the same result as one longer run.
 
-        ``verify`` and ``held_out`` are passed to ``verify()``, which checks the whole again.
+        ``verify`` and ``held_out`` are passed to ``verify()``, which checks the whole again; ``mesh`` and
+        ``reproducible`` are those of ``infer``, to be given again for the bits of one longer run.
         """
         needs("extend()", self.method)
         if self.standing is None or self.belief.positions is None:
@@ -555,7 +555,8 @@ class Posterior(Learnt):
                 "Only a posterior of kept draws, from this process, can be extended; use checkpoint= across processes."
             )
         expect("extend(draws)", draws, Count)
-        with sitting(self.model, self.data, self.seed, progress) as session:
+        lying = devices_of(self.method, self.data, mesh, reproducible)
+        with sitting(self.model, self.data, self.seed, progress, lying) as session:
             outcome = self.method.extended(session, self.belief, self.standing, self.count + draws)
         return Posterior(self.model, self.data, self.method, self.seed, *outcome).verify(verify, held_out=held_out)
 
