@@ -2,12 +2,15 @@
 
     python benchmarks/scale.py mesh [--rows 1000000] [--columns 50] [--steps 1000]
     python benchmarks/scale.py file [--rows 100000000] [--columns 10] [--steps 3000] [--folder DIR]
+    python benchmarks/scale.py sent [--rows 200] [--columns 100000] [--steps 200]
 
 ``mesh``: SGLD on a logistic regression with rows in memory, by the size of a batch: without a mesh (XLA's threads share
 a step), with the batch's rows over 1, 2 and 4 devices of this host, and over 2 processes of one device each.
 ``fast`` is ``reproducible=False``. ``file``: the same with rows in shards on file, from 10,000 to ``--rows``, batches
 of 1,000. Memory is what the process holds of its own, at most, without the pages of files that the system lends it.
 A checkpoint is what saving adds to a run, and going on is the run called again when it has ended.
+``sent``: bytes that two processes send over the loopback device a step, TCP's own included, beside what one reduction
+of the gradient must send: 2 (P − 1)/P of its bytes from each of P processes. Nothing else may use that device meanwhile.
 Every figure is a process of its own, and the time of its main run without the first block, which compiles.
 """
 
@@ -46,8 +49,8 @@ def learnt(data: Any, columns: int, batch: int, steps: int, **options: Any) -> t
     return posterior, posterior.seconds["drawing"] / (steps - loop.BLOCK)
 
 
-def over_devices(rows: int, columns: int, steps: int, batch: int, devices: int, reproducible: bool) -> dict:
-    """Seconds a step with rows in memory, and the last position."""
+def made(rows: int, columns: int) -> Any:
+    """Data of a logistic regression; joins the other processes first, where there are some."""
     import jax
 
     import tractable as tr
@@ -56,10 +59,31 @@ def over_devices(rows: int, columns: int, steps: int, batch: int, devices: int, 
         address, process = os.environ["PROCESS"].split()
         jax.distributed.initialize(address, 2, int(process))
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, columns)).astype(np.float32)
+    x = rng.standard_normal((rows, columns), np.float32)
     y = (rng.random(rows) < 1 / (1 + np.exp(-x @ rng.normal(size=columns) / columns**0.5))).astype(np.float32)
+    return tr.Data(y, given=x)
+
+
+def sent(rows: int, columns: int, steps: int, reproducible: bool) -> dict:
+    """Bytes a step over the loopback device, by all processes: of a longer run less a shorter one."""
+    import jax
+
+    data = made(rows, columns)
+    mesh, counted = jax.make_mesh((2,), ("row",)), []
+    for length in (steps, 3 * steps):
+        before = psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+        learnt(data, columns, rows // 2, length, mesh=mesh, reproducible=reproducible, draws="moments")
+        counted.append(psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before)
+    return {"bytes": (counted[1] - counted[0]) / (2 * steps)}
+
+
+def over_devices(rows: int, columns: int, steps: int, batch: int, devices: int, reproducible: bool) -> dict:
+    """Seconds a step with rows in memory, and the last position."""
+    import jax
+
+    data = made(rows, columns)
     mesh = None if devices == 0 else jax.make_mesh((devices,), ("row",))
-    posterior, seconds = learnt(tr.Data(y, given=x), columns, batch, steps, mesh=mesh, reproducible=reproducible)
+    posterior, seconds = learnt(data, columns, batch, steps, mesh=mesh, reproducible=reproducible)
     last = np.asarray(posterior.unconstrained)[0, -1]
     return {"seconds": seconds, "last": last.tobytes().hex()}
 
@@ -100,7 +124,7 @@ def on_file(folder: str, rows: int, columns: int, steps: int) -> dict:
     return {"step": seconds, "opened": opened, "own": most - before, "saving": saving / seconds, "again": again}
 
 
-CHILDREN = {"devices": over_devices, "file": on_file}
+CHILDREN = {"devices": over_devices, "file": on_file, "sent": sent}
 
 
 def write(folder: pathlib.Path, rows: int, columns: int) -> None:
@@ -140,7 +164,7 @@ def measured(kind: str, *asked: object, devices: int = 1, processes: int = 1) ->
 def mesh(rows: int, columns: int, steps: int) -> None:
     say_where(f"SGLD over a mesh: {rows:,} rows of {columns} columns")
     shown = []
-    for batch in (1_000, 20_000, 200_000):
+    for batch in (size for size in (1_000, 20_000, 200_000, 1_000_000) if size <= rows):
         found = {}
         for devices, processes, fixed in ((0, 1, True), (1, 1, True), (2, 1, True), (4, 1, True), (2, 1, False),
                                           (2, 2, True), (2, 2, False)):  # fmt: skip
@@ -168,10 +192,24 @@ def file(rows: int, columns: int, steps: int, folder: pathlib.Path) -> None:
     table(["rows", "GB", "ms a step", "memory, MB", "opened, s", "step with a checkpoint", "going on, s"], shown)
 
 
+def bytes_sent(rows: int, columns: int, steps: int) -> None:
+    say_where(f"Bytes sent a step by two processes: SGLD, batches of {rows // 2} rows")
+    shown = []
+    for size in (50, 1_000, columns):
+        for fixed in (True, False):
+            found = measured("sent", rows, size, steps, fixed, devices=2, processes=2)["bytes"]
+            least = 2 * 4 * size  # of both processes, (P − 1)/P = 1/2 of the gradient twice from each
+            order = "fixed" if fixed else "XLA's"
+            shown.append([f"{size:,}", order, f"{found:,.0f}", f"{least:,}", f"{found / least:.3g}"])
+    table(["gradient's numbers", "order of sums", "bytes a step", "one reduction", "ratio"], shown)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
-    for name, rows, columns, steps in (("mesh", 1_000_000, 50, 1_000), ("file", 100_000_000, 10, 3_000)):
+    for name, rows, columns, steps in (
+        ("mesh", 1_000_000, 50, 1_000), ("sent", 200, 100_000, 200), ("file", 100_000_000, 10, 3_000),
+    ):  # fmt: skip
         part = parts.add_parser(name)
         part.add_argument("--rows", type=int, default=rows)
         part.add_argument("--columns", type=int, default=columns)
@@ -185,6 +223,8 @@ def main() -> None:
         print(json.dumps(CHILDREN[asked.kind](*asked.asked)))
     elif asked.part == "mesh":
         mesh(asked.rows, asked.columns, asked.steps)
+    elif asked.part == "sent":
+        bytes_sent(asked.rows, asked.columns, asked.steps)
     else:
         file(asked.rows, asked.columns, asked.steps, asked.folder)
 

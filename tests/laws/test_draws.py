@@ -242,6 +242,25 @@ def test_measured_curvature_and_noise():
     np.testing.assert_allclose(one.noise, [[np.var(sums)]], rtol=1e-6)
 
 
+def test_noise_of_rows_too_wide_to_stack(monkeypatch):
+    """V from single rows, V₁ (N − n)/(n (N − 1)), where all windows would take too much memory: its mean is theirs."""
+    wide = np.random.default_rng(4).normal(size=(60, 30))
+    y = wide @ np.full(30, 0.3) + np.random.default_rng(5).normal(size=60)
+    model = tr.Model(
+        {"w": dist.Normal(np.zeros(30), 1.0).to_event(1)}, lambda params, x: dist.Normal(x @ params["w"], 1.0)
+    )
+    data, method = tr.Data(y, given=wide), tr.SGLD(batch_size=20)
+
+    def noise() -> float:
+        key = jax.random.key(0)
+        return float(np.trace(bias.measure(model, data, method.plan(data), np.zeros((4, 30)), key).noise))
+
+    of_windows = noise()
+    monkeypatch.setattr(bias, "WINDOW_BYTES", data.nbytes)
+    # 60 single rows, drawn with replacement: the sd of their mean square is a seventh or so of it.
+    assert abs(noise() / of_windows - 1) < 0.6
+
+
 @quiet
 def test_polynomial_schedule_weighs_by_step():
     """Draws count as much as their steps are long: Σ ε θ / Σ ε."""

@@ -12,6 +12,7 @@ from tractable.tools.shared import COMPILE_FASTEST, compiled
 
 DENSE = 400  # most parameters for which H and V are measured as matrices
 ALL_WINDOWS = 1 << 21  # largest rows × batch size for which V is the covariance over all batches
+WINDOW_BYTES = 1 << 29  # and the most that those rows may take: each is in as many batches as a batch has rows
 ROWS = 4096  # single rows from which V is measured otherwise
 FEW_ROWS = 256  # the same, where only diagonals are measured
 
@@ -206,7 +207,7 @@ def measure(
     where = jnp.atleast_2d(jnp.asarray(positions, jnp.result_type(float)))
     dense = model.space.size <= DENSE
     n, size = plan.width, plan.size
-    every = size * n <= ALL_WINDOWS
+    every = size * n <= ALL_WINDOWS and n * data.nbytes <= WINDOW_BYTES
     seen = plan if every else Plan(size, 1)
     count = size if every else min(size, ROWS if dense else FEW_ROWS)
     if every:
