@@ -27,7 +27,7 @@ from tractable.methods.drawing import starts_of
 from tractable.methods.method import Check, Method, Optimiser, Outcome, Session
 from tractable.methods.search import laplace_root, maximum, nearer
 from tractable.methods.stretches import HELD, held_out_best
-from tractable.objectives import quadrature
+from tractable.objectives import quadrature, several
 from tractable.objectives.elbo import Control, Gradient
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.settings import Count, Positive, Range, is_number
@@ -62,7 +62,8 @@ class Variational(Method):
         start: "mode", with the curvature there, up to 1000 parameters; or "random".
         starts: climbs side by side; the best bound is kept and the report says whether they agree.
         solver: "quadrature" integrates over a linear predictor instead of drawing, which makes the bound
-            deterministic, on one device; "stochastic" draws; "auto" takes quadrature where the model allows it.
+            deterministic, on one device (of FullRank also over several, as of classes); "stochastic" draws; "auto"
+            takes quadrature where the model allows it.
         draws: independent draws of q in the posterior; ``sample`` makes fresh ones.
     """
 
@@ -133,22 +134,9 @@ class Variational(Method):
         q = self.family(model.space.size)
         began = time.perf_counter()
         interrupted, trace = False, {}
-        exact = None
-        if self.solver != "stochastic" and self.divergence == "reverse" and self.batch_size is None:
-            exact = quadrature.structure(model, data)
-        if exact is None and self.solver == "quadrature":
-            raise ModelError(
-                f"{type(self).__name__}(solver='quadrature') expects one linear predictor, normal or Laplace priors on "
-                "its weights and at most one other number, on data in memory; this model has another shape. "
-                "Use solver='stochastic'."
-            )
-        if exact is not None:
-            if session.over is not None:  # some fifty evaluations on one device, where a climb takes a thousand steps
-                tell(
-                    f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= does "
-                    "nothing here. Where one device cannot hold the rows, give solver='stochastic'."
-                )
-            phi, found = quadrature.climb(exact, q, model, data, stop=session.stop)
+        solved = self._solved(session)
+        if solved is not None:
+            phi, found = solved
             interrupted = session.stop()
         else:
             climbed = climb(self, session)
@@ -164,6 +152,34 @@ class Variational(Method):
         phi = jax.tree.map(np.asarray, phi)
         fitted = Fitted(positions=np.asarray(draws)[None], family=self.kind, phi=phi, log_weights=weights, trace=trace)
         return Outcome(fitted, found, seconds, interrupted)
+
+    def _solved(self, session: Session) -> tuple[PyTree, dict[str, Any]] | None:
+        """φ and figures of a climb without noise, where the model has a linear predictor; None elsewhere."""
+        model, data, stop = session.model, session.data, session.stop
+        exact = factors = None
+        if self.solver != "stochastic" and self.divergence == "reverse" and self.batch_size is None:
+            exact = quadrature.structure(model, data)
+            factors = several.structure(model, data) if exact is None and self.kind == "full rank" else None
+        if exact is None and factors is None:
+            if self.solver != "quadrature":
+                return None
+            raise ModelError(
+                f"{type(self).__name__}(solver='quadrature') expects one linear predictor, normal or Laplace priors on "
+                "its weights and at most one other number, on data in memory (FullRank also several predictors, as of "
+                "classes, and no other number); this model has another shape. Use solver='stochastic'."
+            )
+        if session.over is not None:  # some fifty evaluations on one device, where a climb takes a thousand steps
+            tell(
+                f"{type(self).__name__} integrates over this model's linear predictor on one device, so mesh= does "
+                "nothing here. Where one device cannot hold the rows, give solver='stochastic'."
+            )
+        if exact is not None:
+            return quadrature.climb(exact, self.family(model.space.size), model, data, stop=stop)
+        assert factors is not None
+        start = np.zeros(model.space.size, jnp.result_type(float))
+        mode = maximum(model, data, start, steps=500, tolerance=1e-4, jacobian=True, stop=stop).position
+        root = laplace_root(model, data, mode)
+        return several.climb(factors, model, data, mode, root, self.tolerance, stop)
 
     def cost(self, belief: Belief, found: dict[str, Any], data: Data | None) -> Cost:
         if "steps" not in found:  # by quadrature, each evaluation on all rows

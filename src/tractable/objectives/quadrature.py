@@ -50,7 +50,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     u, such as a noise scale: η given u is normal too. Gauss–Hermite nodes make the bound deterministic, and a
     quasi-Newton method climbs it in some tens of evaluations (as in Challis & Barber 2013; Ormerod & Wand 2012).
     """
-    found = _linear_in(model, data)
+    found = slopes(model, data)
     if data is None or found is None or found.ndim != 2:  # η is not one number
         return None
     leaves = jax.tree.leaves(model.prior, is_leaf=is_distribution)
@@ -65,7 +65,7 @@ def structure(model: Model, data: Data | None) -> Linear | None:
     normal, laplace, centre, scale = map(np.concatenate, zip(*columns, strict=True))
     acting, (y, given) = np.any(found != 0, 0), _few(data)
     # A normal parameter that the likelihood uses other than through η, as a log noise scale, is integrated over too.
-    linear = normal & ~np.asarray(_beside(model, y, given, jax.random.key(0)))
+    linear = normal & ~np.asarray(beside(model, y, given, jax.random.key(0)))
     others = np.flatnonzero(~linear)
     if len(others) > 1 or np.any(acting[others]):
         return None
@@ -78,7 +78,7 @@ def together(model: Model, data: Data | None) -> Linear | None:
     η, of one or several numbers, is linear in weights with normal priors, and the likelihood has a few more parameters:
     softmax regression, ordered grades.
     """
-    found = None if model.space.size > MOST_TOGETHER else _linear_in(model, data)
+    found = None if model.space.size > MOST_TOGETHER else slopes(model, data)
     if found is None:
         return None
     size = model.space.size
@@ -241,7 +241,7 @@ def raveller(q: Approximation, size: int, dtype: DTypeLike) -> tuple[Callable, C
 def features_of(model: Model, given: PyTree) -> tuple[jax.Array, jax.Array]:
     """c (N,) and f (N, d)."""
     zero = jnp.zeros(model.space.size)
-    return jax.vmap(lambda x: jax.value_and_grad(lambda z: _eta(model, z, x))(zero))(given)
+    return jax.vmap(lambda x: jax.value_and_grad(lambda z: eta(model, z, x))(zero))(given)
 
 
 def _few(data: Data) -> tuple[PyTree, PyTree]:
@@ -249,7 +249,7 @@ def _few(data: Data) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda a: jnp.asarray(a[rows]), (data.y, data.given))
 
 
-def _linear_in(model: Model, data: Data | None) -> np.ndarray | None:
+def slopes(model: Model, data: Data | None) -> np.ndarray | None:
     """Slopes of η (row, ..., d) in all parameters at a few rows, if they are the same at every point; else None."""
     if data is None or not data.resident or model.through is None or model.prior_is_callable:
         return None
@@ -269,24 +269,23 @@ def _linear_in(model: Model, data: Data | None) -> np.ndarray | None:
 @compiled("model", if_few=COMPILE_FASTEST)
 def _probe(model: Model, given: PyTree, key: jax.Array) -> jax.Array:
     points = jax.random.normal(key, (PROBED, model.space.size))
-    return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: _eta(model, z, x))(z))(given))(points)
+    return jax.vmap(lambda z: jax.vmap(lambda x: jax.jacrev(lambda z: eta(model, z, x))(z))(given))(points)
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
-def _beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
+def beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
     """(d,) whether the likelihood depends on each parameter while η is held fixed."""
     likelihood: Any = model.likelihood
 
     def slope(z: jax.Array, y: PyTree, x: PyTree) -> jax.Array:
-        eta = _eta(model, z, x)
-        seen = likelihood.observe
-        return jax.grad(lambda z: log_prob_of(seen(model.params(z), eta), y))(z)
+        held = eta(model, z, x)
+        return jax.grad(lambda z: log_prob_of(likelihood.observe(model.params(z), held), y))(z)
 
     points = jax.random.normal(key, (PROBED, model.space.size))
     slopes = jax.vmap(lambda z: jax.vmap(lambda y, x: slope(z, y, x))(y, given))(points)  # (point, row, d)
     return jnp.any(slopes != 0, axis=(0, 1))
 
 
-def _eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
+def eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
     likelihood: Any = model.likelihood
     return likelihood.predictor(model.params(z), x)
