@@ -10,7 +10,7 @@ a step), with the batch's rows over 1, 2 and 4 devices of this host, and over 2 
 of 1,000. Memory is what the process holds of its own, at most, without the pages of files that the system lends it.
 A checkpoint is what saving adds to a run, and going on is the run called again when it has ended.
 ``sent``: bytes that two processes send over the loopback device a step, TCP's own included, beside what one reduction
-of the gradient must send: 2 (P − 1)/P of its bytes from each of P processes. Nothing else may use that device meanwhile.
+of the gradient must send, 2 (P − 1)/P of its bytes from each of P processes. Nothing else may use the device meanwhile.
 Every figure is a process of its own, and the time of its main run without the first block, which compiles.
 """
 
