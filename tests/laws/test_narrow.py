@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -248,3 +249,16 @@ def test_the_spherical_t() -> None:
     assert np.all(np.isnan(SphericalT(1.0, 2, 1.0).mean))
     np.testing.assert_allclose(prior.variance, 0.75)
     assert np.all(np.isinf(SphericalT(2.0, 2, 1.0).variance))
+
+
+def test_what_the_rows_tell_of_is_verified():
+    """A wide table with normal noise is looked at in the rows' span; sds that are too narrow there are rejected."""
+    x = np.random.default_rng(3).normal(size=(40, 260))
+    y = x @ np.random.default_rng(4).normal(size=260) / 16 + 0.5 * np.random.default_rng(5).normal(size=40)
+    fitted = tr.infer(generalised_linear(260, "normal", weight_scale=None), tr.Data(y, given=x), tr.INLA())
+    report = fitted.report()
+    assert report.verdict != "reject" and any(check.name == "rows' span" for check in report.checks), report
+    positions = np.asarray(fitted.unconstrained)
+    middle = positions.mean(1, keepdims=True)
+    narrow = replace(fitted.belief, positions=middle + 0.5 * (positions - middle))
+    assert replace(fitted, belief=narrow, looked=(), judged=None).verify().report().verdict == "reject"

@@ -155,6 +155,10 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     if learnt.model.network_weights and learnt.belief.positions is not None and ladder_of(learnt.model) is None:
         return networks.look(learnt, how == "thorough", WORK, SHARE, again, by_rows)
     reason = unseen(learnt)
+    narrow = method.narrower(learnt) if reason is not None and how == "auto" else None
+    if narrow is not None and unseen(narrow) is None:
+        sentence = "numbers that the rows tell of, which are verified; what is left of the weights is drawn given them"
+        return [Check("rows' span", narrow.model.space.size, "trust", sentence), *verify(narrow, how, again, by_rows)]
     if reason is not None:
         return [Check("verified", math.nan, "caution", reason)]
     rows = None if learnt.data is None else learnt.data.arrays()

@@ -250,6 +250,18 @@ class INLA(Method):
             out.append(Check("k-hat", shape, verdict, f"tail of the draws' importance weights, good up to {limit:.2g}"))
         return out
 
+    def narrower(self, posterior: Learnt) -> Learnt | None:
+        model, data = posterior.model, posterior.data
+        if data is None or model.parts or data.size >= model.space.size:
+            return None
+        # Of classes the draws are weighed, and what verification rejects NUTS would learn, which mixes badly there.
+        narrow = narrowed(model, data) if math.isnan(posterior.found["khat"]) else None
+        if narrow is None:
+            return None
+        positions = narrow.projected(np.asarray(posterior.belief.positions)[0])
+        belief = replace(posterior.belief, positions=positions[None])
+        return replace(posterior, model=narrow.model, belief=belief, looked=())
+
     def otherwise(self, posterior: Learnt) -> tuple[Method, Check] | None:
         wrong = [c for c in (*self.checks(posterior), *posterior.looked) if c.verdict == "reject"]
         if self.instead is None or not wrong or posterior.data is None or any(c.name == "tails" for c in wrong):

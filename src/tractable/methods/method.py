@@ -149,6 +149,11 @@ class Method(Settings):
         """
         return None
 
+    def narrower(self, posterior: Learnt) -> Learnt | None:
+        """The posterior of fewer numbers on which this one's verdict depends, where there is one: its other numbers are
+        drawn given those, exactly."""
+        return None
+
     def bytes_kept(self, model: Model) -> int:
         """Bytes of the draws that a run keeps in memory; 0 for methods that keep few."""
         return 0

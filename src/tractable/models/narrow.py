@@ -33,10 +33,12 @@ class Narrow(NamedTuple):
         model: with a (r,) or (r, C) in place of the weights.
         widened: ``(rng, positions (draw, d')) -> (draw, d)``, positions of the first model: for each draw of a, one of
             the weights given a.
+        projected: ``(draw, d) -> (draw, d')``, the way back.
     """
 
     model: Model
     widened: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    projected: Callable[[np.ndarray], np.ndarray]
 
 
 def narrowed(model: Model, data: Data | None) -> Narrow | None:
@@ -80,7 +82,12 @@ def narrowed(model: Model, data: Data | None) -> Narrow | None:
         full = params | {name: jnp.asarray(_along(place, beyond[0]) + _along(scale, beyond[0]) * beyond)}
         return np.asarray(_positions(model, full), np.float64)
 
-    return Narrow(made, widened)
+    def projected(positions: np.ndarray) -> np.ndarray:
+        params = _params(model, jnp.asarray(positions, jnp.result_type(float)))
+        near = jax.vmap(put.inverse)(params[name])
+        return np.asarray(_positions(made, params | {name: near}), np.float64)
+
+    return Narrow(made, widened, projected)
 
 
 def _isotropic(prior: dist.Distribution) -> bool:
