@@ -105,8 +105,14 @@ def climb(
     middle, eps = jnp.asarray(mode, dtype), jnp.asarray(_points(rows, numbers, size), dtype)
     flat = jnp.zeros(size + size * (size + 1) // 2, dtype)
     state, values, gain = optax.lbfgs(memory_size=MEMORY).init(flat), [], math.inf
+    before = flat
     while gain > tolerance and len(values) < STEPS and not stop():
-        flat, state, value = _step(model, factors, y, counts, middle, unit, eps, flat, state)
+        here = flat
+        flat, state, value = _step(model, factors, y, counts, middle, unit, eps, here, state)
+        if not math.isfinite(value):  # the step before led out of the finite numbers
+            flat = before
+            break
+        before = here
         values.append(float(value))
         gain = values[-1] - values[-WINDOW] if len(values) >= WINDOW else math.inf
     away, white = _opened(flat, size)
