@@ -287,5 +287,6 @@ def beside(model: Model, y: PyTree, given: PyTree, key: jax.Array) -> jax.Array:
 
 
 def eta(model: Model, z: jax.Array, x: PyTree) -> jax.Array:
+    """A row's predictor at a flat unconstrained position."""
     likelihood: Any = model.likelihood
     return likelihood.predictor(model.params(z), x)

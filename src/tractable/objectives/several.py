@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from tractable.beliefs import approximations
-from tractable.core import Model, PyTree
+from tractable.core import Model, PyTree, log_posterior
 from tractable.data.rows import Data, apart
 from tractable.models.causes import log_prob_of
 from tractable.objectives import quadrature
@@ -49,8 +49,8 @@ def structure(model: Model, data: Data | None) -> Factors | None:
         η_n = c_n + F_n z ∈ ℝᴷ,   q(z) = N(μ, L Lᵀ)  ⇒  η_n ~ N(c_n + F_n μ, F_n L Lᵀ F_nᵀ)
 
     so the expectation of a row's log likelihood is an integral over K numbers, whatever the number of weights (the
-    local reparameterisation of Kingma, Salimans & Welling 2015). K points each of a low-discrepancy sequence, the same
-    at every step, make the bound deterministic.
+    local reparameterisation of Kingma, Salimans & Welling 2015). Each row has points of its own of a low-discrepancy
+    sequence, the same at every step, so that the bound has no noise.
     """
     size = model.space.size
     if data is None or size > MOST or model.local is not None:
@@ -147,7 +147,7 @@ def expected(
 
         terms = jax.vmap(one)(y, etas)
         terms = terms if counts is None else jnp.where(counts > 0, counts * terms, 0.0)
-        prior = _log_prior(model, mean) - factors.precision @ jnp.sum(jnp.square(root), 1) / 2
+        prior = log_posterior(model, flat=True)(mean, None) - factors.precision @ jnp.sum(jnp.square(root), 1) / 2
         entropy = jnp.sum(jnp.log(jnp.diag(root))) + len(mean) * (1 + approximations.LOG_2PI) / 2
         return jnp.sum(terms) + prior + entropy
 
@@ -181,12 +181,6 @@ def _through(factors: Factors, parts: jax.Array) -> jax.Array:
     return jnp.tensordot(factors.shares, parts, 1)
 
 
-def _log_prior(model: Model, z: jax.Array) -> jax.Array:
-    unconstrained = model.space.unravel(z)
-    params = model.constrain(unconstrained)
-    return model.log_prior(params) + model.log_jacobian(unconstrained, params)
-
-
 @compiled("model", if_few=COMPILE_FASTEST)
 def _step(model, factors, y, counts, middle, unit, eps, flat, state) -> tuple[jax.Array, Any, jax.Array]:
     """One step of L-BFGS, and the ELBO where it began."""
@@ -204,7 +198,8 @@ def _step(model, factors, y, counts, middle, unit, eps, flat, state) -> tuple[ja
 @compiled("model", if_few=COMPILE_FASTEST)
 def _precision(model: Model, key: jax.Array) -> jax.Array:
     """(point, d, d) minus the Hessian of the log prior at two points."""
-    return -jax.vmap(jax.hessian(functools.partial(_log_prior, model)))(jax.random.normal(key, (2, model.space.size)))
+    prior = log_posterior(model, flat=True)
+    return -jax.vmap(jax.hessian(lambda z: prior(z, None)))(jax.random.normal(key, (2, model.space.size)))
 
 
 @compiled("model", if_few=COMPILE_FASTEST)
