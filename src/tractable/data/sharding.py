@@ -358,7 +358,7 @@ def over_rows(mesh: Mesh | int | str | None) -> Over | None:
     lying = None if mesh is None else over(mesh, ROWS)
     if lying is None or lying.lays_rows:
         return lying
-    raise SettingsError("Rows to predict lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
+    raise SettingsError("Such rows lie over a mesh's axis 'row'; this mesh has chains alone. Give mesh=N.")
 
 
 def of_rows(over: Over | None, function: Callable, ins: tuple, outs: PyTree) -> Callable:
