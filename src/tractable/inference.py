@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
+import numpy as np
 import psutil
 from jax.sharding import Mesh
 
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
-from tractable.checks.verify import Verify
+from tractable.checks.verify import BEFORE, LARGEST, Verify
 from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.sharding import Over
 from tractable.methods.abilities import devices_of, needs
@@ -197,13 +198,25 @@ def _climbed_again(posterior: Posterior, verify: str | None, held_out: Data | No
 def _in_place_of(
     first: Posterior, method: Method, outcome: Outcome, verify: str | None, held_out: Data | None, check: Check
 ) -> Posterior:
-    """A second result, verified, with the first one's seconds and gradients; ``check`` says why there are two."""
+    """A second result, verified, with the first one's seconds and gradients; ``check`` says why there are two.
+
+    The second one's verification also climbs from where the first one stood: it may be a mode that nothing else meets.
+    """
     seconds = first.seconds | {name: first.seconds.get(name, 0.0) + more for name, more in outcome.seconds.items()}
-    found = outcome.found | {"gradients before": first.cost.gradients}
+    found = outcome.found | {"gradients before": first.cost.gradients, BEFORE: _places(first)}
     again = Posterior(first.model, first.data, method, first.seed, outcome.belief, found, standing=outcome.standing)
     again = again.verify(verify, held_out=held_out)
     seconds = {name: seconds.get(name, 0.0) + again.seconds.get(name, 0.0) for name in seconds | again.seconds}
     return dataclasses.replace(again, looked=(check, *again.looked), seconds=seconds)
+
+
+def _places(posterior: Posterior) -> list[list[float]]:
+    """Where a result and those before it stood, unconstrained: the point, or the mean of the draws."""
+    at = posterior.point
+    if at is None and posterior.unconstrained is not None:
+        at = np.mean(posterior.unconstrained, (0, 1))
+    stood = [] if at is None or len(at) > LARGEST else [np.asarray(at, np.float64).tolist()]
+    return [*posterior.found.get(BEFORE, []), *stood]
 
 
 def _meant(method: object) -> str:

@@ -14,6 +14,7 @@ MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
+HOMES, BEGIN = 8, 2.0  # every how manyth far place is near the example of a density; how near, as chains begin
 SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
 NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
 WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
@@ -47,9 +48,12 @@ class Mode(NamedTuple):
 
 
 def starts(
-    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, points: int, seed: int
-) -> np.ndarray:
+    target: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, count: int, points: int, seed: int,
+    known: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """About ``count`` starting points (s, d), and a quarter as many that others of them climb to on p/q.
+
+    ``known`` places (k, d) are among them.
 
     Half are overdispersed draws: antithetic pairs from the prior, where it can be sampled, and around the posterior's
     mean at growing widths. A quarter are the best of many more such draws: those above all their neighbours. Such a
@@ -81,7 +85,8 @@ def starts(
     highest = np.flatnonzero(values > values[near].max(1))
     best = highest[np.argsort(-values[highest])][: count // 4]
     others = np.argsort(-values)[: count // 4 - len(best)]
-    return np.concatenate([first, outliers, lifted, places[best], places[others]])
+    known = np.empty((0, size)) if known is None else known
+    return np.concatenate([known, first, outliers, lifted, places[best], places[others]])
 
 
 def _shell_outliers(
@@ -124,10 +129,14 @@ def _best_per_direction(x: np.ndarray, places: np.ndarray, above: np.ndarray, be
 def _distant_points(
     model: Any, generator: np.random.Generator, centre: np.ndarray, root: np.ndarray, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(count, d) places far out, and their mirror images: draws of the prior, or where it has none of wide normals."""
+    """(count, d) places far out, and their mirror images: draws of the prior.
+
+    Where the prior cannot be drawn from, wide normals around the model's example, and where methods begin (HOMES).
+    """
     if model.prior_is_callable:
         home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
         away = home + np.resize(WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
+        away[::HOMES] = home + generator.uniform(-BEGIN, BEGIN, away[::HOMES].shape)
         return away, 2 * home - away
     away = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
     return away, 2 * np.median(np.where(np.isfinite(away), away, 0.0), 0) - away

@@ -18,9 +18,10 @@ ROUNDS = 4  # twice as many where a number has a long tail
 LOW = 6  # most parameters for which local and very wide proposals help
 ADAPTED = 20  # most parameters whose covariance weighted places tell; of more, it fits the places that told it
 LONG = 15.0  # kurtosis of a number above which some places are sought where its variance comes from
-SETTLED = -0.3  # slope of log(x² p(log x)) far out above which a variance is infinite, or no run can tell it
+QUANTILES = (0.5, 0.84, 0.995)  # of x² p(log x), between which its slope is taken
 FAR_OUT = 30  # least number of places by which the slope is known
-FURTHEST, BEYOND = 100, 1e-6  # places that reach furthest, and their mass at which a variance is held to be infinite
+FURTHEST, LITTLE = 100, 1e-6  # places that reach furthest, and their mass at which a variance is held to be infinite,
+FALLING = -0.3  # if the slope of log(x² p(log x)) among them is still above this
 
 
 class Proposal(NamedTuple):
@@ -44,7 +45,8 @@ class Reweighed(NamedTuple):
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of k numbers: mean, its standard error, sd, standard error of log sd; errors by the delta method.
 
-        The last is infinite where the variance is, as far as the places can tell.
+        The last counts what lies beyond all places where a tail falls by a power, and is infinite where the variance
+        is, as far as the places can tell.
         """
         counts = self.weights > 0  # places far out may overflow in the user's space, and 0 · ∞ is no number
         w, values = self.weights[counts, None], self.values[counts]
@@ -53,8 +55,8 @@ class Reweighed(NamedTuple):
         variance = np.maximum(np.sum(w * away**2, 0), 1e-300)
         error = np.sqrt(np.sum((w * away) ** 2, 0))
         sd_error = np.sqrt(np.sum((w * (away**2 / variance - 1)) ** 2, 0)) / 2
-        long = np.flatnonzero(np.sum(w * away**4, 0) > LONG * variance**2)
-        sd_error[[i for i in long if _slope(np.abs(away[:, i]), w[:, 0]) > SETTLED]] = np.inf
+        for i in np.flatnonzero(np.sum(w * away**4, 0) > LONG * variance**2):
+            sd_error[i] = np.hypot(sd_error[i], _beyond(np.abs(away[:, i]), w[:, 0]) / 2)
         return mean, error, np.sqrt(variance), sd_error
 
     def endless(self, which: np.ndarray) -> bool:
@@ -66,7 +68,7 @@ class Reweighed(NamedTuple):
             x, mass = np.log(away[last]), w[last] * away[last] ** 2
             ends = x[[0, FURTHEST, -1]]
             rise = mass[:FURTHEST].sum() / mass[FURTHEST:].sum() * (ends[1] - ends[2]) / (ends[0] - ends[1])
-            if not (w[last].sum() < BEYOND and 2 * np.log(rise) / (ends[0] - ends[2]) > SETTLED):
+            if not (w[last].sum() < LITTLE and 2 * np.log(rise) / (ends[0] - ends[2]) > FALLING):
                 return False
         return True
 
@@ -186,20 +188,26 @@ def _outward(values: np.ndarray, w: np.ndarray) -> np.ndarray | None:
     return outward / outward.sum()
 
 
-def _slope(away: np.ndarray, w: np.ndarray) -> float:
-    """The slope of log(x² p(log x)) in log x = log ``away`` (n,) far out: 2 − α of a tail p(x > c) ~ c^−α.
+def _beyond(away: np.ndarray, w: np.ndarray) -> float:
+    """The share of a variance that lies beyond all places ``away`` (n,) of weights w, if its tail falls by a power.
 
-    From the density of x² p between its 50 and 84 % quantiles to that between 84 and 99.5 %; ∞ where few places of
-    weights w are so far out.
+    x² p(log x) of a tail p(x > c) ~ c^−α falls by 2 − α in log x. This slope is taken from the density between the 50
+    and 84 % quantiles of x² p to that between 84 and 99.5 %. The share is infinite where nothing falls, or few places
+    are so far out. Of 2.5 degrees of freedom it is 8 %, by which the places' own variance is too small.
     """
     there = np.flatnonzero(away > 0)
     order = there[np.argsort(away[there])]
     x, mass = np.log(away[order]), w[order] * away[order] ** 2
-    at = np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), [0.5, 0.84, 0.995]), len(x) - 1)
+    at = np.minimum(np.searchsorted(np.cumsum(mass) / mass.sum(), QUANTILES), len(x) - 1)
     middle, far, end = x[at]
     if at[2] - at[1] < FAR_OUT or not middle < far < end:
         return np.inf
-    return float(2 * np.log(0.155 / 0.34 * (far - middle) / (end - far)) / (end - middle))
+    near, last = np.diff(QUANTILES)
+    slope = 2 * np.log(last / near * (far - middle) / (end - far)) / (end - middle)
+    if slope >= 0:
+        return np.inf
+    # Of a power's mass beyond ``far`` the part 1 − (end/far)^slope lies before ``end``.
+    return max(0.0, float(last / -np.expm1(slope * (end - far)) - (1 - QUANTILES[1])))
 
 
 def _shared(found: list[Proposal]) -> list[Proposal]:

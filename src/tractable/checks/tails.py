@@ -15,6 +15,7 @@ NARROW = 24  # most parameters for which valleys are followed
 VALLEY_RADII = (2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0)  # to which valleys are followed, in sds of one parameter
 LEAST_RADIUS_BLURRED, LEAST_RADIUS = 4.0, 12.0  # sds that a valley must reach to count, if rounding ends it and if not
 COMMON_RADIUS = 20.0  # sds to which all valleys are followed
+SLOWING = -30.0  # d log p / d log r above which a valley is followed further: it may still be on its way to a plain
 NEWTON = 3  # Newton steps of the other parameters at each distance
 FOUND, BLURRED, SADDLE = 0, 1, 2
 BLUR = 0.02  # rounding error of a curvature's least eigenvalue, as a share of its largest
@@ -108,8 +109,8 @@ def valley_slopes(
     rises, blurred = np.zeros(count, int), np.zeros(count, bool)
     going = np.flatnonzero(found == FOUND)
     for radius in VALLEY_RADII:
-        if radius > COMMON_RADIUS:  # only valleys that may be endless are followed further
-            going = going[slopes[going] > SLOWEST]
+        if radius > COMMON_RADIUS:
+            going = going[slopes[going] > SLOWING]
         if not len(going):
             break
         moved = np.arange(len(going)), numbers[going]

@@ -28,12 +28,15 @@ SHARE = 0.25  # share of the run's own work that it may spend, where that is mor
 MEANS_OFF = 0.2  # allowed error of a mean, in posterior sds
 SDS_OFF = 1.25  # allowed error of an sd, as a factor
 REJECT_MARGIN = 2.5  # standard errors by which an error must exceed the limit for "reject"
+UNCERTAIN = math.log(SDS_OFF) / REJECT_MARGIN  # standard error of log sd above which it is no estimate to compare with
 TRUST_MARGIN = 2.0  # standard errors by which an error must lie below the limit for "trust"
 SETTLED = 1.02  # largest R-hat at which another method's chains are compared with a result
 LEAST_ESS = 200  # least effective sample size of the weights, and least number of draws, to judge by
 HEAVY = 0.35  # tail index of the draws (1/ν of a t) above which quantiles are compared too
+SHORT = 1.25  # moves alone see so much less than the error: in the arms of a banana in ten dimensions they take long
 KHAT_USED = 0.7  # largest k-hat at which the weights are believed
 KHAT_ALONE = 0.5  # largest at which they need no second opinion
+BEFORE = "places before"  # of what a run found: where results stood in whose place others are
 SHAPE, ERRORS, HIDDEN = "means and sds", "standard errors", "no standard errors"
 UNVISITED = 0.05  # share of the mass above which an unvisited mode rejects a posterior
 RARE_SHARE = 0.02  # share of the climbs; a maximum met by no more of them suggests others that none met
@@ -96,6 +99,7 @@ class Compared(NamedTuple):
     ratio: float  # reported sd over the other estimate
     tails: bool = False  # whether quantiles were compared; ``chance`` then includes the error of the draws
     doubtful: bool = False  # whether some sd that is reported may be finite, and another: no other estimate settles
+    lenient: bool = False  # whether an error below the limit is enough for "trust", however near it is
 
     @classmethod
     def worst(
@@ -106,11 +110,11 @@ class Compared(NamedTuple):
         i = int(np.argmax(surely if surely.max() > 1 else perhaps))
         return cls(float(errors[i]), float(chances[i]), names[i], float(means[i]), float(ratios[i]))
 
-    def verdict(self, chained: bool) -> str:
-        """Chains need no margin below the limit for "trust": their own checks say how well they know a moment."""
+    @property
+    def verdict(self) -> str:
         if self.error - REJECT_MARGIN * self.chance > 1:
             return "reject"
-        slack = 0 if chained and not self.tails else TRUST_MARGIN * self.chance
+        slack = 0 if self.lenient else TRUST_MARGIN * self.chance
         return "trust" if self.error + slack < 1 and not self.doubtful else "caution"
 
     def words(self) -> str:
@@ -184,7 +188,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
         if view is None and size is None:
             return [stands]
     if view is None and size is not None:
-        view = _by_all(target, climbed, rows, centre, root, size, seed)
+        view = _by_all(target, climbed, rows, centre, root, size, seed, _known(learnt))
     assert view is not None  # as one of two sizes was there
     out, target, climbed, rows, size, ends = view
     tail = tails.check(climbed, rows, centre, root, point, seed)
@@ -237,9 +241,10 @@ def _affordable_on_few(learnt: Learnt, target: Target, rows: PyTree) -> Few | No
 
 
 def _by_all(
-    target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int
-) -> View:
-    begin = climbs.starts(climbed, rows, centre, root, size.starts, size.points, seed)
+    target: Target, climbed: Target, rows: PyTree, centre: np.ndarray, root: np.ndarray, size: Size, seed: int,
+    known: np.ndarray,
+) -> View:  # fmt: skip
+    begin = climbs.starts(climbed, rows, centre, root, size.starts, size.points, seed, known)
     return View([], target, climbed, rows, size, climbs.climb(climbed, rows, begin, centre, root))
 
 
@@ -259,8 +264,10 @@ def _by_few(
     if not off <= UNLIKE:
         sentence += ": too many to verify by them, and all would take too long; verify='thorough' takes all"
         return Check("rows looked at", off, "caution", sentence), None
-    check = Check("rows looked at", off, "trust", sentence)
-    there = _by_all(target._replace(anchored=True), climbed._replace(anchored=True), some, centre, root, size, seed)
+    check, known = Check("rows looked at", off, "trust", sentence), _known(learnt)
+    there = _by_all(
+        target._replace(anchored=True), climbed._replace(anchored=True), some, centre, root, size, seed, known
+    )
     which = climbs.places_met(there.ends, root)
     places = sorted(set(which), key=lambda i: -there.ends.values[i])[: climbs.MODES]
     further = climbs.climb(climbed, rows, there.ends.positions[places], centre, root)
@@ -269,6 +276,11 @@ def _by_few(
     if len(set(high)) > 1:
         return check, View([check], target, climbed, rows, SIZES[-1], ends)
     return check, there._replace(checks=[check], ends=ends)
+
+
+def _known(learnt: Learnt) -> np.ndarray:
+    """(k, d) places at which earlier results of this run stood, before it was begun again at better ones."""
+    return np.reshape(np.asarray(learnt.found.get(BEFORE, []), np.float64), (-1, learnt.model.space.size))
 
 
 def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
@@ -385,14 +397,16 @@ def _shape(
         moments = found.moments()
         compared = _against(learnt, *moments)
         if compared is None and not point:
-            settled = np.isfinite(moments[3]) | learnt.model.fixed
+            settled = (moments[3] <= UNCERTAIN) | learnt.model.fixed
             doubtful = not (endless or found.endless(~settled))
             compared = _quantiles(learnt, found.values, found.weights, found.ess)._replace(doubtful=doubtful)
     chained = learnt.method.chained
     # The k-hat of so many weights is known to 0.1: where it may exceed the limit, weights alone cannot earn trust.
     doubted = compared is not None and found is not None and not chained and found.khat > KHAT_ALONE
-    if compared is None or doubted or (compared.verdict(chained) == "caution" and not compared.tails):
+    if compared is None or doubted or (compared.verdict == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
+        if again is not None and not chained and (found is None or not believed(found)):
+            again = again._replace(error=SHORT * again.error)
         if again is not None and _preferred(again, compared, math.inf if found is None else found.khat, chained):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
     if compared is None:
@@ -400,7 +414,7 @@ def _shape(
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
         sentence += "; only the chains' agreement speaks for them" if chained and not point else ""
     else:
-        verdict, error = compared.verdict(chained), compared.error
+        verdict, error = compared.verdict, compared.error
         sentence = f"largest error, where 1 is allowed: {compared.words()}, by {by}"
     if point:  # standard errors are shown only where they are the posterior's sds, and the point is its mean
         name, sentence = (ERRORS, sentence) if verdict == "trust" else (HIDDEN, f"not shown: {sentence}")
@@ -414,12 +428,13 @@ def _preferred(moved: Compared, weighed: Compared | None, shape: float, chained:
     """Whether moves decide: where weights cannot tell, if moves can; else if moves say worse.
 
     Weights are doubted by their k-hat, ``shape``. Where it is good and they see an error at the limit or beyond it,
-    moves that see none may have stayed in the mode where they began.
+    moves that see none may have stayed in the mode where they began; beside chains, which moves need only not reject,
+    they settle nothing either.
     """
     if weighed is None:
         return True
-    by_moves, by_weights = moved.verdict(chained), weighed.verdict(chained)
-    if (shape > KHAT_ALONE and not chained) or (shape <= KHAT_ALONE and weighed.error >= 1):
+    by_moves, by_weights = moved.verdict, weighed.verdict
+    if (shape > KHAT_ALONE and not chained) or (shape <= KHAT_ALONE and (chained or weighed.error >= 1)):
         return ORDER.index(by_moves) > ORDER.index(by_weights)
     return by_moves != "caution"
 
@@ -437,7 +452,7 @@ def _against(
         off = np.abs(own_mean - mean) / sd / MEANS_OFF
         ratio = np.abs(np.log(own_sd / sd)) / math.log(SDS_OFF)
         off_error, ratio_error = error / sd / MEANS_OFF, sd_error / math.log(SDS_OFF)
-    if not len(told) or not np.all(np.isfinite(off)) or np.max(ratio_error) > 1 / REJECT_MARGIN:
+    if not len(told) or not np.all(np.isfinite(off)) or np.max(sd_error) > UNCERTAIN:
         return None
     by_mean = off >= ratio
     errors, chances = np.where(by_mean, off, ratio), np.where(by_mean, off_error, ratio_error)
@@ -456,7 +471,8 @@ def _against_other_method(learnt: Learnt, other: Learnt) -> Check:
         sentence = f"the sds by {name} are too uncertain to compare: tails decide them"
         return Check(f"{name} beside it", math.nan, "caution", sentence)
     sentence = f"largest error, where 1 is allowed: {compared.words()}, by {name}"
-    return Check(f"{name} beside it", compared.error, compared.verdict(learnt.method.chained), sentence)
+    verdict = compared._replace(lenient=learnt.method.chained).verdict
+    return Check(f"{name} beside it", compared.error, verdict, sentence)
 
 
 def _with_tails(
@@ -468,7 +484,7 @@ def _with_tails(
     by_quantiles = _quantiles(learnt, values, weights, worth)
     if compared is None:
         return by_quantiles
-    return max(compared, by_quantiles, key=lambda c: ORDER.index(c.verdict(learnt.method.chained)))
+    return max(compared, by_quantiles, key=lambda c: ORDER.index(c.verdict))
 
 
 def _heavy(learnt: Learnt) -> bool:
@@ -527,7 +543,10 @@ def _moved(
     squares = np.square(values - mean).mean(0)
     sd_error = squares.std(0, ddof=1) / math.sqrt(values.shape[1]) / np.maximum(squares.mean(0), 1e-300) / 2
     flat = values.reshape(-1, values.shape[-1])
-    return _with_tails(learnt, _against(learnt, mean, error, sd, sd_error), flat, None, float(values.shape[1]))
+    compared = _against(learnt, mean, error, sd, sd_error)
+    if compared is not None:  # so few walkers know less than chains' own checks
+        compared = compared._replace(lenient=learnt.method.chained)
+    return _with_tails(learnt, compared, flat, None, float(values.shape[1]))
 
 
 def _draws(learnt: Learnt, centre: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:

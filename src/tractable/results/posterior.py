@@ -621,7 +621,7 @@ class Posterior(Learnt):
             "checks": [c._replace(place=None)._asdict() | {"value": float(c.value)} for c in report.checks],
             "seconds": self.seconds,
             "interrupted": self.interrupted,
-            "found": {k: v for k, v in self.found.items() if isinstance(v, int | float | str)},
+            "found": {k: v for k, v in self.found.items() if isinstance(v, int | float | str | list)},
             "thin": self.thin,
             "count": self.count,
             "bias": None if bias is None else {"inflation": bias.inflation.tolist(), "worst": bias.worst},
