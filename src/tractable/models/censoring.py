@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ class Censored(dist.Distribution):
     observed y, given twice; mean and variance are those of y itself, which predictions are about.
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints: ClassVar = {}
     pytree_data_fields = ("base",)
 
     def __init__(self, base: dist.Distribution) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -126,7 +126,7 @@ biject_to.register(_Reached, lambda constraint: _ToEffects(constraint.plan))
 class Effects(dist.Distribution):
     """The prior of v = (β, sd, u): u_t ~ N(0, sd_t²) given the sds; all others independent."""
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints: ClassVar = {}
 
     def __init__(self, plan: Coordinates) -> None:
         self.plan = plan

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,11 @@ SCALE = 2.0  # prior scale of learnt scales s, which may be twice the default, o
 class ScaleMixture(dist.Distribution):
     """π N(0, wide²) + (1 − π) N(0, narrow²): made by `scale_mixture`."""
 
-    arg_constraints = {"share": constraints.unit_interval, "wide": constraints.positive, "narrow": constraints.positive}  # noqa: RUF012
+    arg_constraints: ClassVar = {
+        "share": constraints.unit_interval,
+        "wide": constraints.positive,
+        "narrow": constraints.positive,
+    }
     support = constraints.real  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, share: Number, wide: Number, narrow: Number, *, validate_args: bool | None = None) -> None:

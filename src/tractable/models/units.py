@@ -1,7 +1,7 @@
 """Distributions of pixels: many binary units at once, and the continuous Bernoulli for grey pixels."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -56,9 +56,9 @@ class ContinuousBernoulliLogits(dist.Distribution):
     Loaiza-Ganem & Cunningham 2019.
     """
 
-    arg_constraints = {"logits": constraints.real}  # noqa: RUF012
+    arg_constraints: ClassVar = {"logits": constraints.real}
     support = constraints.unit_interval  # pyright: ignore[reportAssignmentType]
-    reparametrized_params = ["logits"]  # noqa: RUF012
+    reparametrized_params: ClassVar = ["logits"]
     pytree_data_fields = ("logits",)
 
     def __init__(self, logits: ArrayLike, *, validate_args: bool | None = None) -> None:

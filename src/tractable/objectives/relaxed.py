@@ -9,7 +9,7 @@ discrete model its gradient is biased, the more so the larger τ is.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,9 @@ class LogConcrete(dist.Distribution):
     changes nothing.
     """
 
-    arg_constraints = {"logits": constraints.real_vector, "temperature": constraints.positive}  # noqa: RUF012
+    arg_constraints: ClassVar = {"logits": constraints.real_vector, "temperature": constraints.positive}
     support = constraints.real_vector  # pyright: ignore[reportAssignmentType]
-    reparametrized_params = ["logits", "temperature"]  # noqa: RUF012
+    reparametrized_params: ClassVar = ["logits", "temperature"]
     pytree_data_fields = ("logits", "temperature")
 
     def __init__(self, logits: ArrayLike, temperature: ArrayLike, *, validate_args: bool | None = None) -> None:

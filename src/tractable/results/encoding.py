@@ -152,8 +152,7 @@ def _sandwich(ladder: Ladder, params: PyTree, count: int, samples: int, seed: in
     make = functools.partial(_generated, ladder, params["theta"], make_key)
     x, _, h = over_rows(make, np.zeros((count, 0)), rows_together(ladder, 1))
     found = bounds(ladder, params, Data(x), key, samples)
-    weigh = lambda _, rows: _own_weights(ladder, params, *rows)  # noqa: E731
-    own = over_rows(weigh, (x, h), rows_together(ladder, 1))
+    own = over_rows(lambda _, rows: _own_weights(ladder, params, *rows), (x, h), rows_together(ladder, 1))
     lower = found.log_evidence
     upper = np.logaddexp(lower + math.log(samples), own) - math.log(samples + 1)
     gap = upper - lower
