@@ -6,6 +6,7 @@ import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -104,7 +105,6 @@ def infer(
     if folder is None and not moments:
         _check_room(model, method, None)
     lying = devices_of(method, data, mesh, reproducible)
-    leads = lying is None or lying.leads
 
     def opened() -> Saver | Leader | Follower | None:
         if folder is None:
@@ -112,24 +112,13 @@ def infer(
         path, saver, fault = pathlib.Path(folder), None, None
         run = identity(model, data, method, seed, held_out) | {"mesh": "none" if lying is None else lying.bits}
         try:
-            if leads:
+            if lying is None or lying.leads:
                 holding.enter_context(held(path))
                 _check_room(model, method, path)
                 saver = Saver(path, run, resumable=checkpoint is not None)
         except TractableError as error:
             fault = error
-        # The others look once it is open, and nothing is written until they have.
-        if lying is not None and lying.several and lying.told(int(fault is not None)).any() and fault is None:
-            fault = CheckpointError(f"The process that writes {folder} cannot open it; its own message says why.")
-        if fault is not None:
-            raise fault
-        if lying is None or not lying.several:
-            return saver
-        saver = Follower(path, run) if saver is None else Leader(saver)
-        steps = lying.told(saver.step)
-        if any(steps != steps[0]):
-            raise CheckpointError(f"{folder} is not one folder for all processes: expected a path that they share.")
-        return saver
+        return _agreed(path, run, lying, saver, fault)
 
     with contextlib.ExitStack() as holding, _kept(lambda reached: Posterior(model, data, method, seed, *reached)):
         with sitting(model, data, seed, progress, lying, opened, moments) as session, _others(lying):
@@ -138,17 +127,10 @@ def infer(
             _shared(session.saver.faults, lying, outcome)
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
         if folder is not None and session.saver is not None:
-            faults = list(session.saver.faults)
-            try:
-                if leads and not faults:
-                    posterior.write(pathlib.Path(folder), streamed=method.chained)
-            except CheckpointError as error:
-                faults = [error]
-            _shared(faults, lying, outcome)
+            _write(posterior, pathlib.Path(folder), list(session.saver.faults), lying, outcome)
     if posterior.interrupted:
         asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain are there"
-        there = asked if method.chained else "this is where it stood"
-        tell(f"The run was interrupted: {there}.")
+        tell(f"The run was interrupted: {asked if method.chained else 'this is where it stood'}.")
     return posterior
 
 
@@ -212,9 +194,7 @@ def _in_place_of(
 
 def _places(posterior: Posterior) -> list[list[float]]:
     """Where a result and those before it stood, unconstrained: the point, or the mean of the draws."""
-    at = posterior.point
-    if at is None and posterior.unconstrained is not None:
-        at = np.mean(posterior.unconstrained, (0, 1))
+    at = posterior.point if posterior.unconstrained is None else np.mean(posterior.unconstrained, (0, 1))
     stood = [] if at is None or len(at) > LARGEST else [np.asarray(at, np.float64).tolist()]
     return [*posterior.found.get(BEFORE, []), *stood]
 
@@ -250,6 +230,34 @@ def _check_held_out(model: Model, data: Data | None, held_out: Data | None) -> N
     if held_out.fingerprint == data.fingerprint:
         raise DataError("infer(held_out=...) needs rows kept out of the fit; got those that are fitted.")
     preflight.check(model, held_out)
+
+
+def _agreed(
+    path: pathlib.Path, run: dict[str, Any], lying: Over | None, saver: Saver | None, fault: TractableError | None
+) -> Saver | Leader | Follower | None:
+    """The saver of one process, once all could open the folder: the others look then, and nothing is written before."""
+    if lying is not None and lying.several and lying.told(int(fault is not None)).any() and fault is None:
+        fault = CheckpointError(f"The process that writes {path} cannot open it; its own message says why.")
+    if fault is not None:
+        raise fault
+    if lying is None or not lying.several:
+        return saver
+    shared = Follower(path, run) if saver is None else Leader(saver)
+    if len(set(lying.told(shared.step))) > 1:
+        raise CheckpointError(f"{path} is not one folder for all processes: expected a path that they share.")
+    return shared
+
+
+def _write(
+    posterior: Posterior, folder: pathlib.Path, faults: list[CheckpointError], lying: Over | None, outcome: Outcome
+) -> None:
+    """Write the posterior, by the process that leads; a fault of any raises in all."""
+    try:
+        if not faults and (lying is None or lying.leads):
+            posterior.write(folder, streamed=posterior.method.chained)
+    except CheckpointError as error:
+        faults = [error]
+    _shared(faults, lying, outcome)
 
 
 def _shared(faults: Sequence[CheckpointError], over: Over | None, outcome: Outcome) -> None:

@@ -25,9 +25,8 @@ def digits_check(data: Data | None) -> list[Check]:
         if leaf.dtype.kind != "f":
             continue
         columns = np.asarray(leaf[:CHUNK], np.float64).reshape(min(len(leaf), CHUNK), -1)
-        columns = (
-            columns if np.isfinite(columns).all() else np.ma.masked_invalid(columns)
-        )  # masks take four times as long
+        if not np.isfinite(columns).all():
+            columns = np.ma.masked_invalid(columns)
         middle, sd = (np.ma.filled(moment, 0.0) for moment in (columns.mean(0), columns.std(0)))
         apart = np.spacing(np.abs(middle).astype(np.float32)).astype(np.float64)
         varies = (sd > 0) & np.ma.filled(columns.max(0) > columns.min(0), False)  # the sd of equals may be of rounding
