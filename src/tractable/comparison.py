@@ -175,7 +175,8 @@ def compare(
             sd ratio     sd / reference sd where it is furthest from 1;
             held-out     mean log predictive density of a held-out datum, in nats;
             elpd_loo     sum of the rows' log densities in nats, each predicted from the others (``posterior.loo``), if
-                         there are draws and rows and it takes little time; NaN where a row's k-hat exceeds 0.7;
+                         there are draws and rows and it takes little time; NaN where a row's k-hat is above
+                         its limit, min(1 − 1/log₁₀ S, 0.7) for S draws;
             se_loo       its standard error;
             p_loo        effective number of parameters;
             k-hat        the largest over the rows left out;

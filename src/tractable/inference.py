@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 import psutil
 from jax.sharding import Mesh
 
 from tractable.beliefs.check import Check
 from tractable.checks import preflight
-from tractable.checks.verify import BEFORE, LARGEST, Verify
+from tractable.checks.verify import BEFORE, LARGEST, Verify, frame_of
 from tractable.core import Data, Model, PyTree, as_data
 from tractable.data.sharding import Over
 from tractable.methods.abilities import devices_of, needs
@@ -127,10 +126,10 @@ def infer(
             _shared(session.saver.faults, lying, outcome)
         posterior = verified(Posterior(model, data, method, seed, *outcome), verify, held_out, progress, session)
         if folder is not None and session.saver is not None:
-            _write(posterior, pathlib.Path(folder), list(session.saver.faults), lying, outcome)
+            _write(posterior, pathlib.Path(folder), method.chained, list(session.saver.faults), lying, outcome)
     if posterior.interrupted:
-        asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain are there"
-        tell(f"The run was interrupted: {asked if method.chained else 'this is where it stood'}.")
+        asked = f"{posterior.count} of {method.settings().get('draws')} draws a chain were kept"
+        tell(f"The run was interrupted: {asked if method.chained else 'the result is its last state'}.")
     return posterior
 
 
@@ -194,9 +193,8 @@ def _in_place_of(
 
 def _places(posterior: Posterior) -> list[list[float]]:
     """Where a result and those before it stood, unconstrained: the point, or the mean of the draws."""
-    at = posterior.point if posterior.unconstrained is None else np.mean(posterior.unconstrained, (0, 1))
-    stood = [] if at is None or len(at) > LARGEST else [np.asarray(at, np.float64).tolist()]
-    return [*posterior.found.get(BEFORE, []), *stood]
+    frame = frame_of(posterior) if posterior.model.space.size <= LARGEST else None
+    return [*posterior.found.get(BEFORE, []), *([] if frame is None else [frame[0].tolist()])]
 
 
 def _meant(method: object) -> str:
@@ -249,12 +247,16 @@ def _agreed(
 
 
 def _write(
-    posterior: Posterior, folder: pathlib.Path, faults: list[CheckpointError], lying: Over | None, outcome: Outcome
-) -> None:
-    """Write the posterior, by the process that leads; a fault of any raises in all."""
+    posterior: Posterior, folder: pathlib.Path, streamed: bool, faults: list[CheckpointError], lying: Over | None,
+    outcome: Outcome,
+) -> None:  # fmt: skip
+    """Write the posterior, by the process that leads; a fault of any raises in all.
+
+    ``streamed``: draws are there already, as those of the method asked for; not those of one that ran in its place.
+    """
     try:
         if not faults and (lying is None or lying.leads):
-            posterior.write(folder, streamed=posterior.method.chained)
+            posterior.write(folder, streamed=streamed)
     except CheckpointError as error:
         faults = [error]
     _shared(faults, lying, outcome)

@@ -406,6 +406,38 @@ def test_weights_that_may_be_too_heavy() -> None:
     assert looks._preferred(wrong, at, 0.1, True)
 
 
+def _chains(size: int) -> Posterior:
+    """4,000 independent draws of a normal, as chains of NUTS."""
+    normal = Model.from_log_density(lambda z: -jnp.sum(z**2) / 2, jnp.zeros(size))
+    draws = np.random.default_rng(1).standard_normal((4, 1000, size))
+    return Posterior(normal, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
+
+
+def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty sds the worst is known to 5 % by 1,000 places: near the limit is within it, as the chains agree."""
+    monkeypatch.setattr(looks, "_affordable", lambda *_: looks.SIZES[-2])
+    assert next(c.verdict for c in _chains(20).verify().looked if c.name == looks.SHAPE) == "trust"
+
+
+@pytest.mark.parametrize(("error", "of_q", "of_chains"), [(0.5, "trust", "trust"), (0.7, "caution", "trust")])
+def test_moves_alone_see_too_little_of_a_q(
+    error: float, of_q: str, of_chains: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "reweigh", lambda *_: None)
+    monkeypatch.setattr(looks, "_against", lambda *_: looks.Compared(error, 0.1, "z[0]", 0.1, 1.0))
+    q = fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED))
+    for posterior, verdict in ((q, of_q), (_chains(3), of_chains)):
+        assert next(c.verdict for c in posterior.verify().looked if c.name == looks.SHAPE) == verdict
+
+
+def test_a_number_with_a_bound_has_a_variance() -> None:
+    """A share that is 1 to the last digit at a hundred places does not go on beyond them."""
+    values = np.concatenate([np.ones(300), np.linspace(0, 1, 3700)])[:, None]
+    w = np.concatenate([np.full(300, 1e-10), np.full(3700, 1 / 3700)])
+    found = reweighed.Reweighed(values, values, w / w.sum(), np.log(w), 3700.0, 0.1)
+    assert not found.endless(np.array([True]))
+
+
 def test_a_point_is_judged_as_a_point() -> None:
     """Standard errors are shown where they are a posterior's sds."""
     normal, bent = (tr.infer(model, None, tr.MAP()) for model in (NORMAL, BENT))
@@ -437,6 +469,7 @@ def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> No
     assert again.looked[0].name == "begun again"
     assert again.cost.gradients > first.cost.gradients
     assert again.report().verdict == ("trust" if method.point else "reject")  # a tenth of the mass is elsewhere
+    np.testing.assert_allclose(again.found[looks.BEFORE], [looks.frame_of(first)[0]])
 
 
 def test_maximum_likelihood_of_separable_data_is_rejected() -> None:
@@ -605,7 +638,7 @@ def test_a_maximum_below_an_endless_valley_is_none(prior: float, verdict: str) -
 
     begin = jnp.concatenate([jnp.full(1, 3.0), 20 * GROUPS])
     point = tr.infer(Model.from_log_density(density, begin), None, tr.MAP(), verify=None)
-    frame = looks._frame(point)
+    frame = looks.frame_of(point)
     assert frame is not None
     assert tails.check(Target(point.model), None, *frame, True, 0).verdict == verdict
 

@@ -393,7 +393,7 @@ def test_it_goes_where_estimators_go():
 @pytest.mark.parametrize(
     ("settings", "x", "weight", "sentence"),
     [
-        ({"n_components": 4}, X[:3], None, "n_components = 4 begins with as many rows .* n_samples = 3"),
+        ({"n_components": 4}, X[:3], None, "n_components = 4 needs as many distinct rows .* n_samples = 3"),
         ({}, [[1.0, np.nan], [2.0, 3.0]], None, "NaN"),
         ({}, X, -np.ones(len(X)), "numbers ≥ 0; got -1"),
         ({}, X, np.full(len(X), 1 / len(X)), "sums to 1: of one row or less"),

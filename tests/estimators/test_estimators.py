@@ -42,7 +42,7 @@ from tractable.models.network import mlp, neural_network
 from tractable.tools.errors import DataError, SettingsError
 
 # Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
-pytestmark = pytest.mark.filterwarnings("ignore:The posterior is not to be used as one")
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use this posterior")
 SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
 
 
@@ -574,7 +574,7 @@ def test_constant_columns_are_harmless():
         (BayesianLinearRegression(), [1.0, 2.0, np.nan], None, "NaN"),
         (BayesianLinearRegression(method="no-such"), [1.0, 2.0, 3.0], None, "There is no method 'no-such'"),
         (BayesianLinearRegression(method=3), [1.0, 2.0, 3.0], None, "method is a name such as"),
-        (BayesianLinearRegression(level=1.0), [1.0, 2.0, 3.0], None, "level is of intervals"),
+        (BayesianLinearRegression(level=1.0), [1.0, 2.0, 3.0], None, r"level is a number in \(0, 1\)"),
         (BayesianLinearRegression(calibration=1.0), [1.0, 2.0, 3.0], None, "calibration is a share"),
         (BayesianLinearRegression(calibration=0.99), [1.0, 2.0, 3.0], None, "leaves no row"),
         (BayesianMLPRegressor(likelihood="poisson"), [1.0, 2.0, 3.0], None, "likelihood is one of normal"),
@@ -755,10 +755,10 @@ def test_a_search_over_processes_finds_the_same(backend):
     np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("default:The posterior is not to be used as one")
+@pytest.mark.filterwarnings("default:Do not use this posterior")
 def test_a_fit_that_is_not_to_be_trusted_says_so():
     x, y = problem(60)
-    with pytest.warns(ConvergenceWarning, match="not to be used as one: R-hat"):
+    with pytest.warns(ConvergenceWarning, match="Do not use this posterior: R-hat"):
         BayesianLinearRegression(method=tr.NUTS(draws=5, warmup=1, chains=2), random_state=0).fit(x, y)
 
 

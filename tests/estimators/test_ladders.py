@@ -345,7 +345,7 @@ def test_they_go_where_transformers_go():
         (BeliefNetwork(method=3), BITS, "method is 'nvil', 'vimco'.*got 3"),
         (BeliefNetwork(method="autoencoding"), BITS, "whose draws have no derivative"),
         (BeliefNetwork(binarise=None), X, "X is 0 or 1 under BeliefNetwork"),
-        (BeliefNetwork(binarise="median"), X, "binarise is a number"),
+        (BeliefNetwork(binarise="median"), X, "binarise is a threshold"),
     ],
 )
 def test_errors_are_sentences(estimator, rows, sentence):

@@ -14,7 +14,7 @@ MEMORY = 6  # pairs of a step and its change of gradient that L-BFGS keeps
 ITERATIONS = 150
 GAIN = 1e-3  # nats; a climb ends when its next step promises less than a tenth of this
 WIDTHS = (3.0, 5.0, 8.0, 12.0, 30.0, 5.0, 8.0, 12.0, 300.0)  # of starts around the posterior's mean, in its sds
-HOMES, BEGIN = 8, 2.0  # every how manyth far place is near the example of a density; how near, as chains begin
+HOMES, BEGIN = 8, 1.0  # every how manyth far place is near the example of a density; how near, as chains begin
 SCREENED, FEW_NUMBERS = 512, 6  # screened places; four times as many for up to FEW_NUMBERS parameters
 NEIGHBOURS = 6  # nearest places that a screened place must exceed for a climb to start from it
 WIDTHS_WITHIN = (1.0, 0.7, 1.0, 0.4, 1.0, 0.2)  # of places drawn within the posterior, in its sds
@@ -136,7 +136,8 @@ def _distant_points(
     if model.prior_is_callable:
         home = np.asarray(model.position_of(model.example(jax.random.key(0))), np.float64)
         away = home + np.resize(WIDTHS, count)[:, None] * generator.standard_normal((count, len(centre))) @ root.T
-        away[::HOMES] = home + generator.uniform(-BEGIN, BEGIN, away[::HOMES].shape)
+        near = away[HOMES - 1 :: HOMES]
+        near[:] = home + generator.uniform(-BEGIN, BEGIN, near.shape)
         return away, 2 * home - away
     away = np.asarray(_from_prior(model, jax.random.key(seed), count), np.float64)
     return away, 2 * np.median(np.where(np.isfinite(away), away, 0.0), 0) - away

@@ -48,25 +48,38 @@ class Reweighed(NamedTuple):
         The last counts what lies beyond all places where a tail falls by a power, and is infinite where the variance
         is, as far as the places can tell.
         """
-        counts = self.weights > 0  # places far out may overflow in the user's space, and 0 · ∞ is no number
-        w, values = self.weights[counts, None], self.values[counts]
+        w, values = self.counting
         mean = np.sum(w * values, 0)
         away = values - mean
         variance = np.maximum(np.sum(w * away**2, 0), 1e-300)
         error = np.sqrt(np.sum((w * away) ** 2, 0))
         sd_error = np.sqrt(np.sum((w * (away**2 / variance - 1)) ** 2, 0)) / 2
-        for i in np.flatnonzero(np.sum(w * away**4, 0) > LONG * variance**2):
+        for i in np.flatnonzero(self.long):
             sd_error[i] = np.hypot(sd_error[i], _beyond(np.abs(away[:, i]), w[:, 0]) / 2)
         return mean, error, np.sqrt(variance), sd_error
 
+    @property
+    def counting(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (m, 1) above 0, and values (m, k) there: far out they may overflow, and 0 · ∞ is no number."""
+        counts = self.weights > 0
+        return self.weights[counts, None], self.values[counts]
+
+    @property
+    def long(self) -> np.ndarray:
+        """(k,) which numbers have a kurtosis above ``LONG``."""
+        w, values = self.counting
+        squares = np.square(values - np.sum(w * values, 0))
+        return np.sum(w * squares**2, 0) > LONG * np.sum(w * squares, 0) ** 2
+
     def endless(self, which: np.ndarray) -> bool:
         """Whether x² p(log x) of each number of ``which`` (k,) still does not fall where next to no mass is left."""
-        counts = self.weights > 0
-        w, values = self.weights[counts], self.values[counts][:, which]
+        w, values = self.counting[0][:, 0], self.counting[1][:, which]
         for away in np.abs(values - np.sum(w[:, None] * values, 0)).T:
             last = np.argsort(away)[: -2 * FURTHEST - 1 : -1]
             x, mass = np.log(away[last]), w[last] * away[last] ** 2
             ends = x[[0, FURTHEST, -1]]
+            if not ends[0] > ends[1] > ends[2]:  # many at one place: the number has a bound
+                return False
             rise = mass[:FURTHEST].sum() / mass[FURTHEST:].sum() * (ends[1] - ends[2]) / (ends[0] - ends[1])
             if not (w[last].sum() < LITTLE and 2 * np.log(rise) / (ends[0] - ends[2]) > FALLING):
                 return False

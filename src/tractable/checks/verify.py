@@ -112,6 +112,10 @@ class Compared(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        """Chains need no margin below the limit for "trust" (``lenient``): their own checks say how well they know it.
+
+        Where a variance comes from far out, they do not know it.
+        """
         if self.error - REJECT_MARGIN * self.chance > 1:
             return "reject"
         slack = 0 if self.lenient else TRUST_MARGIN * self.chance
@@ -177,7 +181,7 @@ def verify(learnt: Learnt, how: str | None, again: Callable[..., Learnt], by_row
     if size is None and few is None:
         sentence = "not verified: with so many rows it would take too long; verify='thorough' does it all the same"
         return [Check("verified", 0.0, "caution", sentence)]
-    frame = _frame(learnt)
+    frame = frame_of(learnt)
     if frame is None:
         sentence = "of the posterior in some direction: without any spread there it cannot be verified"
         return [Check("covariance", 0.0, "caution", sentence)]
@@ -283,7 +287,7 @@ def _known(learnt: Learnt) -> np.ndarray:
     return np.reshape(np.asarray(learnt.found.get(BEFORE, []), np.float64), (-1, learnt.model.space.size))
 
 
-def _frame(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
+def frame_of(learnt: Learnt) -> tuple[np.ndarray, np.ndarray] | None:
     """The posterior's mean (d,) and a root (d, d) of its covariance, unconstrained; None where it has no spread."""
     belief, size = learnt.belief, learnt.model.space.size
     if isinstance(belief, Point):
@@ -310,7 +314,7 @@ def _maximum(
 ) -> Check:
     """Whether a climb ended above the point, how many climbs agree with it, and whether other maxima may be unmet.
 
-    A maximum that few climbs met suggests others that none met (Good 1953).
+    A maximum that few climbs met suggests others that none met (Good 1953). Where the run stood before counts as one.
     """
     own = float(target.at(rows, centre[None])[0])
     slack = BETTER + 1e-6 * abs(own)
@@ -391,12 +395,14 @@ def _shape(
 ) -> Check:  # fmt: skip
     """Compares means and sds with importance sampling's or, if its weights cannot tell, with those of moved draws."""
     point = learnt.is_point
-    compared, by = None, ""
+    compared, by, short = None, "", ""
     if found is not None and believed(found):
         by = f"{len(found.values):,} weighted places with an ESS of {found.ess:,.0f}"
         moments = found.moments()
         compared = _against(learnt, *moments)
-        if compared is None and not point:
+        if compared is not None:
+            compared = compared._replace(lenient=learnt.method.chained and not found.long.any())
+        elif not point:
             settled = (moments[3] <= UNCERTAIN) | learnt.model.fixed
             doubtful = not (endless or found.endless(~settled))
             compared = _quantiles(learnt, found.values, found.weights, found.ess)._replace(doubtful=doubtful)
@@ -406,9 +412,9 @@ def _shape(
     if compared is None or doubted or (compared.verdict == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
         if again is not None and not chained and (found is None or not believed(found)):
-            again = again._replace(error=SHORT * again.error)
+            again, short = again._replace(error=SHORT * again.error, chance=SHORT * again.chance), ", a quarter more"
         if again is not None and _preferred(again, compared, math.inf if found is None else found.khat, chained):
-            compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo"
+            compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo{short}"
     if compared is None:
         verdict, error = "trust" if chained else "caution", math.nan
         sentence = "neither reweighting nor moving draws can tell whether means and sds are right"
@@ -544,7 +550,7 @@ def _moved(
     sd_error = squares.std(0, ddof=1) / math.sqrt(values.shape[1]) / np.maximum(squares.mean(0), 1e-300) / 2
     flat = values.reshape(-1, values.shape[-1])
     compared = _against(learnt, mean, error, sd, sd_error)
-    if compared is not None:  # so few walkers know less than chains' own checks
+    if compared is not None:
         compared = compared._replace(lenient=learnt.method.chained)
     return _with_tails(learnt, compared, flat, None, float(values.shape[1]))
 

@@ -102,8 +102,8 @@ def examples(failures: bool, out: Path | None) -> None:
 def fit(**given: Any) -> None:
     """Fit a model to an example or to data of your own, and say how far the result can be trusted.
 
-    A table's target is explained by a generalised linear model, or a network: by default Normal for a number, Bernoulli
-    for two classes, Categorical for more. With --formula you write the effects, interactions and group effects
+    A table's target is explained by a generalised linear model, or a network; its family is guessed from its values
+    and told, unless --family says it. With --formula you write the effects, interactions and group effects
     yourself. Other models have no target: gaussian-mixture fits mixtures of normals to all of a table's numbers, one
     for each number of components, and chooses one; hidden-markov takes rows as steps of sequences and finds the states
     behind them; vae and belief-network find latent causes of whole rows, of a table's numbers or an array of images.
@@ -124,7 +124,7 @@ def fit(**given: Any) -> None:
 
 @command(o.COMPARE)
 def compare(**given: Any) -> None:
-    """Compare methods on one model, against its exact posterior or, if that is unknown, a run of NUTS.
+    """Compare methods on one model, against its exact posterior or a run of NUTS, if that takes a minute at most.
 
     Networks have no reference: their units are exchangeable, so moments of single weights mean nothing.
 

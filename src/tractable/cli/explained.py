@@ -156,7 +156,7 @@ def of_table(kind: Kind, path: Path, target: str | None, choices: dict[str, Any]
     kept, rest = split(frame, found.name, bool(found.classes), choices["held_out"], needed)
     encoder = fit_encoder(kept, names, missing, found.family, **columns)
     if found.reason:
-        tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Another --family says otherwise.")
+        tell(f"{whole.explained} holds {found.reason}: --family {found.family}. Choose another with --family.")
     if choices.get("hidden") is None and scale_of(encoder) is None:
         tell(
             f"{len(encoder.features)} columns have {encoder.rows:,.0f} rows, fewer than {linear.FEW_ROWS} each: the "

@@ -38,7 +38,8 @@ def unknown(name: str) -> SettingsError:
     compared = [kind.name for kind in KINDS.values() if kind.side_by_side is not None]
     *others, last = [kind.name for kind in KINDS.values() if kind.side_by_side is None]
     return SettingsError(
-        f"--model is {' or '.join(compared)}; got {name!r}. tractable fit takes {', '.join(others)} and {last} too."
+        f"--model {name!r} is unknown: expected {' or '.join(compared)}; "
+        f"tractable fit takes {', '.join(others)} and {last} too."
         f"{nearest(name, KINDS)}"
     )
 

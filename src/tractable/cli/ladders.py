@@ -45,8 +45,8 @@ EXAMPLES = {"vae": "20, the numbers behind a row", "belief-network": "200,200, t
 UNITS = {"vae": ("z", "z{}_"), "belief-network": ("h{}_", "h{}_")}  # column names of codes: for one layer, for several
 NOT_OF_LADDERS = {
     "target": "it explains no column, it finds what is behind whole rows; leave --target out.",
-    "example": "it is of a file of your own.",
-    "prior": "its weights have none; they are climbed to a maximum.",
+    "example": "it takes a file of your own.",
+    "prior": "its weights have none: it is fitted by maximum likelihood.",
     "shifted": "it predicts no target; tractable predict gives rows a bound on their log density.",
 }
 

@@ -77,11 +77,11 @@ OPTIONS = {
 }
 NOT_OF_MIXTURES = {
     "target": "it explains no column, it describes all columns of numbers; leave --target out.",
-    "example": "it is of a table of your own.",
+    "example": "it takes a table of your own.",
     "family": "its components are normal.",
     "hidden": "it has no hidden layers.",
     "prior": "it has no network.",
-    "shifted": "it makes no predictions that could be less sure; tractable predict gives rows their log density.",
+    "shifted": "it predicts no target; tractable predict gives rows their log density.",
     "mesh": "it tries several numbers of components or states, each on one device. In Python tr.infer spreads one.",
 }
 
@@ -338,7 +338,7 @@ def what_states_show(frame: pd.DataFrame, path: Path, choices: Arguments) -> tup
         counts = {"poisson", "negative-binomial"}
         binary, counted_up = set(np.unique(seen)) <= {0.0, 1.0}, bool(families) and families <= counts
         family = "bernoulli" if binary else "poisson" if counted_up else "normal"
-        tell(f"States show {FAMILY_WORDS[family]}; --family says otherwise.")
+        tell(f"States show {FAMILY_WORDS[family]}. Choose another with --family.")
     if family in ("poisson", "bernoulli") and choices["covariance"] == "full":
         raise SettingsError(f"--covariance is of normal numbers; these are {family}.")
     return source, family, []

@@ -51,7 +51,7 @@ TARGET = {"target": option("The column of TABLE to explain, or several numbers a
 METHOD = {
     "method": option(
         "mle, map, laplace, inla, meanfield, fullrank, lowrank, bbb, ensemble, rejection, metropolis, mala, hmc, "
-        "nuts, sgld or sghmc; for a mixture or a hidden-markov em; for a vae or belief-network autoencoding, "
+        "nuts, gibbs, sgld or sghmc; for a mixture or a hidden-markov em; for a vae or belief-network autoencoding, "
         "importance-weighted, nvil, vimco, wake-sleep or reweighted-wake-sleep.  \\[default: nuts; inla where it "
         "suits; for a network bbb, a mixture or hidden-markov em, a vae autoencoding, a belief-network nvil]"
     ),
@@ -110,7 +110,9 @@ FIT = {
     **(EXAMPLE | TARGET | METHOD),
     "config": option("Fields in TOML, such as a run's settings.toml.", File),
     **SEED,
-    "out": option("The run's folder.  \\[default: runs/NAME-METHOD; without --target runs/NAME-MODEL]", File),
+    "out": option(
+        "The run's folder.  \\[default: runs/NAME-METHOD; for models without a target runs/NAME-MODEL]", File
+    ),
     **(HELD_OUT | COLUMNS),
     "family": option(
         f"{FAMILY} A vae's rows: normal, bernoulli, categorical, continuous-bernoulli (grey pixels) or poisson."
@@ -147,7 +149,9 @@ FIT = {
     "array": option("Which array of an .npz.  \\[default: the only one, or x_train, x or data]"),
     "redraw": flag("Take grey pixels as probabilities, and draw binary pixels from them at every visit.", "--redraw"),
     **MISSING,
-    "shifted": option("A file of rows from elsewhere, whose predictions should be less certain.", File),
+    "shifted": option(
+        "A table of rows unlike TABLE's: the report shows whether their predictions are less certain.", File
+    ),
     "verify": option(
         "How thoroughly a glm's posterior is checked before its verdict can be trust: auto, a quarter of the "
         "run's own work or two seconds; thorough; none.  \\[default: auto]"

@@ -39,7 +39,7 @@ UNKEPT = ("model", "data", "standing")  # fields of a posterior that a pickle le
 # Ranges of settings, in the words of the errors.
 Count = Annotated[int, Range("a whole number, 1 or more", is_whole)]
 Learner = Annotated[str | Method, "a name such as 'nuts', or a method such as NUTS()"]
-Level = Annotated[float, Range("of intervals, a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
+Level = Annotated[float, Range("a number in (0, 1)", lambda value: is_number(value, 0) and value < 1)]
 HeldOut = Annotated[float, Range("a share of rows, in [0, 1)", lambda value: is_number(value) and 0 <= value < 1)]
 RandomState = Seed | Annotated[np.random.RandomState, "a NumPy RandomState"] | None
 
@@ -142,7 +142,8 @@ class Explaining(Bayesian):
             X: (n, D), an array or a frame of numbers.
             y: (n,) numbers, or (n, K) where the estimator takes several outputs; or labels of at least two classes.
             sample_weight: (n,), ≥ 0, how often each row counts: Σ wᵢ log p(yᵢ|xᵢ, θ). For every method, weight 0
-                equals leaving the row out and a whole number equals repeating it, exactly.
+                equals leaving the row out and a whole number equals repeating it, exactly, unless rows are set
+                aside (``calibration``, ``held_out``), which are chosen one by one.
 
         Returns:
             The estimator.
@@ -404,7 +405,7 @@ def warn_of(report: Report) -> None:
     unfinished = any(check.name in UNFINISHED for check in poor)
     told = "; ".join(f"{check.name} {number(float(check.value))}, {check.sentence}" for check in poor)
     warnings.warn(
-        f"The posterior is not to be used as one: {told}. report_ has every check.",
+        f"Do not use this posterior: {told}. report_ has every check.",
         ConvergenceWarning if unfinished else TractableWarning,
         stacklevel=5,
     )

@@ -131,8 +131,8 @@ class BayesianGaussianMixture(Clusters, DensityMixin, Bayesian):
         x, weight = merged(x, self._weights(sample_weight, x))
         if len(x) < self.n_components:
             raise DataError(
-                f"A mixture of n_components = {self.n_components} begins with as many rows that differ and count; got "
-                f"n_samples = {len(x)} of those. Give more rows, or fewer components."
+                f"A mixture of n_components = {self.n_components} needs as many distinct rows of weight above 0; got "
+                f"n_samples = {len(x)}. Give more rows, or fewer components."
             )
         centre = middle([(x, weight)], x.shape[1])
         prior, held = self._beforehand(x, weight, centre)

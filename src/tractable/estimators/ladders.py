@@ -49,7 +49,7 @@ SUPPORTS = {
 Family = Annotated[
     Literal["normal", "bernoulli", "continuous bernoulli", "poisson"], f"one of {', '.join(map(repr, SUPPORTS))}"
 ]
-Threshold = Annotated[float, Range("a number that ones are above", is_number)]
+Threshold = Annotated[float, Range("a threshold, above which x counts as 1", is_number)]
 
 
 class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesian):

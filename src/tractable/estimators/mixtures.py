@@ -120,8 +120,8 @@ class GaussianMixture(Clusters, Density):
     def _check_rows(self, count: int) -> None:
         if count < self.n_components:
             raise DataError(
-                f"A mixture of n_components = {self.n_components} needs as many rows that differ and count; got "
-                f"n_samples = {count} of those. Give more rows, or fewer components."
+                f"A mixture of n_components = {self.n_components} needs as many distinct rows of weight above 0; got "
+                f"n_samples = {count}. Give more rows, or fewer components."
             )
         self._given()  # checks shapes before anything runs
 

@@ -14,7 +14,7 @@ BESIDE = ["se_loo", "p_loo", "k-hat"]  # columns of a comparison that would push
 NOTE = (
     "Distances are from the reference: the largest error of a mean in its standard deviations, and the ratio of "
     "standard deviations furthest from 1. Held-out is the mean log predictive density of a datum, in nats; elpd_loo is "
-    "that of all rows, each predicted from the others, and not known where k-hat is above 0.7."
+    "that of all rows, each predicted from the others, and not known where k-hat is above its limit, at most 0.7."
 )
 
 
