@@ -24,6 +24,7 @@ from tractable.estimators.base import lowered
 from tractable.models.factors import probabilistic_pca_maximum
 from tractable.objectives.bounds import log_weights
 from tractable.results.encoding import network_of
+from tractable.tools.errors import TractableWarning
 
 RNG = np.random.default_rng(0)
 CENTRE, D = np.array([3.0, 0.0, -50.0, 1.0]), 4
@@ -32,6 +33,7 @@ X = X + RNG.normal(size=X.shape) * [0.5, 1.0, 10.0, 0.25]
 BITS = (RNG.normal(size=(300, 1)) * [1.0, 2.0, -2.0, 1.0] + RNG.normal(size=(300, D)) > 0).astype(float)
 PPCA: dict[str, Any] = {"hidden": (), "learning_rate": 0.03, "epochs": 60, "random_state": 0}
 BELIEF: dict[str, Any] = {"hidden": (3,), "epochs": 100, "batch_size": 50, "random_state": 0}
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use this posterior")  # of fits that are short on purpose
 
 
 @functools.cache
@@ -49,6 +51,12 @@ def as_one_of(kind: type, fitted: Any) -> Any:
     other = copy.copy(fitted)
     other.__class__ = kind
     return other
+
+
+@pytest.mark.filterwarnings("default:Do not use this posterior")
+def test_fit_says_that_a_verdict_is_reject():
+    with pytest.warns(TractableWarning, match="Do not use this posterior: active h1 "):
+        BeliefNetwork((2,), epochs=1, random_state=0).fit(BITS)
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def _beyond(away: np.ndarray, w: np.ndarray) -> float:
 
     x² p(log x) of a tail p(x > c) ~ c^−α falls by 2 − α in log x. This slope is taken from the density between the 50
     and 84 % quantiles of x² p to that between 84 and 99.5 %. The share is infinite where nothing falls, or few places
-    are so far out. Of 2.5 degrees of freedom it is 8 %, by which the places' own variance is too small.
+    are so far out. Of 2.5 degrees of freedom it is 5 to 10 %, by which the places' own variance is too small.
     """
     there = np.flatnonzero(away > 0)
     order = there[np.argsort(away[there])]

@@ -397,7 +397,7 @@ class BayesianClassifier(ClassifierMixin, Explaining):
         return self.classes_[likeliest]
 
 
-def warn_of(report: Report) -> None:
+def warn_of(report: Report, stacklevel: int = 5) -> None:
     """Warn once, as scikit-learn does, if the verdict is reject, and say why."""
     if report.verdict != "reject":
         return
@@ -407,7 +407,7 @@ def warn_of(report: Report) -> None:
     warnings.warn(
         f"Do not use this posterior: {told}. report_ has every check.",
         ConvergenceWarning if unfinished else TractableWarning,
-        stacklevel=5,
+        stacklevel=stacklevel,
     )
 
 

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from tractable.core import Data, PyTree
 from tractable.estimators import rows as tables
-from tractable.estimators.base import Bayesian, RandomState, Scored, lowered
+from tractable.estimators.base import Bayesian, RandomState, Scored, lowered, warn_of
 from tractable.estimators.rows import Rows, Scaling
 from tractable.methods import AutoEncoding, ImportanceWeighted, Method, named
 from tractable.methods.amortised import Amortised
@@ -78,6 +78,9 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
         Raises:
             ValueError: NaN, numbers outside the model's support, or settings out of range.
+
+        Warns:
+            TractableWarning: the report's verdict is reject.
         """
         self._check_settings()
         x = self._read(X, reset=True)
@@ -86,6 +89,7 @@ class LadderTransformer(Scored, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         fitted = self._inferred(model, Data(self._units(x)), method)
         self.posterior_ = dataclasses.replace(fitted, data=None, standing=None, judged=fitted.report())
         self.bound_ = float(fitted.found["bound"]) - self._log_scale()
+        warn_of(self.report_, stacklevel=3)
         return self
 
     def transform(self, X: object) -> np.ndarray:
