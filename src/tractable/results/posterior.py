@@ -83,6 +83,9 @@ class Posterior(Learnt):
     def summary(self, level: float = 0.9, *, derived: bool = True) -> Any:
         """A pandas DataFrame, one row per number: mean, sd, an equal-tailed interval, and their accuracy.
 
+        Columns: ``mean``, ``sd``; where draws were kept the interval's ends (``5%``, ``95%``), the mean's Monte-Carlo
+        standard error ``mcse_mean``, effective draws in the bulk and the tails (``ess_bulk``, ``ess_tail``), ``r_hat``.
+
         Args:
             level: the interval's level, in (0, 1).
             derived: also list the model's derived quantities, arrays of at most 30 numbers.
@@ -147,7 +150,7 @@ class Posterior(Learnt):
         return names, np.concatenate([np.zeros((*values.shape[:2], 0)), *flat], -1)
 
     def sample(self, key: jax.Array | int, n: int) -> PyTree:
-        """n draws, leading axis (n,): new ones of a q; else kept ones, by weight with replacement; a point repeats."""
+        """n draws, leading axis (n,): new ones of a q; of chains kept ones, resampled by weight; a point n times."""
         expect("sample(n)", n, Count)
         if not isinstance(key, jax.Array):
             key = jax.random.key(seeded("sample(key)", key))
@@ -260,6 +263,10 @@ class Posterior(Learnt):
             group: for a model with ``local``, (n,) labels of the rows' groups, known or new; by default every row has
                 a new group.
             mesh: devices that the rows lie over, as for ``infer``: the same bits on any number of them.
+
+        Raises:
+            DataError: inputs unlike those fitted; fitted rows to calibrate by; a ladder, which predicts no y.
+            SettingsError: an argument that this model does not take.
         """
         check_unforked()
         lying = over_rows(mesh)
@@ -350,7 +357,10 @@ class Posterior(Learnt):
 
         Args:
             draws: draws to use, at most, evenly over chains and time; at least 100.
-            rows: evaluate only this many, chosen at random: 10,000 rows and 1000 draws take some seconds.
+            rows: evaluate only this many, chosen at random, which widens ``se``: 10,000 and 1000 draws take seconds.
+
+        Raises:
+            RunError: a point, or fewer than 100 draws. DataError: there are no rows.
         """
         return pointwise.loo(self.predictive, *self._leaving(draws), rows=rows)
 
@@ -456,7 +466,9 @@ class Posterior(Learnt):
         """For leave-one-out: draws, their log weights, the rows, and the effective sample size per draw."""
         data = self._rows_or()
         if self.is_point:
-            raise RunError("A point is one value of the parameters: rows are left out by reweighing draws of them.")
+            raise RunError(
+                "loo() and pit() leave rows out by reweighing draws; a point has none. Use a method that draws."
+            )
         fitted = self._drawn().fitted
         if fitted is not None and fitted.log_weights is not None and self.predictive is self.model and data.resident:
             kept = replace(fitted, positions=np.asarray(fitted.positions)[:, :draws])
@@ -592,6 +604,9 @@ class Posterior(Learnt):
 
         Args:
             overwrite: replace a posterior already there, once the new one is written.
+
+        Raises:
+            CheckpointError: a posterior is there already, another process writes the folder, or it cannot be written.
         """
         with held(path):
             self._save(pathlib.Path(path), overwrite)
