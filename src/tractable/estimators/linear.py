@@ -41,7 +41,8 @@ class BayesianLinearRegression(BayesianRegressor):
         weight_scale: > 0, prior sd of a weight. None: 2.5; or, from 10 columns on where the first fit has fewer than
             five rows for each, one learnt for all weights, as in ridge regression (``models.linear.pooled``).
         intercept_scale: > 0, prior sd of the intercept.
-        method: "auto" is ``INLA``, which is exact here; or as for ``BayesianMLPRegressor``.
+        method: "auto" is ``INLA``, which is exact here, up to some 5,000 weights that the rows tell of, and an
+            approximation beyond; or as for ``BayesianMLPRegressor``.
         level, calibration, random_state, verify: as for ``BayesianMLPRegressor``.
         priors: numpyro distributions by parameter, in place of those above: "weights" (scalar, or of shape (D,)),
             "intercept", "noise"; for standardised columns and y. If the weights' is not normal, "auto" is ``NUTS``.
@@ -175,10 +176,12 @@ class BayesianLogisticRegression(BayesianClassifier):
         two classes:  y ~ Bernoulli(1 / (1 + e^−(a + xᵀw)))       more:  y ~ Categorical(softmax(a + xᵀW))
         w ~ N(0, weight_scale²),   a ~ N(0, intercept_scale²),   for standardised columns
 
-    With more than two classes weights and intercepts sum to zero over the classes (``models.generalised_linear``).
+    With more than two classes weights and intercepts sum to zero over the classes
+    (``models.linear.generalised_linear``).
 
     Args:
-        weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``.
+        weight_scale, intercept_scale, random_state, verify: as for ``BayesianLinearRegression``; of more than two
+            classes with few rows for each column the weights' prior sd is 1.5/√D, and not learnt.
         priors: likewise, for "weights" and "intercept"; with more than two classes (D, C) and (C,) that sum to zero.
         method: "auto" is ``INLA``; for more parameters than it takes, ``FullRank``, and from 1,000 on ``MeanField`` by
             minibatches.

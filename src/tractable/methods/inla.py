@@ -73,8 +73,8 @@ class INLA(Method):
     of ordered grades, all are approximated together by one Laplace normal, up to 400 of them, weighted in the same way.
 
     Needs a likelihood that goes ``Through`` a linear predictor, normal priors on its weights, and data in memory, as
-    ``models.generalised_linear`` makes. Parts of a model that have nothing in common (``Model.parts``), such as several
-    targets, are learnt one by one: p(θ | y) is the product of theirs.
+    ``models.linear.generalised_linear`` makes. Parts of a model that have nothing in common (``Model.parts``), as
+    several targets, are learnt one by one: p(θ | y) is the product of theirs.
 
     Where classes are nearly separable the posterior is skewed in many directions at once, and verification rejects the
     normal. Then ``NUTS`` learns it, if that is forecast to take a minute at most:
