@@ -51,7 +51,7 @@ def test_criteria_and_choice():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"method": tr.NUTS()}, "expects a method that finds one, such as EM\\(\\); got nuts"),
+        ({"method": tr.NUTS()}, "needs a method that gives a point, such as EM\\(\\); got nuts"),
         ({"candidates": []}, "numbers of components, each 1 or more"),
         ({"candidates": [0, 1]}, "got \\[0, 1\\]"),
         ({"by": "aic"}, "by is 'bic', 'held-out', 'evidence'; got 'aic'"),

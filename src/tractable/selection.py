@@ -195,7 +195,7 @@ def select(
 def _check(method: object, tried: list, by: str, held_out: PyTree, bound_of: Callable | None) -> None:
     if not getattr(method, "point", False):
         got = getattr(method, "label", None) or repr(method)
-        raise SettingsError(f"select needs a method that gives a point, such as EM(), such as EM(); got {got}.")
+        raise SettingsError(f"select needs a method that gives a point, such as EM(); got {got}.")
     if not tried or not all(is_whole(k) for k in tried):
         raise SettingsError(f"select expects numbers of components, each 1 or more, such as range(1, 6); got {tried}.")
     if by not in CRITERIA:

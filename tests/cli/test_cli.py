@@ -194,7 +194,7 @@ NETWORK = ["--model", "mlp"]
         ([*COIN, "--method", "metropolis", "--set", "proposal=x"], "a command line cannot hold it"),
         ([*COIN, "--resume"], "--resume expects --out"),
         (["--resume", "--out", "nothing"], "nothing is no run: expected run.json in it"),
-        ([*PRICES, "--model", "tree"], "--model is glm or mlp; got 'tree'"),
+        ([*PRICES, "--model", "tree"], "--model takes glm or mlp, and tractable fit takes gaussian-mixture"),
         ([*PRICES, "--hidden", "50"], "--hidden is for --model mlp; glm has no hidden layers"),
         ([*PRICES, *NETWORK, "--hidden", "50,x"], "with commas between them, such as 50 or 50,50; got '50,x'"),
         ([*PRICES, *NETWORK, "--hidden", "0"], "got '0'"),

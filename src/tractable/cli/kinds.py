@@ -35,11 +35,10 @@ def compared(arguments: Arguments) -> Kind:
 
 def unknown(name: str) -> SettingsError:
     """The error for a name that is no kind, or a kind that compare does not take."""
-    compared = [kind.name for kind in KINDS.values() if kind.side_by_side is not None]
+    compared = " or ".join(kind.name for kind in KINDS.values() if kind.side_by_side is not None)
     *others, last = [kind.name for kind in KINDS.values() if kind.side_by_side is None]
     return SettingsError(
-        f"--model {name!r} is unknown: expected {' or '.join(compared)}; "
-        f"tractable fit takes {', '.join(others)} and {last} too."
+        f"--model takes {compared}, and tractable fit takes {', '.join(others)} and {last} too; got {name!r}."
         f"{nearest(name, KINDS)}"
     )
 
