@@ -470,8 +470,8 @@ def test_it_goes_where_estimators_go():
     [
         ({}, np.zeros((0, 2)), None, "0 sample"),
         ({"n_components": 4}, X[:3], None, "n_components = 4 needs as many distinct rows .* n_samples = 3"),
-        ({"n_components": 2}, np.ones((5, 2)), None, "n_samples = 1 of those"),
-        ({"n_components": 3}, X[:4], [1, 1, 0, 0], "n_samples = 2 of those"),
+        ({"n_components": 2}, np.ones((5, 2)), None, "n_samples = 1\\. Give"),
+        ({"n_components": 3}, X[:4], [1, 1, 0, 0], "n_samples = 2\\. Give"),
         ({}, [[1.0, np.nan], [2.0, 3.0]], None, "NaN"),
         ({"missing": "exact"}, [[1.0, np.nan], [2.0, np.nan]], None, "Column 1 of X has no number"),
         ({"missing": "exact"}, [[1.0, np.inf], [2.0, 3.0]], None, "infinity"),
