@@ -335,7 +335,7 @@ def test_what_does_not_apply_has_a_sentence(posterior):
             ask()
     point = tr.Posterior(MODEL, posterior.data, tr.MAP(), 0, Point(position=np.array([1.0])))
     assert point.log_likelihood().shape == (1, 1, N) and point.posterior_predictive().shape == (1, 1, N)
-    with pytest.raises(RunError, match="A point is one value"):
+    with pytest.raises(RunError, match="a point has none"):
         point.loo()
     with pytest.raises(RunError, match="100 at least; got 50"):
         posterior.loo(draws=50)
