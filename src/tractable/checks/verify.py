@@ -412,7 +412,8 @@ def _shape(
     if compared is None or doubted or (compared.verdict == "caution" and not compared.tails):
         again = _moved(learnt, target, rows, centre, root, size, seed)
         if again is not None and not chained and (found is None or not believed(found)):
-            again, short = again._replace(error=SHORT * again.error, chance=SHORT * again.chance), ", a quarter more"
+            again = again._replace(error=SHORT * again.error, chance=SHORT * again.chance)
+            short = " (they see too little: a quarter is added)"
         if again is not None and _preferred(again, compared, math.inf if found is None else found.khat, chained):
             compared, by = again, f"{size.walkers} draws moved by Hamiltonian Monte Carlo{short}"
     if compared is None:
