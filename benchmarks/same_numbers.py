@@ -10,19 +10,19 @@ says nothing on another. ``tests/every_method.py`` has the methods and what they
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import sys
 import warnings
 
+os.environ["JAX_ENABLE_X64"] = "1"  # before the cases are made
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
+
 import jax
 import numpy as np
+from every_method import CASES, numbers
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
-jax.config.update("jax_enable_x64", True)
-
-from every_method import CASES, numbers  # noqa: E402
-
-import tractable as tr  # noqa: E402
+import tractable as tr
 
 
 def digest(name: str) -> dict[str, object]:

@@ -21,21 +21,21 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hmmlearn import _hmmc
+from hmmlearn.hmm import GaussianHMM as HmmlearnHMM
 from measuring import arguments, medians, say_where, table
 
-jax.config.update("jax_enable_x64", True)
+from tractable.core import whole
+from tractable.kernels.em import em
+from tractable.models.emissions import Normals
+from tractable.models.markov import HiddenMarkov, hidden_markov
 
 try:
     from dynamax.hidden_markov_model import GaussianHMM, hmm_two_filter_smoother
 except ImportError:
     GaussianHMM = hmm_two_filter_smoother = None
-from hmmlearn import _hmmc  # noqa: E402
-from hmmlearn.hmm import GaussianHMM as HmmlearnHMM  # noqa: E402
 
-from tractable.core import whole  # noqa: E402
-from tractable.kernels.em import em  # noqa: E402
-from tractable.models.emissions import Normals  # noqa: E402
-from tractable.models.markov import HiddenMarkov, hidden_markov  # noqa: E402
+jax.config.update("jax_enable_x64", True)
 
 K, STEPS = 5, 20
 OFF = 1e-8

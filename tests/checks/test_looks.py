@@ -431,10 +431,10 @@ def test_moves_alone_see_too_little_of_a_q(
 
 
 def test_a_number_with_a_bound_has_a_variance() -> None:
-    """A share that is 1 to the last digit at a hundred places does not go on beyond them."""
-    values = np.concatenate([np.ones(300), np.linspace(0, 1, 3700)])[:, None]
-    w = np.concatenate([np.full(300, 1e-10), np.full(3700, 1 / 3700)])
-    found = reweighed.Reweighed(values, values, w / w.sum(), np.log(w), 3700.0, 0.1)
+    """A share that is 1 to the last digit at 150 places does not go on beyond them."""
+    values = np.concatenate([np.ones(150), np.linspace(0.9, 0.99, 50), np.linspace(0.3, 0.6, 3800)])[:, None]
+    w = np.concatenate([np.full(200, 1e-10), np.full(3800, 1 / 3800)])
+    found = reweighed.Reweighed(values, values, w / w.sum(), np.log(w), 3800.0, 0.1)
     assert not found.endless(np.array([True]))
 
 

@@ -37,8 +37,8 @@ class Chains(NamedTuple):
     thin: int
     block: int
     found: dict[str, Any]
-    moments: loop.Moments | None = None
-    surplus: dict[str, np.ndarray] = {}  # noqa: RUF012  traces past the requested draws: a run ends with a whole block
+    moments: loop.Moments | None
+    surplus: dict[str, np.ndarray]  # traces past the requested draws: a run ends with a whole block
 
 
 class WarmUp(NamedTuple):
@@ -100,7 +100,7 @@ class Drawing(Method):
         shape = self.shape(session, program, thin)
         rows = None if plan is not None else loop.rows_of(program, data, None)
         states = loop.begin(program, tuned, rows, keys, positions)
-        begun = Chains(0, keys, states, tuned, thin, shape.block, found)
+        begun = Chains(0, keys, states, tuned, thin, shape.block, found, None, {})
         return self.go_on(session, begun, self.draws, warmed=time.perf_counter() - began)
 
     def resumed(self, session: Session, leaves: dict[str, np.ndarray]) -> "Chains":
@@ -112,7 +112,7 @@ class Drawing(Method):
         position = jax.ShapeDtypeStruct((self.chains, session.model.space.size), jnp.result_type(float))
         states = jax.eval_shape(lambda t, r, k, p: jax.vmap(program(r, t).init)(k, p), tuned, rows, keys, position)
         moments = loop.some_moments() if session.moments else None
-        like = Chains(0, keys, states, {}, 1, 1, {}, moments)
+        like = Chains(0, keys, states, {}, 1, 1, {}, moments, {})
         return restored(like, leaves)._replace(tuned=tuned)
 
     def go_on(
