@@ -19,7 +19,7 @@ from tractable.tools import tree
 from tractable.tools.alike import first_alike, told
 from tractable.tools.errors import ModelError
 from tractable.tools.integrals import MOST, around, rule
-from tractable.tools.priors import check_prior, is_distribution, is_improper
+from tractable.tools.priors import check_prior, is_distribution, is_improper, sample_of
 from tractable.tools.tree import PyTree
 from tractable.tools.words import Spelt, nearest
 
@@ -294,9 +294,7 @@ class Model(Spelt):
         """One draw of the parameters from the prior."""
         if self.prior_is_callable:
             return self.prior.sample(key)
-        leaves, treedef = jax.tree.flatten(self.prior, is_leaf=is_distribution)
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(treedef, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+        return sample_of(self.prior, key)
 
     def constrain(self, unconstrained: PyTree) -> PyTree:
         """From the reals to the user's parameters."""

@@ -215,7 +215,7 @@ def _fitted(
     k = components[index]
     with progress_of(progress) as heard:
         say = Heard(heard, f"{counted(k, noun)}, ")
-        fit, bound = (_inside(checkpoint, f"{k}-{what}") for what in ("components", "bound"))
+        fit, bound = (checkpoint and checkpoint / f"{k}-{what}" for what in ("components", "bound"))
         one = _candidate(model_of(k), data, k, method, held_out, seed, say, fit)
         if bound_of is not None and one.posterior is not None:
             one = one._replace(evidence=bounded(bound_of(k), data, k, method, seed, say, bound))
@@ -228,15 +228,7 @@ def _fitted(
 def _lost(components: int, model: LatentModel, why: str, seconds: float = math.nan) -> Candidate:
     """A fit that there is not."""
     nothing = math.nan
-    return Candidate(components, None, nothing, _free(model), nothing, nothing, seconds, "failed", why)
-
-
-def _free(model: LatentModel) -> int:
-    return model.space.size if model.parameters is None else model.parameters
-
-
-def _inside(checkpoint: str | pathlib.Path | None, name: str) -> pathlib.Path | None:
-    return None if checkpoint is None else pathlib.Path(checkpoint) / name
+    return Candidate(components, None, nothing, model.parameters, nothing, nothing, seconds, "failed", why)
 
 
 def _candidate(
@@ -254,7 +246,7 @@ def _candidate(
     total = float(posterior.log_predictive(data).sum(dtype=np.float64))
     kept = nothing if held_out is None else float(posterior.log_predictive(held_out).mean(dtype=np.float64))
     report, spent = posterior.report(), time.perf_counter() - began
-    found = components, posterior, total, _free(model), kept, nothing, spent, report.verdict, _doubts(report)
+    found = components, posterior, total, model.parameters, kept, nothing, spent, report.verdict, _doubts(report)
     return Candidate(*found, any(check.name.endswith("at the floor") for check in report.checks))
 
 

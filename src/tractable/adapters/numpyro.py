@@ -385,14 +385,11 @@ class _Split:
 
     def _parts(self, **rows: jax.Array) -> dict[str, dict[str, Any]]:
         """The fields of one row's distributions, which may depend on the arguments' rows."""
-        found = self.sites(self.known.position, self._first(), rows, 0)
+        found = self.sites(self.known.position, {name: values[0] for name, values in self.table.items()}, rows, 0)
         return {
             name: {str(i): leaf for i, leaf in enumerate(parts_of(fn))} if isinstance(fn, Row) else _fields(fn)
             for name, fn in found.items()
         }
-
-    def _first(self) -> dict[str, jax.Array]:
-        return {name: values[0] for name, values in self.table.items()}
 
     def _no_neighbours(self) -> None:
         """Raises _NotRows if a row's distribution depends on other rows' observations, as in a time series."""

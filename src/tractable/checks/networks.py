@@ -58,7 +58,8 @@ def look(
     if data is None or not can_be_compared(learnt.model, data):
         sentence = "a network is judged by its predictions, which need the rows it learnt from and one y a row"
         return [Check(AGREE, math.nan, "caution", sentence)]
-    work = _work(learnt, data)
+    seen = data if data.resident else data.take(slice(0, SEEN))
+    work = gradient_work(Target(learnt.model), seen.arrays()) * data.size / seen.size  # of a gradient over all rows
     spent = learnt.cost.gradients * work + learnt.found.get("steps", 0) * STEP
     allowed = math.inf if thorough else max(allowed, share * spent)
     given, seed, out = inputs(data), learnt.seed or 0, []
@@ -125,9 +126,3 @@ def _moved(learnt: Learnt, data: Data, given: PyTree, affordable: float, seed: i
     if verdict != "trust":
         sentence += ": use NUTS or SGLD, or calibrate on held-out rows"
     return [Check(MOVES, found.distance, verdict, sentence)]
-
-
-def _work(learnt: Learnt, data: Data) -> float:
-    """Operations in one gradient over all rows."""
-    seen = data if data.resident else data.take(slice(0, SEEN))
-    return gradient_work(Target(learnt.model), seen.arrays()) * data.size / seen.size

@@ -20,16 +20,13 @@ def smooth(log_weights: np.ndarray, efficiency: float = 1.0) -> tuple[np.ndarray
         (r, s) log weights whose exponentials sum to one, and (r,) k̂. Where the largest weights are equal nothing is
         smoothed and k̂ is −∞; where they are fewer than five it is ∞, where they cannot be told from 0, NaN.
     """
-    count = _in_tail(log_weights.shape[1], efficiency)
+    size = log_weights.shape[1]
+    count = int(3 * math.sqrt(size / efficiency) if size * efficiency > 225 else size / 5)
     grid = 30 + math.isqrt(max(count, 1))
-    parts = -(-len(log_weights) * max(log_weights.shape[1], grid * count) // NUMBERS)
+    parts = -(-len(log_weights) * max(size, grid * count) // NUMBERS)
     done = [_smooth(rows, count, grid) for rows in np.array_split(log_weights, max(parts, 1))]
     weights, khats = (np.concatenate(each) for each in zip(*done, strict=True))
     return weights, khats
-
-
-def _in_tail(size: int, efficiency: float) -> int:
-    return int(3 * math.sqrt(size / efficiency) if size * efficiency > 225 else size / 5)
 
 
 def _smooth(log_weights: np.ndarray, count: int, grid: int) -> tuple[np.ndarray, np.ndarray]:

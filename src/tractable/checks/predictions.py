@@ -13,9 +13,8 @@ from numpyro.distributions import Distribution
 from tractable.beliefs.check import Check
 from tractable.checks.censoring import completed
 from tractable.core import Data, Model, PyTree
-from tractable.models.censoring import censors
+from tractable.models.censoring import censors, datum_of
 from tractable.tools.shared import COMPILE_FASTEST, compiled
-from tractable.tools.tree import row_shapes
 
 HELD_OUT = "held-out surprise"  # the check that is made wherever rows are held out
 ROWS = 100  # most rows at which two sides are compared
@@ -70,8 +69,7 @@ def can_be_compared(model: Model, data: Data | None) -> bool:
     """Whether the prediction for a row is one distribution, from which data can be drawn."""
     if data is None or model.likelihood is None or model.local is not None:
         return False
-    theta = jax.eval_shape(model.example, jax.random.key(0))
-    return isinstance(jax.eval_shape(model.datum, theta, row_shapes(data.given)), Distribution)
+    return isinstance(datum_of(model, data.given), Distribution)
 
 
 def inputs(data: Data, most: int = ROWS) -> PyTree:

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.distributions import Distribution, ExpandedDistribution, Independent
+from numpyro.distributions import Distribution
 
 from tractable.core import Model, PyTree, counted_log_likelihoods, is_distribution, log_posterior
 from tractable.data.rows import CHUNK, Batch, Data, whole
+from tractable.models.causes import base_of
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.shared import COMPILE_FASTEST, compiled
@@ -134,7 +135,7 @@ def _check_likelihood(model: Model, params: PyTree, row: tuple[PyTree, PyTree]) 
                 f"The likelihood is a distribution of values of shape {leaf.shape()}, and one row of y has shape "
                 f"{value.shape}. Change the data's columns or the size of the model's output."
             )
-        base = type(_base(leaf)).__name__
+        base = type(base_of(leaf)).__name__
         if base.startswith("Categorical") and not jnp.issubdtype(value.dtype, jnp.integer):
             raise DataError(
                 f"{base} is of classes 0, 1, 2, …, and y holds numbers of type {value.dtype}: give y.astype(int) where "
@@ -174,18 +175,11 @@ def _check_support(model: Model, data: Data) -> None:
             )[0]
             outside: Any = getattr(model, "outside", None)
             remedy = "Recode the data or change the likelihood." if outside is None else outside()
-            base = _base(distribution)
+            base = base_of(distribution)
             raise DataError(
                 f"Row {start + index} of y, {_shown(base, row)}, lies outside the support of the likelihood's "
                 f"{type(base).__name__} ({base.support}). {remedy}"
             )
-
-
-def _base(distribution: Distribution) -> Any:
-    """The distribution of a single number, where a datum has several."""
-    while isinstance(distribution, Independent | ExpandedDistribution):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def _shown(base: Any, row: PyTree) -> str:
@@ -220,7 +214,7 @@ def _inside(model: Model, position: ArrayLike, rows: PyTree) -> jax.Array:
 
 def _fixed(distribution: Distribution) -> bool:
     """Whether the support is the same whatever the parameters; other supports are checked through the density."""
-    distribution = _base(distribution)
+    distribution = base_of(distribution)
     # In numpyro a support that depends on parameters is a property; in these classes it is one but does not depend.
     names = ("BernoulliProbs", "BernoulliLogits", "Poisson", "CategoricalProbs", "CategoricalLogits", "Censored")
     support = inspect.getattr_static(type(distribution), "support", None)

@@ -566,8 +566,3 @@ def _draws(learnt: Learnt, centre: np.ndarray, root: np.ndarray, count: int) -> 
 def shape_seen(looked: Sequence[Check]) -> bool:
     """Whether means and sds were compared with another estimate, which does not reject them."""
     return any(c.name == SHAPE and c.verdict != "reject" and not math.isnan(c.value) for c in looked)
-
-
-def errors_serve(looked: Sequence[Check]) -> bool:
-    """Whether a point's standard errors may be shown."""
-    return not any(c.name == HIDDEN for c in looked)

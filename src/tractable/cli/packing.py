@@ -10,7 +10,7 @@ from tractable.cli.explained import targets_in
 from tractable.cli.speech import say
 from tractable.data.packing import pack as packed
 from tractable.data.shards import manifest_of
-from tractable.data.sources import columns_in, is_table
+from tractable.data.sources import is_table, of_table
 from tractable.tools.words import counted
 
 ENCODING = ("formula", "family", "exclude", "weights", "exposure", "censored", "event", "until", "missing")
@@ -19,7 +19,7 @@ ENCODING = ("formula", "family", "exclude", "weights", "exposure", "censored", "
 def pack(given: Mapping[str, Any]) -> None:
     """What ``tractable pack`` does, with every option by its name."""
     source, out = given["source"], given["out"]
-    names = columns_in(Path(source)) if is_table(source) else []
+    names = [str(name) for name in next(of_table(Path(source)).read(0, 1)).columns] if is_table(source) else []
     chosen = targets_in(given["columns"], names) if given["columns"] else None
     target = given["target"] and targets_in(given["target"], names)
     encoding = {name: given[name] for name in ENCODING if given[name]}

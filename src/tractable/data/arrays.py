@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tractable.data.shards import Rows, Sharded, is_pattern, mapped, matching, of_folder, of_zarr
-from tractable.tools.errors import DataError
+from tractable.tools.errors import DataError, parsing
 from tractable.tools.tree import Numbers, PyTree
 
 CHUNK = 1 << 16  # rows checked at once, as arrays may be memory-mapped
@@ -156,51 +156,42 @@ def _arrow(path: pathlib.Path) -> dict[str, np.ndarray]:
     import pyarrow
     import pyarrow.ipc
 
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            table = pyarrow.ipc.open_file(file).read_all()
-            return {name: table[name].combine_chunks().to_numpy() for name in table.column_names}
-    except Exception as error:
-        raise DataError(f"{path} is not an Arrow or Feather file, or is damaged: {error}.") from error
+    with parsing(f"{path} is not an Arrow or Feather file, or is damaged"), pyarrow.memory_map(str(path)) as file:
+        table = pyarrow.ipc.open_file(file).read_all()
+        return {name: table[name].combine_chunks().to_numpy() for name in table.column_names}
 
 
 def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     """An archive's arrays; those stored uncompressed are memory-mapped once their CRC-32 is checked."""
     out = {}
-    try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as raw, np.errstate(over="raise"):
-            if damaged := archive.testzip():  # memory maps bypass the archive's own check
-                raise ValueError(f"the checksum of {damaged} does not hold")
-            for info in archive.infolist():
-                name = info.filename.removesuffix(".npy")
-                if info.compress_type != zipfile.ZIP_STORED:
-                    with np.load(path, allow_pickle=False) as loaded:
-                        out[name] = loaded[name]
-                    continue
-                raw.seek(info.header_offset + 26)
-                lengths = int.from_bytes(raw.read(2), "little") + int.from_bytes(raw.read(2), "little")
-                raw.seek(info.header_offset + 30 + lengths)
-                version = np.lib.format.read_magic(raw)
-                read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
-                shape, fortran, dtype = read(raw)
-                if dtype.hasobject:
-                    raise DataError(f"{path}: {name} holds Python objects; expected numbers.")
-                order = "F" if fortran else "C"
-                at = raw.tell()
-                empty = not np.prod(shape)  # an empty array cannot be mapped
-                out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{path} is not an .npz file of numbers, or is damaged: {error}.") from error
+    fault = f"{path} is not an .npz file of numbers, or is damaged"
+    with parsing(fault), zipfile.ZipFile(path) as archive, open(path, "rb") as raw, np.errstate(over="raise"):
+        if damaged := archive.testzip():  # memory maps bypass the archive's own check
+            raise ValueError(f"the checksum of {damaged} does not hold")
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if info.compress_type != zipfile.ZIP_STORED:
+                with np.load(path, allow_pickle=False) as loaded:
+                    out[name] = loaded[name]
+                continue
+            raw.seek(info.header_offset + 26)
+            lengths = int.from_bytes(raw.read(2), "little") + int.from_bytes(raw.read(2), "little")
+            raw.seek(info.header_offset + 30 + lengths)
+            version = np.lib.format.read_magic(raw)
+            read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
+            shape, fortran, dtype = read(raw)
+            if dtype.hasobject:
+                raise DataError(f"{path}: {name} holds Python objects; expected numbers.")
+            order = "F" if fortran else "C"
+            at = raw.tell()
+            empty = not np.prod(shape)  # an empty array cannot be mapped
+            out[name] = np.empty(shape) if empty else np.memmap(path, dtype, "r", at, shape, order)
     return out
 
 
 def _parquet(path: pathlib.Path) -> dict[str, np.ndarray]:
     import pyarrow.parquet
 
-    try:
+    with parsing(f"{path} is not a Parquet file, or is damaged"):
         table = pyarrow.parquet.read_table(path, memory_map=True)
         return {name: table[name].to_numpy() for name in table.column_names}
-    except Exception as error:
-        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error

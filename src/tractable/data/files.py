@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow
 
 from tractable.data.shards import mapped
-from tractable.tools.errors import DataError
+from tractable.tools.errors import DataError, parsing
 from tractable.tools.words import counted, listing, tell
 from tractable.tools.writing import as_written
 
@@ -51,10 +51,8 @@ def read_table(path: str | Path, sep: str | None = None, decimal: str | None = N
     if path.name.lower().endswith(TEXTS):
         frame = _read_csv(path, sep, decimal or ".")
     elif path.suffix.lower() in (".parquet", ".pq"):
-        try:
+        with parsing(f"{path} is not a Parquet file, or is damaged"):
             frame = pd.read_parquet(path, engine="pyarrow")
-        except Exception as error:  # whatever the parsers of files that may be anybody's raise
-            raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
     else:
         raise DataError(f"Tables are .csv, .tsv or .parquet files; got {path.name}. Convert it to one of them.")
     if frame.empty:
@@ -274,26 +272,21 @@ def _unpacked(path: Path, into: Path, chunk: int) -> tuple[np.ndarray, list[str]
     """A Parquet file's columns as one memory-mapped table (n, d), ``chunk`` rows at a time."""
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as source:
-            schema, size = source.schema_arrow, source.metadata.num_rows
-            other = [f.name for f in schema if not _is_number(f.type)]
-            if other:
-                raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
-            single = all(pyarrow.types.is_float32(f.type) for f in schema)
-            dtype = np.float32 if single else np.float64
-            if size == 0:
-                return np.zeros((0, len(schema)), dtype), schema.names
-            table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
-            start = 0
-            for batch in source.iter_batches(batch_size=chunk):
-                for i, column in enumerate(batch.columns):
-                    table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
-                start += len(batch)
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+    with parsing(f"{path} is not a Parquet file, or is damaged"), pyarrow.parquet.ParquetFile(path) as source:
+        schema, size = source.schema_arrow, source.metadata.num_rows
+        other = [f.name for f in schema if not _is_number(f.type)]
+        if other:
+            raise DataError(f"Columns {', '.join(other)} of {path.name} are not numbers: encode or drop them.")
+        single = all(pyarrow.types.is_float32(f.type) for f in schema)
+        dtype = np.float32 if single else np.float64
+        if size == 0:
+            return np.zeros((0, len(schema)), dtype), schema.names
+        table = np.lib.format.open_memmap(into, mode="w+", dtype=dtype, shape=(size, len(schema)))
+        start = 0
+        for batch in source.iter_batches(batch_size=chunk):
+            for i, column in enumerate(batch.columns):
+                table[start : start + len(batch), i] = column.to_numpy(zero_copy_only=False)
+            start += len(batch)
     return table, schema.names
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tractable.tools.checkpoint import read_sealed
-from tractable.tools.errors import CheckpointError, DataError
+from tractable.tools.errors import CheckpointError, DataError, parsing
 
 MANIFEST = "manifest.json"
 KIND = "tractable shards"
@@ -143,21 +143,17 @@ Rows = np.ndarray | Sharded
 
 def mapped(path: Path) -> np.ndarray:
     """An array on file, read where it lies."""
-    try:
-        with np.errstate(over="raise"):  # of a shape that is no shape
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # whatever the parsers of files that may be anybody's raise
-        raise DataError(f"{path} is not a .npy file of numbers, or is cut short: {error}.") from error
+    fault = f"{path} is not a .npy file of numbers, or is cut short"
+    with parsing(fault), np.errstate(over="raise"):  # of a shape that is no shape
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def zarr_array(path: Path) -> Any:
     """An array or a group in a zarr folder, or a sentence."""
     import zarr
 
-    try:
+    with parsing(f"{path} is not a zarr array or group, or is damaged"):
         return zarr.open(path, mode="r")
-    except Exception as error:
-        raise DataError(f"{path} is not a zarr array or group, or is damaged: {error}.") from error
 
 
 def of_zarr(path: Path) -> Any:

@@ -14,7 +14,7 @@ from tractable.data.arrays import arrays_of
 from tractable.data.columns import Values
 from tractable.data.files import TEXTS, Frame, csv_columns
 from tractable.data.shards import Rows, is_pattern
-from tractable.tools.errors import DataError
+from tractable.tools.errors import DataError, parsing
 from tractable.tools.tree import PyTree
 from tractable.tools.words import listing, tell
 from tractable.tools.writing import as_written
@@ -38,11 +38,6 @@ class Source:
     size: int
     about: dict[str, Any]
     read: Callable[[int, int], Iterator[Any]]
-
-
-def columns_in(path: Path) -> list[str]:
-    """Names of the columns of a table."""
-    return [str(name) for name in next(of_table(path).read(0, 1)).columns]
 
 
 def is_table(source: object) -> bool:
@@ -153,11 +148,9 @@ def _csv(path: Path, kinds: dict[str, str] | None) -> Callable[[int, int], Itera
 
 
 def _kept(path: Path, pieces: Iterator[Any]) -> Iterator[Frame]:
-    try:
+    with parsing(f"{path} is damaged"):
         for piece in pieces:
             yield piece.to_pandas()
-    except Exception as error:
-        raise DataError(f"{path} is damaged: {error}.") from error
 
 
 def _cut(frames: Iterator[Frame], count: int) -> Iterator[Frame]:
@@ -189,11 +182,8 @@ def _parquet(path: Path) -> tuple[int, Callable[[int, int], Iterator[Any]]]:
                 else:
                     start += rows
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            size = file.metadata.num_rows
-    except Exception as error:
-        raise DataError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
+    with parsing(f"{path} is not a Parquet file, or is damaged"), pyarrow.parquet.ParquetFile(path) as file:
+        size = file.metadata.num_rows
     return _some(path, size), pieces
 
 
@@ -210,12 +200,9 @@ def _arrow(path: Path) -> tuple[int, Callable[[int, int], Iterator[Any]]]:
                     yield batch.slice(at, count)
                 start += len(batch)
 
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            table = pyarrow.ipc.open_file(file)
-            size = sum(table.get_batch(i).num_rows for i in range(table.num_record_batches))
-    except Exception as error:
-        raise DataError(f"{path} is not an Arrow or Feather file, or is damaged: {error}.") from error
+    with parsing(f"{path} is not an Arrow or Feather file, or is damaged"), pyarrow.memory_map(str(path)) as file:
+        table = pyarrow.ipc.open_file(file)
+        size = sum(table.get_batch(i).num_rows for i in range(table.num_record_batches))
     return _some(path, size), pieces
 
 

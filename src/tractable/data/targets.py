@@ -74,7 +74,8 @@ class Target:
 
     def bounds(self, values: Values, beside: Values) -> np.ndarray:
         """(n, 2) lower and upper bound of each row's target, in the table's units."""
-        numbers = values.to_numpy(np.float64, na_value=np.nan) if _is_number(values) else values
+        numeric = pd.api.types.is_numeric_dtype(values.dtype)
+        numbers = values.to_numpy(np.float64, na_value=np.nan) if numeric else values
         other = beside.to_numpy(np.float64, na_value=np.nan) if self.censoring == "upper" else beside.to_numpy()
         try:
             return censored(numbers, **{self.censoring: other})
@@ -209,10 +210,6 @@ def encode_censored(target: Target, values: Values, beside: Values) -> np.ndarra
     y = target.bounds(values, beside)
     _check(target.name, target.family, middle(y))
     return np.where(known(y), (y - target.mean) / target.sd, y)
-
-
-def _is_number(values: Values) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(values.dtype))
 
 
 def _likely(values: Values, kind: str, found: list[Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from tractable.methods import INLA, NUTS, FullRank, MeanField, Method
 from tractable.models.causes import base_of
 from tractable.models.families import with_offset
 from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
-from tractable.models.several import several_linear, with_priors_of_each
+from tractable.models.several import beside, several_linear
 from tractable.objectives.quadrature import MOST, MOST_TOGETHER
 from tractable.results.posterior import Posterior
 from tractable.results.predict import Prediction
@@ -78,7 +78,9 @@ class BayesianLinearRegression(BayesianRegressor):
             model = generalised_linear(self.n_features_in_, "normal", None, *scales)
             return with_priors(model, self.priors or {})
         model = several_linear([f"y{k}" for k in range(count)], self.n_features_in_, "normal", *scales)
-        return with_priors_of_each(model, self.priors or {})
+        if not self.priors or model.parts is None:
+            return model
+        return beside({name: with_priors(part, self.priors) for name, part in model.parts.items()}, "normal")
 
     def _chosen(self) -> Method:
         return _auto(self) if self.method == AUTO else super()._chosen()

@@ -22,7 +22,7 @@ from tractable.evidence.annealing import both_ways, pilot_of_parameters
 from tractable.evidence.at_theta import at_theta, latent_problem
 from tractable.evidence.settings import Annealing, Importance, Laplace, MonteCarlo, Way, check_resident, settings_of
 from tractable.evidence.targets import Normal
-from tractable.evidence.weights import WIDER, Mode, StudentT, Watch, around, laplace_value, modes_of, normal_base
+from tractable.evidence.weights import WIDER, Mode, StudentT, Watch, around, laplace_value, modes_of
 from tractable.inference import infer
 from tractable.kernels.annealed import effective, log_mean, relative_error, stochastic_bound
 from tractable.methods.hamiltonian import NUTS
@@ -356,7 +356,8 @@ def _base(model: Model, data: Data | None, key: jax.Array, watch: Watch) -> tupl
     modes = modes_of(model, data, key, 4)
     plural = "s" if len(modes) > 1 else ""
     said = f"no prior to draw from: draws begin at a normal around {len(modes)} mode{plural}, sd × {WIDER:g}"
-    return normal_base(modes), [Check("base", model.space.size, "trust", said)]
+    normal = around(modes)
+    return normal._replace(root=WIDER * normal.root), [Check("base", model.space.size, "trust", said)]
 
 
 def _mode_checks(modes: list[Mode], alone: bool) -> list[Check]:

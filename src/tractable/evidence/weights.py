@@ -229,12 +229,6 @@ def laplace_value(value: float, root: np.ndarray) -> float:
     return float(value + len(root) * LOG_2PI / 2 + np.sum(np.log(np.diag(root))))
 
 
-def normal_base(modes: list[Mode]) -> Normal:
-    """The base that replaces a prior that cannot be drawn from: a normal around the modes, wider than they are."""
-    normal = around(modes)
-    return normal._replace(root=WIDER * normal.root)
-
-
 @functools.partial(jax.jit, static_argnames="count")
 def modes_of_causes(targets: Targets, spread: jax.Array, key: jax.Array, *, count: int) -> tuple[Mixture, jax.Array]:
     """For each of N targets, Student t's around the distinct modes at which climbs from the base end, and their number.

@@ -74,19 +74,17 @@ def annealed(
         state, infos = jax.lax.scan(lambda state, key: kernel(key, state), state, keys[1:])
         return state.position, jax.tree.map(lambda leaf: jnp.mean(leaf, 0), infos)
 
-    def forward(carry: tuple[PyTree, jax.Array], t: jax.Array) -> tuple[tuple[PyTree, jax.Array], PyTree]:
+    def step(carry: tuple[PyTree, jax.Array], t: jax.Array) -> tuple[tuple[PyTree, jax.Array], PyTree]:
         position, log_weight = carry
+        if backwards:
+            position, info = moved(t, position)
+            return (position, log_weight + gained(t, position)), info
         log_weight = log_weight + gained(t, position)
         position, info = moved(t, position)
         return (position, log_weight), info
 
-    def backward(carry: tuple[PyTree, jax.Array], t: jax.Array) -> tuple[tuple[PyTree, jax.Array], PyTree]:
-        position, log_weight = carry
-        position, info = moved(t, position)
-        return (position, log_weight + gained(t, position)), info
-
     start = (position, jnp.zeros((), jax.eval_shape(gained, times[0], position).dtype))
-    (position, log_weight), info = jax.lax.scan(backward if backwards else forward, start, times, reverse=backwards)
+    (position, log_weight), info = jax.lax.scan(step, start, times, reverse=backwards)
     return Annealed(log_weight, position, info)
 
 

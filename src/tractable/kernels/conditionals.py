@@ -80,7 +80,9 @@ def normal(colours: tuple[int, ...], pattern: bytes) -> Family:
             return x - slope / curve, jnp.sqrt(-curve)
         slope, onwards = jax.linearize(jax.grad(f), x)
         columns = jax.vmap(onwards)(jnp.asarray(directions, x.dtype))[np.array(colours)]
-        root = _root(-jnp.where(here, columns, 0))
+        matrix = -jnp.where(here, columns, 0)
+        # By loops where it is small: LAPACK's calls for many matrices at once may wait for ever.
+        root = small.cholesky(matrix) if size <= SMALL else jnp.linalg.cholesky(matrix)
         return x + _solved(root, slope), root
 
     def drawn(key: jax.Array, eta: tuple) -> jax.Array:
@@ -116,11 +118,6 @@ def coloured(precisions: np.ndarray) -> tuple[tuple[int, ...], bytes]:
         taken = {colours[i] for i in np.flatnonzero(meet[j, :j])}
         colours.append(next(c for c in range(size) if c not in taken))
     return tuple(colours), pattern.tobytes()
-
-
-def _root(matrix: jax.Array) -> jax.Array:
-    """L, by loops where it is small: LAPACK's calls for many matrices at once may wait for ever."""
-    return small.cholesky(matrix) if len(matrix) <= SMALL else jnp.linalg.cholesky(matrix)
 
 
 def _back(root: jax.Array, vector: jax.Array) -> jax.Array:

@@ -108,7 +108,7 @@ def em(e_step: Callable, m_step: Callable, log_prior: Callable | None = None) ->
     """
 
     def init(key: jax.Array, position: PyTree) -> State:
-        return State(position, jnp.array(0), jnp.zeros((), _dtype(position)))
+        return State(position, jnp.array(0), jnp.zeros((), dtype_of(position)))
 
     def step(noise: PyTree, state: State, batch: Batch | None) -> tuple[State, Info]:
         found = e_step(state.position, _needed(batch))
@@ -197,7 +197,7 @@ def accumulate(
     """
     expect_whole("A chunk", chunk, of=" of rows")
     size = jax.tree.leaves(rows)[0].shape[0]
-    weights = jnp.ones(size, _dtype(theta)) if weights is None else jnp.asarray(weights)
+    weights = jnp.ones(size, dtype_of(theta)) if weights is None else jnp.asarray(weights)
     if chunk >= size:
         return e_step(theta, Batch(rows, weights, size))
 
@@ -247,7 +247,7 @@ def expected(
     if data.size == 0:
         raise DataError("EM looks at rows: these data hold none.")
     chunk = min(chunk, data.size)
-    compiled, dtype = jax.jit(e_step), np.dtype(_dtype(theta))
+    compiled, dtype = jax.jit(e_step), np.dtype(dtype_of(theta))
     total, working = None, None
     for start in range(0, data.size, chunk):
         stop = min(start + chunk, data.size)
@@ -353,13 +353,14 @@ def _needed(batch: Batch | None) -> Batch:
     return batch
 
 
-def _dtype(position: PyTree) -> Any:
+def dtype_of(position: PyTree) -> Any:
+    """The floating-point type of a pytree."""
     return jnp.result_type(float) if not (leaves := jax.tree.leaves(position)) else jnp.result_type(*leaves)
 
 
 def _objective(log_likelihood: jax.Array, log_prior: Callable | None, theta: PyTree) -> jax.Array:
     value = log_likelihood if log_prior is None else log_likelihood + log_prior(theta)
-    return jnp.asarray(value, _dtype(theta))
+    return jnp.asarray(value, dtype_of(theta))
 
 
 def _alike(old: PyTree, new: PyTree) -> PyTree:

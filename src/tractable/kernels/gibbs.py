@@ -99,10 +99,7 @@ def gibbs(blocks: Sequence[Block], hidden: Callable, names: Sequence[str] = (), 
 
     def step(noise: PyTree, state: State, batch: Batch | None = None) -> tuple[State, Any]:
         if not random_scan:
-            told = []
-            for block, own in zip(blocks, noise, strict=True):
-                state, one = block.move(own, state)
-                told.append(one)
+            state, told = in_turn(blocks).move(noise, state)
             return state, info(told)
 
         def pick(state: State, now: PyTree) -> tuple[State, PyTree]:

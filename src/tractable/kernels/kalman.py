@@ -208,7 +208,7 @@ def _backward(system: System, found: Filtered, gains: _Gains) -> Smoothed:
     begun = jnp.zeros_like(system.mean), jnp.zeros_like(system.covariance)
     rho, narrowing = jax.lax.scan(step, begun, gains, reverse=True)[1]
     p = found.ahead_covariance
-    mean = found.ahead + _each(p, rho)
+    mean = found.ahead + jnp.einsum("tij,tj->ti", p, rho, precision="highest")
     pn = jnp.einsum("tij,tjk->tik", p, narrowing, precision="highest")
     covariance = p - jnp.einsum("tij,tjk->tik", pn, p, precision="highest")
     # Cov[z_t, z_{t−1}] = (I − P_t N_t) A F_{t−1}
@@ -230,10 +230,6 @@ def _chosen(x: jax.Array, parallel: bool | None) -> bool:
 
 def _times(matrix: jax.Array, vector: jax.Array) -> jax.Array:
     return jnp.matmul(matrix, vector, precision="highest")
-
-
-def _each(matrices: jax.Array, vectors: jax.Array) -> jax.Array:
-    return jnp.einsum("tij,tj->ti", matrices, vectors, precision="highest")
 
 
 def _symmetric(matrices: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tractable.kernels.em import dtype_of
 from tractable.kernels.latent_space import latent_space
 from tractable.kernels.rejection import rejection
 from tractable.tools.tree import PyTree
@@ -190,8 +191,3 @@ def unbounded(acceptance: jax.Array, rows: PyTree) -> DrawInfo:
 def count_of(rows: PyTree) -> int:
     """The number of rows."""
     return jax.tree.leaves(rows)[0].shape[0]
-
-
-def dtype_of(theta: PyTree) -> Any:
-    """The floating-point type of θ."""
-    return jnp.result_type(float) if not (leaves := jax.tree.leaves(theta)) else jnp.result_type(*leaves)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tractable.kernels.em import dtype_of
 from tractable.kernels.gradient_em import climbed
 from tractable.kernels.latent_chains import SHAPE, STEP, by_chains
 from tractable.kernels.latent_draws import (
@@ -27,7 +28,6 @@ from tractable.kernels.latent_draws import (
     by_rejection,
     by_values,
     count_of,
-    dtype_of,
     each,
     summed,
     weighed,

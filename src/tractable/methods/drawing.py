@@ -208,14 +208,10 @@ def capacity(shape: loop.Shape, session: Session, program: Program, chains: int)
     """Groups per segment, so that the draws and the batches read from file fit the device's buffer."""
     if not program.streams:
         return shape.capacity
-    data = session.data
-    bytes_a_group = chains * shape.group * _width(program.method, data) * data.nbytes // data.size
+    data, plan = session.data, program.method.plan(session.data)
+    width = data.size if plan is None else plan.width
+    bytes_a_group = chains * shape.group * width * data.nbytes // data.size
     return max(1, min(shape.capacity, loop.BUFFER_BYTES // max(bytes_a_group, 1)))
-
-
-def _width(method: Method, data: Data) -> int:
-    plan = method.plan(data)
-    return data.size if plan is None else plan.width
 
 
 def chain_keys(key: jax.Array, chains: int) -> jax.Array:

@@ -149,7 +149,8 @@ class SGLD(Drawing):
             positions = jnp.asarray(climbed, dtype)
         tuned: dict[str, Any] = {}
         if self.gradient == "control_variates":
-            best = positions[int(np.argmax([float(_value(model, data, p)) for p in positions]))]
+            part = whole(data.arrays() if data.resident else data.first(10_000))
+            best = positions[int(np.argmax([float(value_and_slope(model, p, part)[0]) for p in positions]))]
             tuned = {"anchor": best, "anchor_gradient": value_and_slope(model, best, whole(data.arrays()))[1]}
         measured = self._measured(session, positions, tuned)
         if self.start == "mode":
@@ -357,8 +358,3 @@ class SGHMC(SGLD):
 
     def _make(self, posterior: Callable, step: Step, tuned: PyTree, settings: dict[str, Any]) -> Kernel:
         return sghmc(posterior, step, self.momentum_decay, **settings)
-
-
-def _value(model: Model, data: Data, position: jax.Array) -> jax.Array:
-    part = data.arrays() if data.resident else data.first(10_000)
-    return value_and_slope(model, position, whole(part))[0]

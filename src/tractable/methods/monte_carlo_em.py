@@ -111,13 +111,11 @@ class MonteCarloEM(Method):
             has_inputs = isinstance(datum, tuple) and len(datum) == 2
             return given(theta, datum[1]) if has_inputs else given(theta)
 
-        if self.kernel == "rejection":
+        if self.kernel == "rejection" and self.bound is not None:
 
             def log_likelihood(theta: PyTree, datum: PyTree, z: PyTree) -> jax.Array:
                 return model.factors(theta, z, datum)[0]
 
-            if self.bound is None:
-                raise SettingsError("MonteCarloEM(kernel='rejection') needs bound=, a function (params, datum).")
             return drawn.by_rejection(z_of, log_likelihood, self.bound, CHAINS)
         return drawn.by_chains(self.kernel, z_of, model.log_joint, CHAINS)
 

@@ -64,6 +64,7 @@ class Rejection(Drawing):
                 "distributions and a likelihood; for a log density alone use NUTS."
             )
         surveyed, values = survey(model, data.arrays(), jax.random.fold_in(session.key, 1))
+        values = np.nan_to_num(np.asarray(values), nan=-np.inf)
         bound = self.log_bound
         if bound is None:
             best = np.argsort(values)[-4:]
@@ -120,18 +121,14 @@ def evidence(info: dict[str, np.ndarray], log_bound: float) -> Evidence:
 
 
 @compiled("model")
-def _survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Prior draws (16384, d) and their log likelihoods."""
+
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         position = model.position_of(model.sample_prior(key))
         return position, _log_likelihood(model, rows, position)
 
     return jax.lax.map(one, jax.random.split(key, SURVEY), batch_size=256)
-
-
-def survey(model: Model, rows: PyTree, key: jax.Array) -> tuple[jax.Array, np.ndarray]:
-    """Prior draws (16384, d) and their log likelihoods, −∞ where NaN."""
-    positions, values = _survey(model, rows, key)
-    return positions, np.nan_to_num(np.asarray(values), nan=-np.inf)
 
 
 def _log_likelihood(model: Model, rows: PyTree, position: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ from tractable.core import Model, PyTree, is_distribution, log_posterior, whole
 from tractable.data.rows import Batch, Data
 from tractable.kernels.em import Expected, accumulate
 from tractable.methods.session import Session
+from tractable.models.causes import base_of
 from tractable.objectives.elbo import log_joint
 from tractable.tools.errors import TractableWarning
 from tractable.tools.shared import compiled
@@ -282,9 +283,7 @@ def _kinks(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
     def spread(pick: str) -> np.ndarray:  # by NumPy, which has nothing to compile
         def leaf(d: PyTree, like: jax.ShapeDtypeStruct) -> np.ndarray:
-            inner: Any = d
-            while isinstance(inner, dist.Independent | dist.ExpandedDistribution):
-                inner = inner.base_dist
+            inner = base_of(d)
             if not isinstance(inner, dist.Laplace):
                 return np.zeros(like.shape)
             given = inner.scale if pick == "rate" else inner.loc

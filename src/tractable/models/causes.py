@@ -27,13 +27,6 @@ def base_of(distribution: Distribution) -> Any:
     return distribution
 
 
-def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
-    """One draw of each."""
-    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
-
-
 def listed(causes: PyTree) -> PyTree:
     """Values of z with leading axis m; raises ModelError for values listed twice, which would count twice."""
     scalars = isinstance(causes, list) and all(np.ndim(value) == 0 for value in causes)

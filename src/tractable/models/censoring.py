@@ -186,8 +186,13 @@ def with_censoring(model: Model) -> Model:
 
 def censors(model: Model, given: PyTree) -> bool:
     """Whether the model's rows are bounds of y."""
+    return isinstance(datum_of(model, given), Censored)
+
+
+def datum_of(model: Model, given: PyTree) -> Any:
+    """The distribution of one row, by shapes alone."""
     theta = jax.eval_shape(model.example, jax.random.key(0))
-    return isinstance(jax.eval_shape(model.datum, theta, row_shapes(given)), Censored)
+    return jax.eval_shape(model.datum, theta, row_shapes(given))
 
 
 def itself(datum: PyTree) -> PyTree:

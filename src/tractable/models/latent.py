@@ -11,9 +11,9 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, Data, Form, Model, PyTree, is_distribution
+from tractable.core import Batch, Data, Form, Model, PyTree, is_distribution, sample_of
 from tractable.kernels.em import EStep, MStep, OfRows, Sums, enumerated
-from tractable.models.causes import listed, log_prob_of, sample_of, values_of
+from tractable.models.causes import listed, log_prob_of, values_of
 from tractable.tools import tree
 from tractable.tools.errors import ModelError
 from tractable.tools.words import nearest

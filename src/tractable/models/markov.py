@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
 from tractable.beliefs.check import Check
-from tractable.core import Batch, PyTree, is_distribution
+from tractable.core import Batch, PyTree, is_distribution, sample_of
 from tractable.kernels import forward_backward as fb
 from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models import emissions
@@ -26,7 +26,7 @@ from tractable.models.causes import log_prob_of
 from tractable.models.conjugate import Numbers, Real
 from tractable.models.emissions import Emission
 from tractable.models.latent import LatentModel
-from tractable.models.series import after, in_groups, steps_of
+from tractable.models.series import after, arrays, in_groups, observed_steps, steps_of
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
@@ -222,9 +222,7 @@ class Own(Emission):
         return self.function(theta, *x)
 
     def draw_prior(self, key: jax.Array) -> PyTree:
-        leaves, structure = jax.tree.flatten(self.priors, is_leaf=is_distribution)
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+        return sample_of(self.priors, key)
 
 
 def _lanes(a: jax.Array) -> jax.Array:
@@ -287,7 +285,7 @@ class Chain(NamedTuple):
         )  # fmt: skip
         made.chain = self
         return made.with_steps(
-            check=self.check, observations=self.observations, ahead=self.ahead, q=self.q if own else None
+            check=self.check, observations=observed_steps, ahead=self.ahead, q=self.q if own else None
         )
 
     # Groups of sequences, computed in parallel.
@@ -530,10 +528,6 @@ class Chain(NamedTuple):
         shares = jnp.moveaxis(jax.lax.scan(step, now, length=count)[1], 0, 1)  # (n, H, K)
         return Ahead(self, theta, shares, None if given is None else jnp.asarray(x))
 
-    def observations(self, rows: PyTree) -> int:
-        """The number of observed steps."""
-        return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
-
     def check(self, rows: PyTree) -> None:
         """Raises a DataError for sequences that no state can emit."""
         self._expect(rows)
@@ -626,23 +620,19 @@ class HiddenMarkovModel(LatentModel):
 
     def filtered(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """p(z_t | x_1 … x_t, θ), (n, T, K)."""
-        return self.chain.filtered(_arrays(theta), y)
+        return self.chain.filtered(arrays(theta), y)
 
     def paths(self, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """The likeliest path of states of each sequence, (n, T), states from 0; −1 after the last observed step."""
-        return self.chain.paths(_arrays(theta), y)[0]
+        return self.chain.paths(arrays(theta), y)[0]
 
     def drawn_paths(self, key: jax.Array, theta: HiddenMarkov, y: ArrayLike) -> jax.Array:
         """A path for each sequence drawn from p(z | x, θ), (n, T); −1 after the last observed step."""
-        return self.chain.drawn_paths(key, _arrays(theta), y)
+        return self.chain.drawn_paths(key, arrays(theta), y)
 
     def simulate(self, key: jax.Array, theta: HiddenMarkov, n: int, steps: int) -> tuple[jax.Array, jax.Array]:
         """n new sequences of ``steps`` steps, and their states, (n, T)."""
-        return self.chain.simulated(key, _arrays(theta), n, steps)
-
-
-def _arrays(theta: HiddenMarkov) -> HiddenMarkov:
-    return jax.tree.map(jnp.asarray, theta)
+        return self.chain.simulated(key, arrays(theta), n, steps)
 
 
 def shares(theta: HiddenMarkov) -> jax.Array:

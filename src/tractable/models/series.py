@@ -57,6 +57,16 @@ def steps_of(rows: PyTree) -> Iterator[np.ndarray]:
         yield part.reshape(part.shape[0] * part.shape[1], -1)
 
 
+def observed_steps(rows: PyTree) -> int:
+    """The number of observed steps."""
+    return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
+
+
+def arrays(theta: PyTree) -> Any:
+    """A pytree's leaves on the device."""
+    return jax.tree.map(jnp.asarray, theta)
+
+
 def in_groups(function: Callable, rows: PyTree, lanes: int) -> PyTree:
     """``function`` applied to groups of ``lanes`` sequences; the results again have leading axis n."""
     leaves = jax.tree.leaves(rows)

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from tractable.core import Model, PyTree, Through
 from tractable.data.targets import SEVERAL
 from tractable.models.families import FAMILIES
-from tractable.models.linear import generalised_linear, with_priors
+from tractable.models.linear import generalised_linear
 from tractable.models.network import SD_FLOOR
 from tractable.tools.errors import ModelError
 from tractable.tools.shared import shared
@@ -78,13 +78,6 @@ def several_linear(
     """
     part = generalised_linear(features, family, None, weight_scale, intercept_scale)
     return beside(dict.fromkeys(names, part), family)
-
-
-def with_priors_of_each(model: Model, priors: Mapping[str, Any], family: str = "normal") -> Model:
-    """A model of several targets with some priors replaced in every part (``linear.with_priors``)."""
-    if not priors or model.parts is None:
-        return model
-    return beside({name: with_priors(part, priors) for name, part in model.parts.items()}, family)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from tractable.kernels.em import Expected, accumulate, observed
 from tractable.models.conjugate import Numbers, Real
 from tractable.models.latent import LatentModel
 from tractable.models.regressions import Leaf, Regression, Residuals, taken
-from tractable.models.series import after, in_groups, steps_of
+from tractable.models.series import after, arrays, in_groups, observed_steps, steps_of
 from tractable.tools.errors import DataError, ModelError, SettingsError
 from tractable.tools.settings import expect_whole, is_whole
 from tractable.tools.shared import shared
@@ -232,7 +232,7 @@ class Layout(NamedTuple):
             sample=None if self.length is None else self.sample, begin=self.begin, examine=self.examine, **drawn,
         )  # fmt: skip
         made.layout = self
-        return made.with_steps(check=self.check, observations=self.observations, ahead=self.ahead)
+        return made.with_steps(check=self.check, observations=observed_steps, ahead=self.ahead)
 
     def whole(self, theta: LinearGaussian) -> Whole:
         d, k = self.latent, self.inputs
@@ -512,10 +512,6 @@ class Layout(NamedTuple):
 
         return Ahead(self, whole, *jax.vmap(one)(now, u), u)
 
-    def observations(self, rows: PyTree) -> int:
-        """The number of observed steps."""
-        return sum(int(np.sum(~np.isnan(x).all(1))) for x in steps_of(rows))
-
     def check(self, rows: PyTree) -> None:
         """Raise a DataError if the sequences do not fit the model."""
         self._expect(rows)
@@ -614,25 +610,25 @@ class LinearGaussianModel(LatentModel):
 
     def smoothed(self, theta: LinearGaussian, y: PyTree) -> tuple[jax.Array, jax.Array]:
         """E[z_t | x] (n, T, d) and Cov[z_t | x] (n, T, d, d); rows are y, or (y, u)."""
-        return self.layout.smoothed(_arrays(theta), y)
+        return self.layout.smoothed(arrays(theta), y)
 
     def filtered(self, theta: LinearGaussian, y: PyTree) -> tuple[jax.Array, jax.Array]:
         """E[z_t | x_1 … x_t] (n, T, d) and the covariances (n, T, d, d); rows are y, or (y, u)."""
-        return self.layout.filtered(_arrays(theta), y)
+        return self.layout.filtered(arrays(theta), y)
 
     def drawn_paths(self, key: jax.Array, theta: LinearGaussian, y: PyTree) -> jax.Array:
         """States of every sequence drawn from p(z | x, θ), (n, T, d); rows are y, or (y, u)."""
-        return self.layout.drawn(key, _arrays(theta), y)
+        return self.layout.drawn(key, arrays(theta), y)
 
     def simulate(
         self, key: jax.Array, theta: LinearGaussian, n: int, steps: int, given: ArrayLike | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """n new sequences of ``steps`` steps, and their states (n, T, d); ``given`` (n, T, k) are its inputs."""
-        return self.layout.simulated(key, _arrays(theta), n, steps, given)
+        return self.layout.simulated(key, arrays(theta), n, steps, given)
 
     def system(self, theta: LinearGaussian) -> dict[str, np.ndarray]:
         """A, B, C, D, Q, R, the offset, and mean and covariance of z_1, known entries included."""
-        d, k, whole = self.layout.latent, self.layout.inputs, self.layout.whole(_arrays(theta))
+        d, k, whole = self.layout.latent, self.layout.inputs, self.layout.whole(arrays(theta))
         noise = jnp.diag(whole.noise) if whole.noise.ndim == 1 else whole.noise
         found = {
             "A": whole.dynamics[:, :d], "B": whole.dynamics[:, d : d + k], "C": whole.emissions[:, :d],
@@ -679,10 +675,6 @@ def _moves(gamma: jax.Array, found: kalman.Smoothed, h: jax.Array, counted: jax.
     if full:
         return Residuals(regressors[None], towards, square, count, gamma, weight)
     return Residuals(regressors[None], towards, jnp.diagonal(square), jnp.full(d, count), gamma, weight)
-
-
-def _arrays(theta: LinearGaussian) -> LinearGaussian:
-    return jax.tree.map(jnp.asarray, theta)
 
 
 def _root(covariance: jax.Array) -> jax.Array:

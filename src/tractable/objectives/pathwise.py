@@ -35,6 +35,11 @@ def summed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> jax
     return batch.scale * total + ladder.log_prior(params["theta"])
 
 
+def valued(ladder: Ladder, terms: Callable) -> Callable:
+    """``(noise, params, batch) -> summed(...)`` of ``terms(noise, params, part)``."""
+    return lambda noise, params, batch: summed(ladder, params, functools.partial(terms, noise), batch)
+
+
 def climbed(ladder: Ladder, params: PyTree, terms: Callable, batch: Batch) -> tuple[PyTree, PyTree]:
     """The gradient of ``summed``, and other sums over rows.
 
@@ -181,9 +186,6 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
 
         return each_row(of_row, *looked(ladder, noise, part))
 
-    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return summed(ladder, params, functools.partial(terms, noise), batch)
-
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: PyTree) -> tuple:
         def of(params: PyTree, part: Batch) -> tuple[jax.Array, PyTree]:
             keys, x = looked(ladder, noise, part)
@@ -204,7 +206,7 @@ def importance_weighted(ladder: Ladder, *, samples: int = 5, gradient: str = "do
         told = batch.scale * told + ladder.log_prior(params["theta"])
         return told, with_prior(ladder, params, slopes, batch), memory
 
-    return Objective(keys, value, slope=slope if gradient == "doubly" else None)
+    return Objective(keys, valued(ladder, terms), slope=slope if gradient == "doubly" else None)
 
 
 def k_sample(log_w: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from tractable.core import Batch, Objective, PyTree
 from tractable.models.ladder import Ladder
 from tractable.models.layers import mapped
-from tractable.objectives.pathwise import climbed, drawn, k_sample, keys, looked, summed
+from tractable.objectives.pathwise import climbed, drawn, k_sample, keys, looked, valued
 from tractable.tools.errors import SettingsError
 from tractable.tools.settings import Count, at_least, expect
 
@@ -107,13 +107,10 @@ def nvil(ladder: Ladder, *, samples: int = 1, **switches: Any) -> Objective:
         log_p, log_q, _ = _terms(ladder, params, *walked(noise, part))
         return jnp.mean(jnp.sum(log_p, 0) - jnp.sum(log_q, 0), axis=0)
 
-    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return summed(ladder, params, functools.partial(terms, noise), batch)
-
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: Memory) -> tuple:
         return slope_at(ladder, chosen, params, functools.partial(walked, noise), batch, memory)
 
-    return Objective(keys, value, functools.partial(remember, ladder), slope)
+    return Objective(keys, valued(ladder, terms), functools.partial(remember, ladder), slope)
 
 
 def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
@@ -131,13 +128,10 @@ def vimco(ladder: Ladder, *, samples: int = 5) -> Objective:
         log_p, log_q, _ = _terms(ladder, params, *walked(noise, part))
         return k_sample(jnp.sum(log_p, 0) - jnp.sum(log_q, 0))
 
-    def value(noise: jax.Array, params: PyTree, batch: Batch) -> jax.Array:
-        return summed(ladder, params, functools.partial(terms, noise), batch)
-
     def slope(noise: jax.Array, params: PyTree, batch: Batch, memory: tuple) -> tuple:
         return *multisample_slope_at(ladder, params, functools.partial(walked, noise), batch), memory
 
-    return Objective(keys, value, slope=slope)
+    return Objective(keys, valued(ladder, terms), slope=slope)
 
 
 def begin_baselines(ladder: Ladder, key: jax.Array, hidden: int = 100, *, baseline: str = "layers") -> PyTree:

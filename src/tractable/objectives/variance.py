@@ -107,7 +107,10 @@ def _measured(
 
     def pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         h, _ = ladder.drawn(key, params, x, 2)
-        weights = jnp.stack([_weights(ladder, s, f, params, x, h) for s, f in zip(chosen, fixed, strict=True)])
+        weights = jnp.stack([  # of ∇ log q(h^i | ·), (setting, L, draw, row)
+            score.centred(s, _residual(ladder, s, f.psi, params, x, h), f.memory).inference
+            for s, f in zip(chosen, fixed, strict=True)
+        ])  # fmt: skip
         back = jax.vjp(lambda phi: log_q(phi, h), params["phi"])[1]
         sign = jnp.asarray([1.0, -1.0], weights.dtype)[None, :, None]
 
@@ -122,14 +125,6 @@ def _measured(
         return jax.lax.map(of, scale * weights)
 
     return jax.lax.map(pair, jax.random.split(key, pairs))
-
-
-def _weights(
-    ladder: Ladder, setting: score.Reductions, fixed: _Fixed, params: PyTree, x: PyTree, h: tuple
-) -> jax.Array:
-    """Weights of ∇ log q(h^i | ·), (L, draw, row)."""
-    residual = _residual(ladder, setting, fixed.psi, params, x, h)
-    return score.centred(setting, residual, fixed.memory).inference
 
 
 def _residual(ladder: Ladder, setting: score.Reductions, psi: PyTree, params: PyTree, x: PyTree, h: tuple) -> jax.Array:

@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, ExpandedDistribution, Independent, Normal, kl_divergence
+from numpyro.distributions import Distribution, Normal, kl_divergence
 from numpyro.distributions.transforms import Transform
 
 from tractable.beliefs import approximations
 from tractable.core import is_distribution
+from tractable.models.causes import base_of
 from tractable.pages.exhibit import Cell, Exhibit, Table
 from tractable.pages.parameters import is_ensemble, is_weight, listed
 from tractable.results.posterior import Posterior
@@ -62,10 +63,7 @@ def marginals(posterior: Posterior) -> list[tuple[jax.Array, jax.Array]]:
 
 def divergence(mean: jax.Array, sd: jax.Array, prior: Distribution, bijection: Transform, unbounded: bool) -> jax.Array:
     """KL(N(mean, sd²) ‖ prior) in nats, over one parameter's unconstrained numbers; by draws for other priors."""
-    base: Any = prior
-    while isinstance(base, Independent | ExpandedDistribution):
-        base = base.base_dist
-    q = Normal(mean, sd)
+    q, base = Normal(mean, sd), base_of(prior)
     if isinstance(base, Normal) and unbounded:
         loc, scale = (jnp.broadcast_to(jnp.asarray(a), mean.shape) for a in (base.loc, base.scale))
         return jnp.sum(kl_divergence(q, Normal(loc, scale)))

@@ -152,17 +152,14 @@ def units(encoder: Encoder) -> str:
     inputs = any((column.mean, column.sd) != (0.0, 1.0) for column in encoder.columns)
     aim = encoder.target
     target = aim.family == "normal" and (aim.mean, aim.sd) != (0.0, 1.0)
+    told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. " * inputs
     if not target and aim.sd != 1.0 and encoder.others:
         scales = ", ".join(f"{each.sd:.4g} ({each.name})" for each in encoder.targets)
-        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
-        return told * inputs + f"Targets are told in multiples of {scales}, which moves intercepts alone."
+        return f"{told}Targets are told in multiples of {scales}, which moves intercepts alone."
     if aim.family == "student-t":
-        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
-        return told * inputs + f"The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
+        return f"{told}The target is told from its median, {aim.mean:.4g}, in multiples of {aim.sd:.4g}."
     if not target and aim.sd != 1.0:  # the target is divided by its mean, which changes the intercept alone
-        beside = f"The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
-        told = "Coefficients are standardised: inputs that are numbers have mean 0 and sd 1. "
-        return told * inputs + beside
+        return f"{told}The target is told in multiples of {aim.sd:.4g}, which moves the intercept alone."
     if not inputs and not target:
         return ""
     what = "inputs that are numbers, and the target," if inputs and target else "inputs that are numbers"

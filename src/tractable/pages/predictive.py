@@ -8,10 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from tractable.checks.censoring import distribution
-from tractable.core import Model, PyTree
 from tractable.data.censored import known
 from tractable.data.encoder import Encoder
-from tractable.models.censoring import censors
+from tractable.models.censoring import censors, datum_of
 from tractable.pages.exhibit import Cell, Exhibit
 from tractable.pages.held_out import log_units, pit
 from tractable.pages.parameters import listed
@@ -23,7 +22,6 @@ from tractable.results.posterior import Posterior
 from tractable.results.predict import classes_of
 from tractable.results.scaling import SENSITIVE, prior_moves
 from tractable.tools.errors import TractableError
-from tractable.tools.tree import row_shapes
 from tractable.tools.words import counted
 
 ROWS, DRAWN = 500, 500  # most rows, and draws, that are used
@@ -172,12 +170,6 @@ def seen_beside(posterior: Posterior, several: bool = False) -> Seen | None:
 
 def _evenly(size: int, count: int) -> np.ndarray:
     return np.linspace(0, size - 1, count).astype(int)
-
-
-def datum_of(model: Model, given: PyTree) -> Any:
-    """The distribution of one row, by shapes alone."""
-    theta = jax.eval_shape(model.example, jax.random.key(0))
-    return jax.eval_shape(model.datum, theta, row_shapes(given))
 
 
 def left_out_transforms(posterior: Posterior) -> np.ndarray | None:

@@ -16,10 +16,9 @@ from jax.sharding import PartitionSpec
 from tractable.beliefs.belief import Fitted
 from tractable.checks import pareto
 from tractable.checks.importance import khat_limit
-from tractable.core import Data, Model, PyTree, log_density, needed_likelihood
+from tractable.core import Data, Model, PyTree, log_density, needed_likelihood, sample_of
 from tractable.data.sharding import BY_ROW, ON_ALL, ROWS, Over, of_rows
 from tractable.methods.variational import NODES
-from tractable.models.causes import sample_of
 from tractable.models.censoring import itself
 from tractable.results.predict import chunks, fitting, log_predictive, on_all
 from tractable.tools.errors import DataError, ModelError, RunError

@@ -15,15 +15,11 @@ BINS, FULL = 20, 5  # most bars, and fewest ranks a bar
 LEVEL = 0.95  # of the ECDF's simultaneous band, and of each bar's limits
 
 
-def bins_of(runs: int, draws: int) -> int:
-    """The number of equal bars for ranks 0 … L of ``runs`` runs: a divisor of L + 1."""
-    most = max(2, min(BINS, runs // FULL))
-    return max((b for b in range(1, most + 1) if (draws + 1) % b == 0), default=1)
-
-
 def panel(canvas: "FigureBase", ranks: np.ndarray, draws: int, colour: str = "#0072B2", grey: str = "0.5") -> None:
     """Above: the histogram with each bar's 95 % limits. Below: the ECDF minus a uniform one, with a joint band."""
-    runs, bins = len(ranks), bins_of(len(ranks), draws)
+    runs = len(ranks)
+    most = max(2, min(BINS, runs // FULL))
+    bins = max((b for b in range(1, most + 1) if (draws + 1) % b == 0), default=1)  # equal ones, of ranks 0 … L
     top, bottom = canvas.subplots(2, 1, sharex=True)
     bars(top, np.bincount(ranks * bins // (draws + 1), minlength=bins), runs, colour, grey)
     at, limits = np.arange(1, draws + 1) / (draws + 1), band(runs, draws, LEVEL)

@@ -8,9 +8,8 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from tractable.checks import preflight
-from tractable.core import Data, Model, PyTree, is_distribution
+from tractable.core import Data, Model, PyTree, is_distribution, sample_of
 from tractable.data.censored import as_seen
-from tractable.models.causes import sample_of
 from tractable.models.censoring import censors
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.priors import is_improper

@@ -1,5 +1,7 @@
 """The library's errors: each message says what was expected, what came, and what to do."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -42,3 +44,14 @@ class CheckpointError(TractableError, RuntimeError):
 
 class TractableWarning(UserWarning):
     """The run went on, but its result should be read with the message in mind."""
+
+
+@contextlib.contextmanager
+def parsing(fault: str) -> Iterator[None]:
+    """A DataError that begins with the fault for whatever the parsers of files that may be anybody's raise."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{fault}: {error}.") from error

@@ -14,6 +14,13 @@ def is_distribution(x: object) -> bool:
     return isinstance(x, Distribution)
 
 
+def sample_of(distributions: PyTree, key: jax.Array) -> PyTree:
+    """One draw of each."""
+    leaves, structure = jax.tree.flatten(distributions, is_leaf=is_distribution)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [d.sample(k) for d, k in zip(leaves, keys, strict=True)])
+
+
 def is_improper(distribution: Distribution) -> bool:
     """Whether the distribution, or the one that it wraps, is improper."""
     while getattr(distribution, "base_dist", None) is not None and not isinstance(distribution, ImproperUniform):
