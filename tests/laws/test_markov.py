@@ -196,6 +196,7 @@ def pieces_law(monkeypatch: Any, rows: np.ndarray, name: str = "", wrong: Callab
     with monkeypatch.context() as patch:
         patch.setattr(markov, "LONG", 0)
         patch.setattr(markov, "PIECE", 2 * K * len(rows))
+        patch.setattr(jax, "default_backend", lambda: "cpu")  # others take sequences whole
         if wrong is not None:
             patch.setattr(fb, name, functools.partial(wrong, getattr(fb, name)))
         found = jax.jit(lambda theta: PLAIN.e_step(theta, Batch(jnp.array(rows), weights, len(rows))))(THETA)

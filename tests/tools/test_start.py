@@ -120,6 +120,18 @@ def test_what_was_cut_short_by_a_kill_is_deleted(tmp_path: Path) -> None:
     assert {int(path.name) for path in tmp_path.iterdir()} == {1, mmap.PAGESIZE - 1}
 
 
+def test_a_folder_in_the_cache_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA keeps what it measured on a GPU in one; a folder takes whole pages too."""
+    inner = tmp_path / "xla_gpu_per_fusion_autotune_cache_dir"
+    inner.mkdir()
+    for age, path in enumerate((inner / "first", inner / "second", tmp_path / "third")):
+        path.write_bytes(bytes(100))
+        os.utime(path, (age, age))
+    monkeypatch.setattr(cache, "MOST", 299)
+    cache._prune(tmp_path)
+    assert {path.name for path in tmp_path.rglob("*")} == {inner.name, "second", "third"}
+
+
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):

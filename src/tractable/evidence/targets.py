@@ -110,7 +110,8 @@ class Targets:
         numbers = sum(max(1, math.prod(leaf.shape[self.many :])) for leaf in jax.tree.leaves(rows)) or 1
         if self.many:
             return int(min(self.count, TOGETHER, max(1, HELD // (draws * (numbers + WORK)))))
-        return int(min(draws, TOGETHER, max(1, HELD // (numbers // parts + self.model.space.size))))
+        most = int(min(draws, TOGETHER, max(1, HELD // (numbers // parts + self.model.space.size))))
+        return -(-draws // -(-draws // most))  # groups of one size where that can be: the rest is another program
 
     def each(self, function: Callable, key: jax.Array, own: PyTree = None, draws: int = 1) -> Any:
         """``function(target, key, own)`` for every one of many targets; results and ``own`` have leading axis N."""

@@ -69,10 +69,12 @@ def _prune(folder: Path) -> None:
     A file is written by whole pages: cut short, it has a whole number of them, as one in four thousand others have.
     """
     found = []
-    for path in folder.iterdir():
+    for path in (*folder.iterdir(), *folder.glob("*/*")):  # XLA has a folder of its own for a GPU
         with contextlib.suppress(FileNotFoundError):  # another process prunes too
             about = path.stat()
-            if about.st_size % mmap.PAGESIZE == 0:
+            if path.is_dir():
+                continue
+            if about.st_size % mmap.PAGESIZE == 0 and path.parent == folder:
                 path.unlink()
             else:
                 found.append((about.st_mtime, about.st_size, path))
