@@ -10,8 +10,7 @@ some 300 bytes a group, and what looks at all groups (the report, ``posterior.lo
 Then normal random intercepts, y ~ N(a_g + w·x, σ²), a_g ~ N(μ, τ²), by each method's defaults in batches, of the most
 groups. There p(y | θ) is closed: sums over groups of one size are quadratic in (μ, w), so that the exact posterior is
 20,000 weighted draws around its mode, by NumPy. Predicted: means within 0.2 sd and sds within 0.8 to 1.25, or a
-verdict that does not say "trust". MeanField corrects its batches by an anchor; BayesByBackprop, which is for networks,
-does not.
+verdict that does not say "trust". MeanField and BayesByBackprop correct their batches by an anchor.
 
     python benchmarks/groups.py [--quick]
 """

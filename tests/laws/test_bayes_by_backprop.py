@@ -675,3 +675,15 @@ def test_mutant_is_killed(monkeypatch, name):
     killers = broken(law())
     print(f"{name}: {killers}")
     assert killers, f"{name} lives"
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_climb_of_many_rows_knows_its_bound_by_corrected_batches(corrected: bool, monkeypatch: pytest.MonkeyPatch):
+    """4,000 rows by eights: a stage's gain is known to 0.003 to 0.006 nats, uncorrected to 0.2 to 0.7 (four seeds)."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, D))
+    model, data = regression(x=x, y=x @ np.array([0.8, -0.4]) + NOISE * rng.normal(size=4000))
+    if not corrected:
+        monkeypatch.setattr(BayesByBackprop, "corrects", lambda *_: False)
+    found = tr.infer(model, data, BayesByBackprop(batch_size=8, draws=50), verify=None).found
+    assert (found["gain error"] < 0.03) == corrected

@@ -22,7 +22,7 @@ from tractable.methods.climbing import SIGMAS, Problem
 from tractable.methods.drawing import chain_keys, starts
 from tractable.methods.method import Program, Session, on_all_rows, plan_batches
 from tractable.methods.points import MAP
-from tractable.methods.variational import Variational
+from tractable.methods.variational import Variational, anchored
 from tractable.tools.errors import SettingsError, TractableWarning
 from tractable.tools.settings import Count, Positive, Range
 from tractable.tools.tree import row_shapes
@@ -60,10 +60,12 @@ class BayesByBackprop(Variational):
         noise: "shared", one draw for all rows of a batch; "local" and "flipout" decorrelate the rows, at a price.
         learning_rate: of Adam.
         start: "map" first climbs to maxima a posteriori (six per start for networks up to 5,000 weights) and begins
-            at the highest: a lower one can cost the bound a hundred nats. "random" is the network's own start. From
+            at the highest: a lower one can cost the bound a hundred nats. A model without a ``start`` of its own (one
+            of the library's networks has one), of up to 1,000 parameters and with data in memory, begins at the mode
+            with the curvature there, as by ``MeanField``. "random" is the network's own start. From
             there the climb often learns a large noise and prunes units before it fits the data, and ends in a local
             maximum hundreds of nats lower.
-        sd: > 0, starting σ of every weight.
+        sd: > 0, starting σ of every weight, but where the curvature at the mode tells it.
         Other fields as for ``Variational``.
     """
 
@@ -118,6 +120,7 @@ class BayesByBackprop(Variational):
         objective = objectives.bayes_by_backprop(
             model, samples=self.samples, kl_weights=self.kl_weights, noise=self.noise,
             size=full if self.batch_size is None else min(full, self.batch_size), given=given,
+            likelihood=anchored(model, tuned["anchor"]) if "anchor" in tuned else None,
         )  # fmt: skip
         return on_all_rows(objective, laid) if self.batch_size is None else objective
 
@@ -126,6 +129,14 @@ class BayesByBackprop(Variational):
         if optimizer == "adam":
             optimizer = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(tuned["learning_rate"]))
         return ascend(self.objective(model, rows, tuned), optimizer)
+
+    def at_mode(self, model: Model, data: Data | None) -> bool:
+        return model.start is None and super().at_mode(model, data)
+
+    def corrects(self, model: Model, data: Data | None) -> bool:
+        # Geometric costs sum to the whole over an epoch alone, which batches of any number need not be.
+        shared = self.noise == "shared" and self.kl_weights == "uniform"
+        return shared and super().corrects(model, data)
 
     def positions(self, model: Model, means: jax.Array, sds: jax.Array) -> PyTree:
         trees = jax.vmap(model.space.unravel)
@@ -136,6 +147,8 @@ class BayesByBackprop(Variational):
 
     def begin(self, session: Session, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         model = session.model
+        if self.at_mode(model, session.data):
+            return super().begin(session, key)
         if self.start == "map":
             plan = self.plan(session.data)
             each = MAXIMA if model.space.size <= SMALL else 1

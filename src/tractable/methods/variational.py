@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from tractable import objectives
 from tractable import run as loop
@@ -104,15 +105,13 @@ class Variational(Method):
     def objective(self, model: Model, rows: PyTree, tuned: PyTree) -> objectives.Objective:
         """The bound, on minibatches (cut from ``rows``) or on all ``rows``."""
         q, target, temperature = self.family(model.space.size), log_posterior(model, flat=True), tuned["temperature"]
-        joint = target  # on a minibatch
-        if self.batch_size is None:
-            batch = None if rows is None else whole(rows)
+        every = whole(rows) if self.batch_size is None and rows is not None else None
+        corrected = anchored(model, tuned["anchor"]) if "anchor" in tuned else None
 
-            def joint(z: jax.Array, _: Batch | None) -> jax.Array:
-                return target(z, batch)
-
-        elif "anchor" in tuned:
-            joint = anchored(model, tuned["anchor"])
+        def joint(z: jax.Array, batch: Batch | None) -> jax.Array:
+            if corrected is not None and batch is not None:
+                return target(z, None) + corrected(z, batch, batch.scale)
+            return target(z, batch if every is None else every)
 
         if self.divergence == "forward":
             return objectives.inclusive(joint, q, samples=self.samples)
@@ -216,8 +215,7 @@ class Variational(Method):
         """(start, d) starting means and standard deviations."""
         model, data = session.model, session.data
         positions = starts_of(session, key, self.starts)
-        size = model.space.size
-        if self.start == "random" or size > MODE_SIZE or (data is not None and not data.resident):
+        if not self.at_mode(model, data):
             scale = 0.1 if model.start is None else 0.01  # more noise would swamp a network's starting weights
             return positions, jnp.full(positions.shape, scale, positions.dtype)
         means, sds, data = [], [], None if data is None else data.sketched()
@@ -229,7 +227,7 @@ class Variational(Method):
                 found = nearer(model, session.data, found, root)
             means.append(found if good else np.asarray(position))
             # A mean field's optimum, were the posterior normal: 1/√Λᵢᵢ.
-            sds.append(np.full(size, 0.1) if root is None or not good else conditional_sd(root))
+            sds.append(np.full(model.space.size, 0.1) if root is None or not good else conditional_sd(root))
         return jnp.asarray(np.stack(means), positions.dtype), jnp.asarray(np.stack(sds), positions.dtype)
 
     def anchor(self, session: Session, means: jax.Array, sds: jax.Array) -> dict[str, jax.Array]:
@@ -249,12 +247,15 @@ class Variational(Method):
     def sums_rows(self) -> bool:
         return True
 
+    def at_mode(self, model: Model, data: Data | None) -> bool:
+        """Whether the climb begins at the mode, with the curvature there."""
+        return self.start != "random" and model.space.size <= MODE_SIZE and (data is None or data.resident)
+
     def corrects(self, model: Model, data: Data | None) -> bool:
         """Whether batches are corrected by an anchor."""
-        size = model.space.size
-        if self.start != "mode" or self.batch_size is None or model.start is not None or size > MODE_SIZE:
+        if data is None or self.batch_size is None or model.start is not None or not self.at_mode(model, data):
             return False
-        return data is not None and data.resident and data.size >= max(ROWS_EACH * size, self.batch_size + 1)
+        return data.size >= max(ROWS_EACH * model.space.size, self.batch_size + 1)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found, out = posterior.found, []
@@ -336,15 +337,15 @@ class LowRank(Variational):
 
 
 def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
-    """``(z, batch) -> log p(z) + l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a) + l(a) + ∇l(a)ᵀ(z − a)``, l̂ the batch's log likelihood.
+    """``(z, batch, k) -> k [l̂(z) − l̂(a) − ∇l̂(a)ᵀ(z − a)] + l(a) + ∇l(a)ᵀ(z − a)``, l̂ the batch's log likelihood.
 
-    As unbiased as the batch's own, and without what is linear in its noise: control variates of Baker, Fearnhead, Fox
-    & Nemeth 2019 for the value, so that gradients have them too.
+    As unbiased for l(z) as k l̂(z) is, and without what is linear in its noise: control variates of Baker, Fearnhead,
+    Fox & Nemeth 2019 for the value, so that gradients have them too.
 
     Args:
         anchor: a as "place" (d,), l(a) of all rows as "value" and ∇l(a) as "slope".
     """
-    place, prior = anchor["place"], log_posterior(model, flat=True)
+    place = anchor["place"]
 
     def terms(z: jax.Array, batch: Batch) -> jax.Array:
         return model.log_likelihoods(model.params(z), batch.data)
@@ -355,12 +356,12 @@ def anchored(model: Model, anchor: dict[str, jax.Array]) -> Callable:
     def gained(z: jax.Array, batch: Batch) -> jax.Array:
         return jnp.sum(batch.counted(terms(z, batch) - terms(place, batch)))
 
-    def joint(z: jax.Array, batch: Batch) -> jax.Array:
+    def corrected(z: jax.Array, batch: Batch, scale: ArrayLike) -> jax.Array:
         slope = batch.summed(jax.grad(likelihood), place)  # the same for every draw of q
-        beyond = batch.scale * (batch.summed(gained, z) - jnp.dot(slope, z - place))
-        return prior(z, None) + beyond + anchor["value"] + jnp.dot(anchor["slope"], z - place)
+        beyond = scale * (batch.summed(gained, z) - jnp.dot(slope, z - place))
+        return beyond + anchor["value"] + jnp.dot(anchor["slope"], z - place)
 
-    return joint
+    return corrected
 
 
 @compiled("model")

@@ -1,6 +1,7 @@
 """Bayes by Backprop: the ELBO of a mean field over weights, its KL divided among the batches of an epoch."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +33,7 @@ def kl_weight(weights: str, batch: Batch | None) -> Any:
 
 def bayes_by_backprop(
     model: Model, *, samples: int = 1, kl_weights: str = "uniform", noise: str = "shared", size: int = 1,
-    given: PyTree = None,
+    given: PyTree = None, likelihood: Callable | None = None,
 ) -> Objective:  # fmt: skip
     """Minus the compression cost of Blundell et al. 2015, for any model: q(w) = N(μ, σ²), σ = softplus(ρ).
 
@@ -51,9 +52,13 @@ def bayes_by_backprop(
             its rows (``tractable.objectives.weight_noise``) and need a likelihood that goes ``Through`` a predictor.
         size: rows of the largest batch; for the noise of "local" and "flipout".
         given: one row of inputs (shapes suffice); for the same.
+        likelihood: ``(flat w, batch, k) -> Σ_n log p(y_n|w)`` of all rows, as a batch that counts k times tells; with
+            noise "shared". By default k times the batch's own.
     """
     expect("samples", samples, Count)
-    fixed = _fixed(model, noise, given)
+    if likelihood is not None and noise != "shared":
+        raise ModelError(f"likelihood= is told one draw for all rows, so it goes with noise='shared'; got {noise!r}.")
+    fixed = _fixed(model, noise, given)._replace(likelihood=likelihood)
 
     def draw(key: jax.Array, count: int, phi: PyTree) -> PyTree:
         drawn = _noise(fixed, key, count * samples, size)
@@ -70,8 +75,7 @@ def bayes_by_backprop(
                 cost = cost + normal_kl(m, rho, *leaf.normal)
         if batch is None:
             return jnp.mean(likelihood) - cost
-        alone = jnp.where(batch.count == 1, batch.scale, 1.0)  # N/n for a batch that stands alone
-        return batch.count * (alone * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
+        return batch.count * (_alone(batch) * jnp.mean(likelihood) - kl_weight(kl_weights, batch) * cost)
 
     return Objective(draw, value)
 
@@ -93,6 +97,12 @@ class _Fixed(NamedTuple):
     leaves: list[_Leaf]
     structure: Any  # of the parameters
     layered: WeightNoise | None  # of "local" and "flipout"
+    likelihood: Callable | None = None  # of all rows, by a batch
+
+
+def _alone(batch: Batch) -> jax.Array:
+    """N/n for a batch that stands alone, else 1: how often its likelihood counts where costs are divided."""
+    return jnp.where(batch.count == 1, batch.scale, 1.0)
 
 
 def _fixed(model: Model, noise: str, given: PyTree) -> _Fixed:
@@ -131,7 +141,10 @@ def _once(fixed: _Fixed, noise: PyTree, phi: PyTree, batch: Batch | None) -> tup
     if batch is None:
         return jnp.zeros((), means[0].dtype), log_ratio
     if fixed.layered is None:
-        params = fixed.model.constrain(jax.tree.unflatten(fixed.structure, drawn))
+        unconstrained, times = jax.tree.unflatten(fixed.structure, drawn), batch.count * _alone(batch)
+        if fixed.likelihood is not None:
+            return fixed.likelihood(fixed.model.space.ravel(unconstrained), batch, times) / times, log_ratio
+        params = fixed.model.constrain(unconstrained)
         return batch_log_likelihood(fixed.model, params, batch), log_ratio
     terms = _layered_terms(fixed, theirs, phi["mean"], sds, drawn, batch)
     return jnp.sum(batch.counted(terms)), log_ratio
