@@ -89,6 +89,26 @@ def test_many_rows_are_exact_to_a_hundredth(seed: int) -> None:
     np.testing.assert_allclose(sd[:-1] / width[:-1], 1, atol=0.01)
 
 
+@pytest.mark.parametrize("counts", [[1, 0, 1], [1, 1, 1]], ids=["", "the mode is where the climb begins"])
+def test_rows_with_one_linear_predictor_are_no_parabola(counts: list[int]) -> None:
+    """Rows alike have one curvature at every η, but their likelihood is as skewed as that of others: draws are weighed.
+
+    η = a + w ~ N(0, 5² + 2.5²) given three counts, by a grid.
+    """
+    data = tr.Data(np.array(counts), given=np.ones((3, 1)))
+    posterior = tr.infer(generalised_linear(1, "poisson"), data, tr.INLA(draws=DRAWS), verify=None)
+    eta = np.linspace(-12, 5, 20_001)
+    logs = sum(counts) * eta - 3 * np.exp(eta) - np.square(eta) / (2 * 31.25)
+    weight = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    mean, sd = weight @ eta, np.sqrt(weight @ np.square(eta) - (weight @ eta) ** 2)
+    drawn, share = posterior.values[0].sum(1), posterior.belief.weights[0]  # intercept and weight
+    found = share @ drawn / share.sum()
+    error = 4 * np.sqrt(np.square(share).sum()) / share.sum()
+    assert abs(found - mean) < error * sd
+    assert abs(eta[np.argmax(logs)] - mean) > 2 * error * sd  # the normal's mean would not do
+    assert share @ np.square(drawn - found) / share.sum() == pytest.approx(sd**2, rel=3 * error)
+
+
 def _without_determinant(patch: pytest.MonkeyPatch) -> None:
     right = inla._Place
 

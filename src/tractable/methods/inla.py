@@ -45,6 +45,7 @@ FALL_POOLED = 8.0  # the same where the weights' scale is integrated over too: t
 STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
 LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the largest
 ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
+KNOWN = 1.0  # nats left to climb of a parabola from which its maximum is computed, where a longer step was exact
 REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
 FURTHEST = 40  # most grid points on either side
 ALLOWED = 60.0  # seconds up to which NUTS is run unasked in place of a rejected result
@@ -221,6 +222,11 @@ class INLA(Method):
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
             left = float(slope @ step) / 2
+            if given.quadratic and given.rest <= self.tolerance and left <= KNOWN:
+                beta, value, left = beta + step, value + left, given.rest  # a parabola's maximum and height follow
+                break
+            if before < np.inf and left <= self.tolerance:
+                given.rest = left
             # Newton steps that stop gaining are rounding.
             if left <= self.tolerance or (left < ROUNDING and left > before / 4) or session.stop():
                 break
@@ -232,7 +238,10 @@ class INLA(Method):
                 size /= 2
             beta, (value, slope, precision) = beta + size * step, new
         root = np.linalg.cholesky(precision)
-        return _Place(u, beta, np.linalg.inv(root).T, value - float(np.sum(np.log(np.diag(root)))), left)
+        narrow = np.linalg.inv(root).T
+        if given.quadratic and not given.compared:  # the climb began at its end: look an sd or so away
+            given.slope(beta + narrow.sum(1), u)
+        return _Place(u, beta, narrow, value - float(np.sum(np.log(np.diag(root)))), left)
 
     def checks(self, posterior: Learnt) -> list[Check]:
         found = posterior.found
@@ -378,6 +387,9 @@ class _Given:
         self.own = self.prior
         self.gram: np.ndarray | None = None
         self.quadratic = True  # whether the likelihood was quadratic everywhere so far: β is then exactly normal
+        self.curved: dict[float, float] = {}  # −∂²/∂η² of every row at the first β looked at given u
+        self.compared = False  # whether two β's given one u were looked at
+        self.rest = np.inf  # nats left to climb after a step to a parabola's maximum, where one was looked at
 
     def scaled(self, scale: np.ndarray | None) -> None:
         """Give the weights with a ``scale`` (d,) above 0 that prior sd."""
@@ -398,7 +410,10 @@ class _Given:
         if most - least <= 1e-5 * most:  # the same for all rows: a multiple of one matrix
             if self.gram is None:
                 self.gram = self.rows.gram()
-            curvature = most * self.gram
+            curvature, first = most * self.gram, self.curved.get(u)
+            # Rows with one η have one curvature, whatever the likelihood: it may not change with η either.
+            self.quadratic = self.quadratic and (first is None or abs(most - first) <= 1e-5 * most)
+            self.curved[u], self.compared = first or most, self.compared or first is not None
         else:
             curvature, self.quadratic = self._curvature(flat, u), False
         away = self._away(beta)
@@ -427,7 +442,8 @@ class _Given:
 class _Together:
     """log p(y, z) and its slope and curvature in all parameters z (d,), evaluated through a journal."""
 
-    quadratic = False
+    quadratic = compared = False
+    rest = np.inf
 
     def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
         self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
