@@ -1112,3 +1112,30 @@ def test_mutant_is_killed(monkeypatch, name):
     killers = broken(law())
     print(f"{name}: {killers}")
     assert killers, f"{name} lives"
+
+
+@pytest.mark.parametrize(("size", "rank"), [(10, 5), (10, 1), (3, 5)])
+@pytest.mark.parametrize("rho_of_two", [-7.0, -10.0])
+def test_a_factor_that_explains_an_entry_wholly_is_no_trouble_in_single_precision(size, rank, rho_of_two):
+    """σ of two entries has fallen to 1e-3 or 5e-5: I + Sᵀ S, S = F/σ, has a condition number of 10⁷ or 10¹⁰."""
+    rng = np.random.default_rng(5)
+    factor, rho, away = 3 * rng.normal(size=(size, rank)), np.full(size, -1.0), rng.normal(size=size + rank)
+    rho[:2] = rho_of_two
+    phi = {
+        name: jnp.asarray(a, jnp.float32) for name, a in (("mean", np.zeros(size)), ("rho", rho), ("factor", factor))
+    }
+    factor, sd = np.asarray(phi["factor"], np.float64), np.log1p(np.exp(np.asarray(phi["rho"], np.float64)))
+    z = np.asarray(jnp.asarray(factor @ away[size:] + sd * away[:size], jnp.float32), np.float64)
+    q = low_rank(size, rank)
+    # By the larger matrix, whose parts are told apart: Σ itself loses σ² of two entries beside F Fᵀ.
+    scaled = factor / sd[:, None]
+    inner = np.linalg.lstsq(np.vstack([scaled, np.eye(rank)]), np.append(z / sd, np.zeros(rank)), rcond=None)[0]
+    square = np.sum((z / sd - scaled @ inner) ** 2) + np.sum(inner**2)
+    log_det = 2 * np.sum(np.log(sd)) + np.linalg.slogdet(np.eye(rank) + scaled.T @ scaled)[1]
+    assert float(q.log_prob(phi, jnp.asarray(z, jnp.float32))) == pytest.approx(
+        -(square + log_det + size * np.log(2 * np.pi)) / 2, abs=0.05
+    )
+    assert float(q.entropy(phi)) == pytest.approx((log_det + size * (1 + np.log(2 * np.pi))) / 2, abs=2e-3)
+    slope = jax.grad(q.entropy)(phi)["factor"]  # ∂ ½ log |Σ| / ∂F = Σ⁻¹ F
+    exact = scaled @ np.linalg.inv(np.eye(rank) + scaled.T @ scaled) / sd[:, None]
+    np.testing.assert_allclose(slope, exact, atol=1e-3 * np.abs(exact).max())

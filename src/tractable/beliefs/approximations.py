@@ -101,7 +101,8 @@ def of_root(mean: jax.Array, root: jax.Array) -> Phi:
 def low_rank(size: int, rank: int) -> Approximation:
     """A normal with covariance diag(σ²) + F Fᵀ (Ong, Nott & Smith 2018), F with ``rank`` columns.
 
-    Densities by the matrix-inversion and determinant lemmas: O(d r²).
+    Densities by the matrix-inversion and determinant lemmas: O(d r²). Where F explains all of an entry its σ falls to
+    0, as in factor analysis (Heywood 1931), and |F/σ|² is beyond single precision: a QR decomposition does without.
     """
 
     def init(mean: jax.Array, sd: jax.Array) -> Phi:
@@ -109,27 +110,28 @@ def low_rank(size: int, rank: int) -> Approximation:
         spread = jnp.cos(jnp.outer(jnp.arange(size) + 0.5, jnp.arange(rank) + 1.0) * math.pi / size).astype(mean.dtype)
         return {"mean": mean, "rho": inverse_softplus(sd), "factor": 0.1 * sd[:, None] * spread}
 
-    def capacity(phi: Phi) -> tuple[jax.Array, jax.Array]:
-        scaled = phi["factor"] * jnp.exp(-log_softplus(phi["rho"]))[:, None]  # (d, r) F/σ
-        return scaled, jnp.linalg.cholesky(jnp.eye(rank, dtype=scaled.dtype) + scaled.T @ scaled)
+    def capacity(phi: Phi) -> tuple[jax.Array, jax.Array, jax.Array]:
+        scaled = phi["factor"] * jnp.exp(-log_softplus(phi["rho"]))[:, None]  # (d, r) S = F/σ
+        basis, root = jnp.linalg.qr(jnp.concatenate([scaled, jnp.eye(rank, dtype=scaled.dtype)]))
+        return scaled, basis[:size], root  # Q R = [S; I], Rᵀ R = I + Sᵀ S
 
     def log_prob(phi: Phi, z: jax.Array) -> jax.Array:
-        scaled, root = capacity(phi)
+        scaled, basis, root = capacity(phi)
         white = (z - phi["mean"]) * jnp.exp(-log_softplus(phi["rho"]))
-        inner = jax.scipy.linalg.solve_triangular(root, scaled.T @ white, lower=True)
-        quadratic = jnp.sum(jnp.square(white)) - jnp.sum(jnp.square(inner))
+        common = jax.scipy.linalg.solve_triangular(root, basis.T @ white)  # E[ε | z] of the r common ones
+        quadratic = jnp.sum(jnp.square(white - scaled @ common)) + jnp.sum(jnp.square(common))
         return -quadratic / 2 - log_determinant(phi, root) - size * LOG_2PI / 2
 
     def log_determinant(phi: Phi, root: jax.Array) -> jax.Array:
         """½ log |Σ|."""
-        return jnp.sum(log_softplus(phi["rho"])) + jnp.sum(jnp.log(jnp.diag(root)))
+        return jnp.sum(log_softplus(phi["rho"])) + jnp.sum(jnp.log(jnp.abs(jnp.diag(root))))
 
     return Approximation(
         init=init,
         noise=size + rank,
         sample=lambda phi, eps: phi["mean"] + softplus(phi["rho"]) * eps[:size] + phi["factor"] @ eps[size:],
         log_prob=log_prob,
-        entropy=lambda phi: log_determinant(phi, capacity(phi)[1]) + size * (1 + LOG_2PI) / 2,
+        entropy=lambda phi: log_determinant(phi, capacity(phi)[2]) + size * (1 + LOG_2PI) / 2,
         mean=_mean,
         sd=lambda phi: jnp.sqrt(jnp.square(softplus(phi["rho"])) + jnp.sum(jnp.square(phi["factor"]), 1)),
         scale=lambda phi, sd: _scale(phi, sd) | {"factor": jnp.broadcast_to(sd[:, None], (size, rank))},
