@@ -23,9 +23,9 @@ class Report(NamedTuple):
     "reject": not to be used as a posterior; the check says what to do. A point is judged as a point.
     """
 
-    verdict: str
-    checks: tuple[Check, ...]
-    title: str
+    verdict: str  # the worst of the checks'
+    checks: tuple[Check, ...]  # name, value, verdict and a sentence each
+    title: str  # its first line, when printed
 
     def __str__(self) -> str:
         return "\n".join([f"{self.title}: {self.verdict}", *lines_of(self.checks)])
