@@ -45,7 +45,6 @@ FALL_POOLED = 8.0  # the same where the weights' scale is integrated over too: t
 STEP = 0.75  # sds of u between grid points: the trapezoid rule's error is then below 1e-8
 LEAST = 1e-9  # smallest eigenvalue of a curvature allowed, as a share of the largest
 ROUNDING = 1e-2  # nats left to climb below which Newton steps may be rounding
-KNOWN = 1.0  # nats left to climb of a parabola from which its maximum is computed, where a longer step was exact
 REACH = 12.0  # largest |u|: a noise from 6e-6 to 160,000
 FURTHEST = 40  # most grid points on either side
 ALLOWED = 60.0  # seconds up to which NUTS is run unasked in place of a rejected result
@@ -222,11 +221,6 @@ class INLA(Method):
         for _ in range(self.steps):
             step = np.linalg.solve(precision, slope)
             left = float(slope @ step) / 2
-            if given.quadratic and given.rest <= self.tolerance and left <= KNOWN:
-                beta, value, left = beta + step, value + left, given.rest  # a parabola's maximum and height follow
-                break
-            if before < np.inf and left <= self.tolerance:
-                given.rest = left
             # Newton steps that stop gaining are rounding.
             if left <= self.tolerance or (left < ROUNDING and left > before / 4) or session.stop():
                 break
@@ -389,7 +383,6 @@ class _Given:
         self.quadratic = True  # whether the likelihood was quadratic everywhere so far: β is then exactly normal
         self.curved: dict[float, float] = {}  # −∂²/∂η² of every row at the first β looked at given u
         self.compared = False  # whether two β's given one u were looked at
-        self.rest = np.inf  # nats left to climb after a step to a parabola's maximum, where one was looked at
 
     def scaled(self, scale: np.ndarray | None) -> None:
         """Give the weights with a ``scale`` (d,) above 0 that prior sd."""
@@ -443,7 +436,6 @@ class _Together:
     """log p(y, z) and its slope and curvature in all parameters z (d,), evaluated through a journal."""
 
     quadratic = compared = False
-    rest = np.inf
 
     def __init__(self, model: Model, data: Data, linear: Linear, journal: Journal) -> None:
         self.model, self.linear, self.journal, self.size = model, linear, journal, data.size
