@@ -499,7 +499,6 @@ def test_ends_within_its_error_of_the_maximum(settings):
     assert report.verdict == "trust" and {"left to climb", "Monte-Carlo error"} <= {c.name for c in report.checks}
 
 
-@pytest.mark.computes
 def test_fixed_draws_do_not_converge():
     """Eight draws for ever: θ wanders, the report says so; the error shrinks as S grows."""
     errors = []

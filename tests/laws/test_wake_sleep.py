@@ -567,6 +567,6 @@ def test_learns_what_maximum_likelihood_does():
     data = tr.Data(np.repeat(EACH, COUNTS, axis=0))
     best = kl(tr.infer(LEARNER, data, tr.MAP(starts=5), seed=0))
     for method in (WakeSleep, ReweightedWakeSleep):
-        found = kl(tr.infer(LEARNER, data, method(epochs=4000, batch_size=len(data), learning_rate=0.05), seed=1))
+        found = kl(tr.infer(LEARNER, data, method(epochs=2500, batch_size=len(data), learning_rate=0.05), seed=1))
         print(f"{method.__name__}: {found:.4f} nats; maximum likelihood {best:.4f}")
         assert found < best + 0.02
