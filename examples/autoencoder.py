@@ -26,7 +26,7 @@ import tractable as tr
 from tractable.tools.errors import TractableWarning
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-parser.add_argument("--quick", action="store_true", help="20 epochs instead of 300")
+parser.add_argument("--quick", action="store_true", help="30 epochs instead of 300")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
 warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
@@ -37,7 +37,7 @@ order = np.random.default_rng(0).permutation(len(x))
 train, test = x[order[len(x) // 5 :]], x[order[: len(x) // 5]]
 
 ladder = tr.models.latent_gaussian(64, 2, hidden=(100, 50))
-settings = {"epochs": 20 if options.quick else 300, "learning_rate": 3e-3}
+settings = {"epochs": 30 if options.quick else 300, "learning_rate": 3e-3}
 methods = {"ELBO": tr.AutoEncoding(**settings), "20 draws": tr.ImportanceWeighted(samples=20, **settings)}
 
 print(f"{len(train):,} digits, {len(test)} held out; {settings['epochs']} epochs; nats a digit, up is better\n")

@@ -60,9 +60,9 @@ def network(activation: str = "relu", prior: float | str = "scaled", noise: floa
 
 
 data = tr.Data((y - y.mean()) / unit, given=inputs(x))
-draws = 60 if options.quick else 300
+draws = 100 if options.quick else 300
 bbb = tr.BayesByBackprop(
-    batch_size=None, samples=4, learning_rate=0.01, steps=1000 if options.quick else 10_000, draws=1000
+    batch_size=None, samples=4, learning_rate=0.01, steps=1500 if options.quick else 10_000, draws=1000
 )
 methods = {
     "MAP": tr.MAP(optimizer="adam"),

@@ -35,7 +35,7 @@ options = parser.parse_args()
 X, y = load_diabetes(return_X_y=True, as_frame=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=110, random_state=0)
 
-steps = 500 if options.quick else 20_000
+steps = 1000 if options.quick else 20_000
 models = {
     "network": BayesianMLPRegressor(method=tr.BayesByBackprop(steps=steps), calibration=0.3, random_state=0),
     "linear": BayesianLinearRegression(calibration=0.3, random_state=0),
