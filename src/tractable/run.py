@@ -14,7 +14,6 @@ from tractable.data.rows import Batch, Data, Plan, first_rows, place, window, wi
 from tractable.data.sharding import CHAINS, Over
 from tractable.tools import tree
 from tractable.tools.errors import RunError
-from tractable.tools.mappings import forget_texts
 from tractable.tools.shared import COMPILE_FAST, COMPILE_FASTEST, compiled
 from tractable.tools.stopping import waited
 
@@ -335,7 +334,6 @@ def run(
         took = time.perf_counter() - before
         if traces > traced:
             compile_seconds += took
-            forget_texts()
         else:
             segment = int(np.clip(segment * SEGMENT_SECONDS / max(took, 1e-3), 1, 4 * segment))
         segment = segment if over is None or not over.several else int(over.told(segment)[0])

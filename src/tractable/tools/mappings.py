@@ -1,7 +1,6 @@
 """Compiled programs hold memory mappings; Linux gives a process 65,530 and kills it silently beyond that."""
 
 import gc
-import sys
 import time
 from pathlib import Path
 
@@ -10,11 +9,6 @@ import jax
 MAPS = Path("/proc/self/maps")  # Linux; elsewhere nothing is counted
 MOST = 5_000  # mappings gained before compiled programs are dropped: some forty fits of fresh models
 SECONDS = 1.0  # between counts, which take 1 ms a thousand mappings: no second adds more than some hundred
-
-# JAX keeps each program's text, 1.3 MB with its MLIR context, as long as its jaxpr, and looks every operation of later
-# lowerings up in a table of these contexts: beside two thousand of them a lowering takes three times as long. Nothing
-# compiled needs its text. There is no public way to drop it; it stays where a version of JAX has other names.
-TEXTS = (("jax._src.pjit", "_pjit_lower"), ("jax._src.interpreters.pxla", "_cached_lowering_to_hlo"))
 
 
 class _Left:
@@ -27,21 +21,12 @@ def mappings() -> int:
     return MAPS.read_bytes().count(b"\n") if MAPS.exists() else 0
 
 
-def forget_texts() -> None:
-    """Drop the texts from which programs were compiled; programs stay, and no call compiles anything again."""
-    for module, name in TEXTS:
-        drop = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
-        if drop is not None:
-            drop()
-
-
 def make_room(most: int | None = None) -> None:
-    """Before a run: drop programs' texts, and past ``most`` mappings (``MOST``) programs: JAX keeps deleted models'.
+    """Before a run: drop compiled programs past ``most`` mappings (``MOST``): JAX keeps even those of deleted models.
 
     Each fresh model is compiled anew and takes a hundred mappings and twenty megabytes, so a thousand fits of fresh
     models would end the process. Dropped programs are compiled again on use, to the same bits.
     """
-    forget_texts()
     if time.monotonic() < _Left.counted + SECONDS:
         return
     _Left.counted = time.monotonic()
