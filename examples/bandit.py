@@ -42,7 +42,7 @@ from tractable.beliefs import approximations
 from tractable.kernels.ascend import ascend
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-parser.add_argument("--quick", action="store_true", help="1,200 steps, two learning rates, two runs")
+parser.add_argument("--quick", action="store_true", help="2,000 steps, two learning rates, two runs")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 parser.add_argument("--data", type=Path, metavar="DIR", help="folder of mushroom.npz: X_onehot, y = 1 for poisonous")
 parser.add_argument("--openml", action="store_true", help="fetch the mushrooms from OpenML")
@@ -52,7 +52,7 @@ parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-4, 1e-4]
 parser.add_argument("--runs", type=int, default=5, help="runs of each agent at each rate")
 options = parser.parse_args()
 if options.quick:
-    options.steps, options.rates, options.runs = 1200, [1e-3, 3e-4], 2
+    options.steps, options.rates, options.runs = 2000, [1e-3, 3e-4], 2
 if options.data and not (options.data / "mushroom.npz").exists():
     parser.error(f"there is no mushroom.npz in {options.data}")
 

@@ -28,7 +28,7 @@ import tractable as tr
 from tractable.tools.errors import TractableWarning
 
 parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-parser.add_argument("--quick", action="store_true", help="25 epochs instead of 300, fewer digits held out")
+parser.add_argument("--quick", action="store_true", help="50 epochs instead of 300")
 parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out", help="folder of the picture")
 options = parser.parse_args()
 warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
@@ -36,10 +36,10 @@ warnings.simplefilter("ignore", TractableWarning)  # the verdicts are printed
 images: np.ndarray = load_digits().data
 x = (images > 8).astype(np.float32)  # a pixel goes from 0 to 16
 order = np.random.default_rng(0).permutation(len(x))
-train, test = (tr.Data(x[rows]) for rows in (order[len(x) // 5 :], order[: 120 if options.quick else len(x) // 5]))
+train, test = (tr.Data(x[rows]) for rows in (order[len(x) // 5 :], order[: len(x) // 5]))
 
 ladder = tr.models.sigmoid_belief_network(64, (30, 20))
-settings = {"epochs": 25 if options.quick else 300, "batch_size": 100, "learning_rate": 1e-2}
+settings = {"epochs": 50 if options.quick else 300, "batch_size": 100, "learning_rate": 1e-2}
 methods = {
     "NVIL": tr.NVIL(**settings),
     "wake–sleep": tr.WakeSleep(**settings),

@@ -32,7 +32,7 @@ options = parser.parse_args()
 model, train, held_out = gallery.example("breast-cancer").build()
 labels = load_breast_cancer().feature_names
 
-draws = 250 if options.quick else 2000
+draws = 500 if options.quick else 2000
 methods = {
     "NUTS": tr.NUTS(draws=draws, warmup=draws),
     "MALA": tr.MALA(draws=4 * draws, warmup=2 * draws),
