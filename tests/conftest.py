@@ -3,9 +3,11 @@
 import gc
 import importlib
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import checked
 import jax
@@ -43,13 +45,30 @@ LONGEST = (
 BETWEEN_TESTS, WITHIN = 25_000, 45_000
 
 
-# Where JAX keeps each program's text, with an MLIR context of 1.3 MB and an entry in a table that every operation of
+# Where JAX keeps each program's text, in an MLIR context of 1.3 MB with an entry in a table that every operation of
 # every later lowering is looked up in: with two thousand programs alive a lowering takes three times as long. Compiled
 # programs do not need it. JAX offers no public way to drop it, and names may differ in other versions of JAX.
 TEXTS = [
     getattr(importlib.import_module(f"jax._src.{module}"), name, None)
     for module, name in (("pjit", "_pjit_lower"), ("interpreters.pxla", "_cached_lowering_to_hlo"))
 ]
+
+# JAX makes a context for each program, a third of the time that lowering a small one takes: the programs of a test
+# share one, in each thread.
+LOWERING = importlib.import_module("jax._src.interpreters.mlir")
+new_context = LOWERING.make_ir_context
+CONTEXTS: dict[int, Any] = {}
+
+
+def context_of_this_test() -> Any:
+    """The MLIR context of this test's programs."""
+    thread = threading.get_ident()
+    if thread not in CONTEXTS:
+        CONTEXTS[thread] = new_context()
+    return CONTEXTS[thread]
+
+
+LOWERING.make_ir_context = context_of_this_test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,6 +95,7 @@ def forget_compilations() -> None:
     for texts in TEXTS:
         if texts is not None:
             texts.cache_clear()
+    CONTEXTS.clear()
     mappings.make_room(BETWEEN_TESTS)
     alike._first.clear()
 
