@@ -1,5 +1,6 @@
 """Nested Laplace against exact answers: normal regression with its noise integrated out, logistic regression."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -179,13 +180,14 @@ def test_mutants_of_several_die(mutant: object, monkeypatch: pytest.MonkeyPatch)
         several_law()
 
 
-def exact_pooled(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@functools.cache
+def exact_pooled() -> tuple[np.ndarray, np.ndarray]:
     """Means and sds of (intercept, weights, noise) where the weights share a scale; y is normal given it and the noise.
 
     w | s ~ N(0, s²),  s² ~ InverseGamma(1/2, c²/2),  c = 0.3/√D,  both on a grid.
     """
-    n, size = x.shape
-    rows = np.column_stack([np.ones(n), x])
+    n, size = X.shape
+    rows = np.column_stack([np.ones(n), X])
     logs, means, squares = [], [], []
     noises, scales = np.exp(np.linspace(np.log(0.05), np.log(5), 120)), np.exp(np.linspace(-5, 5, 160))
     for noise in noises:
@@ -193,9 +195,9 @@ def exact_pooled(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             prior = np.append(25.0, np.full(size, s**2))
             covariance = noise**2 * np.eye(n) + (rows * prior) @ rows.T
             gain = prior[:, None] * rows.T @ np.linalg.inv(covariance)
-            mean = gain @ y
+            mean = gain @ Y
             own = prior - np.einsum("dn,nd->d", gain, rows * prior)
-            quadratic = y @ np.linalg.solve(covariance, y)
+            quadratic = Y @ np.linalg.solve(covariance, Y)
             inverse_gamma = stats.invgamma(0.5, scale=0.09 / (2 * size)).logpdf(s**2) + 2 * np.log(s)
             logs.append(
                 -np.linalg.slogdet(covariance)[1] / 2 - quadratic / 2 - noise**2 / 2 + np.log(noise) + inverse_gamma
@@ -213,7 +215,7 @@ def pooled_law() -> None:
     model = generalised_linear(X.shape[1], "normal", None, None)
     posterior = tr.infer(model, tr.Data(Y, given=X), tr.INLA(draws=DRAWS), verify=None, progress=False)
     mean, sd = (values[[0, 2, 3, 4, 1]] for values in posterior.flat_moments)
-    right, width = exact_pooled(X, Y)
+    right, width = exact_pooled()
     np.testing.assert_allclose((mean - right) / width, 0, atol=0.08)
     np.testing.assert_allclose(sd / width, 1, atol=0.06)
 
@@ -228,8 +230,13 @@ def _without_evidence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _another_width(patch: pytest.MonkeyPatch) -> None:
-    right = inla._Pool
-    patch.setattr(inla, "_Pool", lambda which, freedom, scale: right(which, freedom, 10 * scale))
+    right = inla._pooled
+
+    def wider(model: tr.Model) -> tuple:
+        made, pool = right(model)
+        return made, pool and pool._replace(scale=10 * pool.scale)
+
+    patch.setattr(inla, "_pooled", wider)
 
 
 def _one_scale(patch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,7 @@ def test_designs_of_condition_1e12(method):
 FAR = 1e6 + RNG.normal(size=20_000)
 
 
+@pytest.mark.computes
 def test_rows_too_far_from_zero_for_32_bits_are_told():
     """μ to 1/√N = 0.007 where numbers lie 0.06 apart: an error of four sds, which no climb can see."""
     found = tr.infer(MEAN, FAR, tr.MAP(), progress=False).report()
