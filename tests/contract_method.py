@@ -40,8 +40,7 @@ def check_method(case: Case, folder: Path, *, variant: bool = False) -> None:
 
     Args:
         variant: another setting of a method that has been held to all of it; leaves out what compiles everything
-            again: float32, constants added to the density, moments, and extending where steps are automatic; and the
-            comparison and the page, which another setting does not touch.
+            again: float32, constants added to the density, moments, and extending where steps are automatic.
     """
     with small_groups():
         said: list[tuple] = []
@@ -54,7 +53,7 @@ def check_method(case: Case, folder: Path, *, variant: bool = False) -> None:
         if case.model is MODEL and not variant:
             check_constant(first, case)
             check_precision(case.method)
-        check_doors(first, case, folder, shown=not variant)
+        check_doors(first, case, folder)
         check_kill(first, case, said, folder / "killed")
         check_options(first, case, folder, moments=not variant)
         automatic = getattr(case.method, "step_size", None) == "auto"
@@ -194,7 +193,7 @@ def check_precision(method: Any) -> None:
         assert np.all(np.isfinite(numbers(posterior)))
 
 
-def check_doors(first: tr.Posterior, case: Case, folder: Path, *, shown: bool) -> None:
+def check_doors(first: tr.Posterior, case: Case, folder: Path) -> None:
     """Saved and loaded, compared and shown on a page, a posterior says the same; nothing on disk is a pickle."""
     first.save(folder / "saved")
     files = [path for path in (folder / "saved").rglob("*") if path.is_file()]
@@ -203,8 +202,6 @@ def check_doors(first: tr.Posterior, case: Case, folder: Path, *, shown: bool) -
     same(loaded, first)
     assert loaded.method == case.method and loaded.seed == 3
     assert loaded.summary().equals(first.summary()) and loaded.report() == first.report()
-    if not shown:
-        return
     found = tr.compare(case.model, case.rows, [case.method], seed=3, reference=first)
     assert not found.failures and found.table["verdict"].tolist() == [first.report().verdict]
     assert found.table[["gradients", "densities"]].to_numpy().tolist() == [list(first.cost)] or np.isnan(first.cost[0])
