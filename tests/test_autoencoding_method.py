@@ -16,6 +16,8 @@ from tractable.objectives import pathwise
 from tractable.objectives.bounds import bounds
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 DIGITS = (load_digits().data[:400] > 8).astype(np.float32)
 RNG = np.random.default_rng(0)
 BITS = (RNG.random((300, 2)) < 0.5).repeat(3, 1) ^ (RNG.random((300, 6)) < 0.08)
@@ -25,6 +27,7 @@ def belief(hidden: int = 2) -> Ladder:
     return Ladder([layer(hidden, 6), top(hidden)], bottom_up([layer(6, hidden)]))
 
 
+@pytest.mark.test("<lambda>-use it with kl='sampled'")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -46,6 +49,7 @@ def test_settings_sentences(make, words):
         make()
 
 
+@pytest.mark.quick
 def test_settings_are_kept():
     for method in (
         AutoEncoding(samples=2, kl="sampled", gradient="path", beta=2.0, free_bits=0.1, warmup=3),
@@ -77,10 +81,9 @@ def test_discrete_layers():
     ("ladder", "method"),
     [
         (latent_gaussian(64, 4, hidden=(20,)), AutoEncoding(epochs=60, learning_rate=5e-3)),
-        pytest.param(
+        (
             hierarchical(64, (6, 3), hidden=((20,), (8,)), inference="top-down"),
             AutoEncoding(epochs=60, learning_rate=5e-3, warmup=10, free_bits=0.05),
-            marks=pytest.mark.slow,
         ),
         (latent_gaussian(64, 4, hidden=(20,)), ImportanceWeighted(epochs=60, learning_rate=5e-3)),
     ],
@@ -99,7 +102,6 @@ def test_learns(ladder, method):
     assert abs(last - kind) < 1.0, (last, kind)
 
 
-@pytest.mark.slow
 def test_relaxed_on_a_discrete_model():
     """A relaxed climb is told of by the discrete model's own bound, in a check that warns; log p(x) is exact here."""
     ladder = belief()
@@ -120,6 +122,7 @@ def test_relaxed_on_a_discrete_model():
     assert np.all(np.abs(told.log_evidence - np.asarray(ladder.summed_out(theta, rows[:20]))) < 6 * told.error + 1e-6)
 
 
+@pytest.mark.test("2")
 @pytest.mark.parametrize("levels", [2, 3])
 def test_cold_relaxations(levels):
     """As τ → 0 the relaxed objective's log p(x | h) is the discrete one's: the mean value comes near the true bound."""
@@ -160,6 +163,7 @@ def test_cold_relaxations(levels):
     assert np.max(np.abs(layers[0] - layers[1])) > 1e-3
 
 
+@pytest.mark.test
 def test_warm_up_ends(monkeypatch):
     """Epochs become steps: a run of E epochs has the whole weight from W/E of its steps on."""
     seen = {}

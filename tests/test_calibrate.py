@@ -21,6 +21,8 @@ from tractable.pages.page import write_calibration_page
 from tractable.sbc.simulate import pair
 from tractable.tools.errors import CheckpointError, DataError, ModelError, RunError, SettingsError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 ROWS = np.arange(30) % 2
 RUNS = 200
 
@@ -101,10 +103,10 @@ def test_exact_draws_are_trusted(right):
     ("method", "draws"),
     [
         (tr.NUTS(chains=2, draws=150, warmup=150), 19),
-        pytest.param(tr.MALA(chains=2, draws=200, warmup=200), 19, marks=pytest.mark.slow),
-        pytest.param(tr.Rejection(chains=1, draws=40), 39, marks=[pytest.mark.slow, pytest.mark.computes]),
-        pytest.param(tr.FullRank(draws=100), 39, marks=[pytest.mark.slow, pytest.mark.computes]),
-        pytest.param(tr.Laplace(draws=100), 39, marks=pytest.mark.slow),
+        (tr.MALA(chains=2, draws=200, warmup=200), 19),
+        pytest.param(tr.Rejection(chains=1, draws=40), 39, marks=pytest.mark.computes),
+        pytest.param(tr.FullRank(draws=100), 39, marks=pytest.mark.computes),
+        (tr.Laplace(draws=100), 39),
     ],
     ids=["nuts", "mala", "rejection", "fullrank", "laplace"],
 )
@@ -121,6 +123,7 @@ def test_methods_are_calibrated_on_a_coin(method, draws):
 # it got a caution.
 
 
+@pytest.mark.test("low")
 @pytest.mark.parametrize(
     ("method", "quantity", "words"),
     [
@@ -162,6 +165,7 @@ def test_quantities_of_ones_own_see_what_they_look_at():
         assert found.names[-1] == "first half" and found.verdicts[-1] == verdict, found
 
 
+@pytest.mark.quick
 def test_what_is_seen_but_makes_little_is_a_caution():
     ranks = np.sort(np.random.default_rng(0).integers(0, 100, 20_000))
     off = np.minimum((100 * stats.norm.cdf(stats.norm.ppf((ranks + 0.5) / 100) - 0.1)).astype(int), 99)[:, None]
@@ -240,6 +244,7 @@ def test_few_runs_and_few_draws_are_cautions(right):
     assert short.ranks.max() > 90  # spread over all ranks
 
 
+@pytest.mark.test
 def test_numbers_that_cannot_be_ranked_fail():
     with pytest.raises(RunError, match="bad is NaN"):
         calibrated(runs=20, quantities={"bad": lambda params, y: jnp.log(-params["theta"])})
@@ -297,11 +302,12 @@ def killed(at: int):
     return heard
 
 
+@pytest.mark.test("exact")
 @pytest.mark.parametrize(
     "method",
     [
         Conjugate(fails=15),
-        pytest.param(tr.Rejection(chains=1, draws=20), marks=[pytest.mark.slow, pytest.mark.computes]),
+        pytest.param(tr.Rejection(chains=1, draws=20), marks=pytest.mark.computes),
     ],
     ids=["exact", "rejection"],
 )
@@ -381,7 +387,6 @@ def test_threads_give_the_same_ranks(right):
         same(calibrated(), right)
 
 
-@pytest.mark.slow
 def test_processes_give_the_same_ranks(tmp_path):
     """The model is made of functions that no module holds, and was used before it is sent."""
     model = coin()
@@ -391,6 +396,7 @@ def test_processes_give_the_same_ranks(tmp_path):
     same(tr.Calibration.load(tmp_path), alone)
 
 
+@pytest.mark.test
 def test_a_backend_that_forks_is_refused():
     import joblib
 
@@ -401,6 +407,7 @@ def test_a_backend_that_forks_is_refused():
         calibrated(runs=20)
 
 
+@pytest.mark.test
 def test_what_cannot_be_sent_is_refused():
     generator = (i for i in range(3))  # which no pickle holds
     model = tr.Model({"theta": dist.Beta(2.0, 2.0)}, lambda p: (generator, dist.Bernoulli(p["theta"]))[1])
@@ -427,6 +434,7 @@ def test_the_page_and_the_plot(tmp_path, right):
 # What cannot be.
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [

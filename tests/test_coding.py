@@ -25,6 +25,8 @@ from tractable.results import imputing
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 REPLICATES = 200
 
 
@@ -255,6 +257,7 @@ def test_impute_catches(mutant, monkeypatch):
     assert {"mean", "draws"} & set(broken(imputation(imputing.completed, SEEN, ROW)))
 
 
+@pytest.mark.test
 def test_impute_of_normal_rows():
     """x = W h + ε: E[x_m | x_o] of a multivariate normal."""
     ladder = Ladder([layer(1, 3, normal_noise(0.7)), standard_normal(1)], bottom_up([layer(3, 1, "normal")]))
@@ -269,6 +272,7 @@ def test_impute_of_normal_rows():
     np.testing.assert_array_equal(found.draws[:, :, [0, 2]], np.broadcast_to(row[[0, 2]], (3, REPLICATES, 2)))
 
 
+@pytest.mark.test
 def test_categorical_rows():
     ladder = Ladder([layer(2, 3, categorical(4)), standard_normal(2)], bottom_up([layer(12, 2, "normal")]))
     net, x = at_random(ladder, 1.0), np.array([[0, 3, 1], [2, 2, 0]])
@@ -360,6 +364,7 @@ def test_annealing_layers():
         tr.log_evidence(BELIEF, PIXELS, theta=coding.theta_of(NET, "a test")[1], method="annealed")
 
 
+@pytest.mark.test
 def test_held_out():
     """Rows that the ladder itself dreams are as likely as others of its; noise is not."""
     x = NET.generate(400, seed=11).x.astype(float)
@@ -377,6 +382,7 @@ def test_held_out():
 # Sentences.
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("ask", "kind", "match"),
     [
@@ -404,6 +410,7 @@ def test_sentences(ask, kind, match):
         ask()
 
 
+@pytest.mark.test
 def test_sentences_of_other_posteriors():
     normal = tr.Model({"mu": tr.models.linear.dist.Normal(0.0, 1.0)}, None)
     other = Posterior(normal, None, tr.MAP(), 0, Point(position=np.zeros(1)))

@@ -16,6 +16,8 @@ from tractable.models import linear
 from tractable.models.gallery import example
 from tractable.tools.errors import SettingsError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 
 @pytest.fixture(scope="module")
 def coin():
@@ -61,6 +63,7 @@ def test_distances_to_the_exact_answer_are_their_monte_carlo_errors(against_exac
     np.testing.assert_allclose(table.loc["map", "sd ratio"], width / sd, rtol=1e-5)
 
 
+@pytest.mark.test
 def test_evaluations_are_counted(against_exact):
     table = against_exact.table
     steps = 4 * (400 + 400)
@@ -72,6 +75,7 @@ def test_evaluations_are_counted(against_exact):
     assert table.loc["map", "gradients"] == against_exact.posteriors["map"].found["evaluations"]
 
 
+@pytest.mark.quick
 def test_minibatches_count_by_their_share(coin):
     model, data, _ = coin
     drawn = np.zeros((2, 20, 1))
@@ -86,6 +90,7 @@ def test_minibatches_count_by_their_share(coin):
     assert Posterior(model, data, Rejection(chains=2, draws=20), 0, counted).cost == (0, 120)
 
 
+@pytest.mark.test
 def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
     _, data, exact = coin
     mean = float(exact["theta"][0])  # of a Bernoulli, the predictive probability is the posterior mean
@@ -94,6 +99,7 @@ def test_held_out_is_the_mean_log_predictive_density(against_exact, coin):
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
+@pytest.mark.quick
 def test_leave_one_out_is_the_exact_one_or_there_is_none(against_exact, coin):
     """Flips left out of Beta(a, b): heads by (a − 1)/(a + b − 1); a point leaves nothing out."""
     _, data, _ = coin
@@ -110,6 +116,7 @@ def test_leave_one_out_is_the_exact_one_or_there_is_none(against_exact, coin):
     assert "elpd_loo" in str(against_exact)
 
 
+@pytest.mark.quick
 def test_a_method_that_fails_has_its_sentence_and_the_others_go_on(against_exact):
     assert against_exact.table.loc["sgld-2", "verdict"] == "failed"
     assert "more than the 100 rows" in against_exact.failures["sgld-2"]
@@ -123,7 +130,6 @@ def test_plot(against_exact, tmp_path):
     assert (tmp_path / "marginals.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
 def test_without_a_reference_nuts_is_run(tmp_path):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 5))
@@ -149,6 +155,7 @@ def test_a_log_density_without_data():
     assert found.table.loc["sgld", "verdict"] == "failed"
 
 
+@pytest.mark.test
 def test_interrupted_comparison_stops(coin, monkeypatch):
     model, data, exact = coin
     seen = []
@@ -182,6 +189,7 @@ def test_what_was_asked_for_comes_before_its_reference(coin, monkeypatch):
     assert list(found.posteriors) == ["map", "mle", "reference"]
 
 
+@pytest.mark.test
 def test_references():
     model = Model({"w": dist.Normal(np.zeros(2), 1.0), "a": dist.Normal(0.0, 1.0)})
     by_shape = as_reference(model, {"w": ([1.0, 2.0], [0.1, 0.2]), "a": (3.0, 0.3, np.sin)})
@@ -197,6 +205,7 @@ def test_references():
         as_reference(model, {"a": (0.0, 0.0), "w": ([0.0, 0.0], [1.0, 1.0])})
 
 
+@pytest.mark.quick
 def test_faults(coin):
     model, data, _ = coin
     with pytest.raises(SettingsError, match=r"expects a list of methods .* got none"):
@@ -205,6 +214,7 @@ def test_faults(coin):
         inspect.unwrap(compare)(model, data, ["nuts"])  # as without the test bed's type checks
 
 
+@pytest.mark.test
 def test_labels_and_stopwatch():
     assert labels([MAP(), NUTS(), MAP(), MAP(starts=2)]) == ["map", "nuts", "map-2", "map-3"]
     with stopwatch() as clock:

@@ -19,6 +19,8 @@ from tractable.models.variational_mixture import log_mixture_prior
 from tractable.models.variational_regression import Regression
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(5)
 Y = RNG.normal(2.0, 3.0, 40)
 PAIR = normal_gamma(1.0, 0.5, 2.0, 3.0)
@@ -51,6 +53,7 @@ def by_scipy(kind: str, covariances: np.ndarray) -> float:
     return value + sum(stats.multivariate_normal(M0, c / BETA).logpdf(m) for m, c in zip(MEANS, matrices, strict=True))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("kind", ["full", "tied", "diagonal", "spherical"])
 def test_the_prior_of_a_mixture_is_the_textbooks(kind):
     given = {
@@ -182,6 +185,7 @@ def test_minibatches_by_natural_gradients():
     assert parts.found["fall"] == 0
 
 
+@pytest.mark.test
 def test_other_models_are_refused():
     cook: Any = tr.Model.from_log_density(lambda x: -0.5 * x**2, 0.0)
     with pytest.raises(ModelError, match="needs closed forms"):

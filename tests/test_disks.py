@@ -21,6 +21,8 @@ from tractable.tools import store, writing
 from tractable.tools.errors import CheckpointError, SettingsError
 from tractable.tools.locks import LOCK
 
+pytestmark = pytest.mark.laws
+
 Y = 0.7 + np.random.default_rng(3).normal(size=20)
 MODEL = tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(params["mu"], 1.0))
 WALK = tr.RandomWalk(chains=2, draws=20_000, warmup=0, thin=1, preconditioner=None)
@@ -78,6 +80,7 @@ def test_a_second_run_leaves_the_first_alone(tmp_path, door, draws):
     assert not (tmp_path / "run" / LOCK).exists()
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("door", OUT)
 def test_what_no_run_wrote_is_not_deleted(tmp_path, door):
     for name in ("folder", "link", "file", "damaged"):
@@ -97,6 +100,7 @@ def test_what_no_run_wrote_is_not_deleted(tmp_path, door):
     assert (own / "thesis").read_text() == (tmp_path / "folder" / "draws.zarr" / "thesis").read_text() == "years"
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("door", OUT)
 def test_a_folder_deleted_while_it_is_written(tmp_path, door, draws):
     """What was in memory alone is in ``partial``: the draws since the last that were saved."""
@@ -210,6 +214,7 @@ def test_folders_that_are_closed(tmp_path, monkeypatch):
     assert not list((tmp_path / "closed").iterdir())
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("door", OUT)
 def test_more_draws_than_the_disk_holds(tmp_path, door):
     many = tr.RandomWalk(chains=2, draws=10**15, warmup=0, thin=1, preconditioner=None)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import reference
 
+pytestmark = pytest.mark.quick
+
 CHAIN = Path(__file__).parents[1] / "docs" / "hidden-markov-chain.md"
 ELSEWHERE = CHAIN.with_name("models-from-elsewhere.md")
 NUMBER = r"-?\d+(?:\.\d+)?"
-
-pytestmark = pytest.mark.slow
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -41,6 +41,7 @@ def test_every_name_and_option_is_told_as_it_is():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.text(), "write it anew: python tests/reference.py"
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_hidden_markov_chain(capsys):
     names: dict = {}
@@ -60,6 +61,7 @@ def ran_elsewhere(capsys, needing: bool) -> None:
         assert same(printed, said), f"printed:\n{printed}\nsaid:\n{said}"
 
 
+@pytest.mark.test
 def test_models_from_elsewhere(capsys):
     ran_elsewhere(capsys, False)
 
@@ -69,6 +71,7 @@ def test_models_from_pymc(capsys):
     ran_elsewhere(capsys, True)
 
 
+@pytest.mark.test("b one throw late")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -26,7 +26,7 @@ MIXTURE = gaussian_mixture(2, 2)
 METHOD = tr.EM(starts=2, steps=30, tolerance=1e-12, chunk=25, errors=False)
 BOUND = tr.CoordinateAscent(starts=2, steps=30, tolerance=1e-12, draws=20)
 
-pytestmark = pytest.mark.filterwarnings("ignore:The run was interrupted")
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:The run was interrupted")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,6 +154,7 @@ def test_another_run(tmp_path):
             tr.infer(model, tr.Data(data), method, seed=seed, checkpoint=folder)
 
 
+@pytest.mark.test
 def test_saving_takes_a_share(monkeypatch):
     """However fast the segments, no more than a twentieth of the time is spent on saving."""
     clock, saves = [0.0], []

@@ -16,6 +16,8 @@ from tractable.methods.maximisation import _to_come
 from tractable.models import bernoulli_mixture, factor_analysis, factors, gaussian_mixture, linear_mixture, mixture
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 IRIS = np.asarray(load_iris().data)
 X = np.array([3.1, 4.4, 8.3, 7.7, 5.9, 9.0, 4.0, 6.6, 3.5, 8.8, 4.9, 7.1])
 
@@ -86,6 +88,7 @@ def test_the_report_says_how_far_it_came(fitted):
     assert short.found["steps"] == 2
 
 
+@pytest.mark.test
 def test_gains_are_extrapolated():
     """Of a geometric climb the rest is known exactly."""
     gains = 3.0 * 0.8 ** np.arange(10)
@@ -236,6 +239,7 @@ def test_several_chunks_are_one():
     assert_holds({"means": error(one.mean().means, many.mean().means, 1e-9)})
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
@@ -250,12 +254,14 @@ def test_settings_out_of_range(field, value, sentence):
         dataclasses.replace(tr.EM(), **{field: value})
 
 
+@pytest.mark.test
 def test_models_without_a_z():
     plain = tr.Model({"theta": dist.Beta(1, 1)}, lambda p: dist.Bernoulli(p["theta"]))
     with pytest.raises(ModelError, match="learns a LatentModel"):
         tr.infer(plain, tr.Data([1, 0, 1]), tr.EM())
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [

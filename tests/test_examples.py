@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+pytestmark = pytest.mark.laws
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COMPUTE = ("bandit", "curve", "million_rows")  # run for longer than they compile
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-
-pytestmark = pytest.mark.slow
 
 
 def number(pattern: str, text: str) -> float:

@@ -9,6 +9,8 @@ from tractable.models.failures import FAILURES, Failure, failure
 from tractable.pages import failures as page
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.laws
+
 EXACT = {
     "two-modes": ([2.4, 2.4], [np.sqrt(1 + 64 * 0.21)] * 2),
     "funnel": ([0, 0], [3, np.exp(9 / 4)]),
@@ -20,12 +22,14 @@ EXACT = {
 }
 
 
+@pytest.mark.quick
 def test_there_are_twelve():
     assert len(FAILURES) == 12
     with pytest.raises(DataError, match="There is no failure 'none'; expected one of two-modes, "):
         failure("none")
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_answers(name):
     mean, sd = failure(name).exact()

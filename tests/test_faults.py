@@ -32,6 +32,8 @@ from tractable.tools.errors import (
     TractableWarning,
 )
 
+pytestmark = pytest.mark.laws
+
 quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 RNG = np.random.default_rng(3)
 Y = 0.7 + RNG.normal(size=20)
@@ -61,6 +63,7 @@ def quick():
 # -- data ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_data_that_are_not_finite(value):
     bad = Y.copy()
@@ -74,6 +77,7 @@ def test_data_that_are_not_finite(value):
     assert tr.Data(bad, x, missing="drop").size == 17
 
 
+@pytest.mark.quick
 def test_empty_data():
     with pytest.raises(DataError, match="allow_empty"):
         tr.Data(np.zeros(0))
@@ -88,6 +92,7 @@ def test_empty_data_sample_the_prior():
     assert abs(posterior.mean()["mu"]) < error and abs(posterior.sd()["mu"] - 2) < 0.4
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("size, sentence", [(21, "batch_size=21.* more than the 20 rows"), (0, "whole number"),
                                             (-3, "whole number")])  # fmt: skip
 def test_batches_that_cannot_be(size, sentence):
@@ -95,6 +100,7 @@ def test_batches_that_cannot_be(size, sentence):
         tr.infer(MODEL, Y, dataclasses.replace(NOISY, batch_size=size))
 
 
+@pytest.mark.test
 def test_columns_where_numbers_are_meant():
     """(N, 1) against (N,): the classic, which broadcasts to N × N elsewhere."""
     with pytest.raises(ModelError, match=r"one number.*\(N, 1\)"):
@@ -104,6 +110,7 @@ def test_columns_where_numbers_are_meant():
         tr.infer(model, tr.Data(Y, np.ones((20, 1))), WALK)
 
 
+@pytest.mark.test
 def test_data_outside_the_support():
     with pytest.raises(DataError, match="Row 3 of y, 2, lies outside the support"):
         tr.infer(COIN, np.array([0, 1, 1, 2]), WALK)
@@ -121,6 +128,7 @@ def test_a_support_that_moves_with_the_parameters_is_no_fault():
 # -- models ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.test
 def test_densities_of_the_wrong_shape():
     with pytest.raises(ModelError, match=r"one number.*\(3,\).*forget .sum"):
         tr.infer(alone(lambda x: -(x**2), jnp.zeros(3)), None, WALK)
@@ -132,6 +140,7 @@ def test_densities_of_the_wrong_shape():
         tr.infer(alone(lambda x: jnp.where(x > 0, 1, 0)), None, WALK)
 
 
+@pytest.mark.test
 def test_likelihoods_of_the_wrong_kind():
     with pytest.raises(ModelError, match="should return the distribution"):
         tr.infer(tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: params["mu"]), Y, WALK)
@@ -145,6 +154,7 @@ def test_likelihoods_of_the_wrong_kind():
         tr.infer(alone(lambda x: -(x**2)), Y, WALK)
 
 
+@pytest.mark.test
 def test_priors_of_the_wrong_kind():
     with pytest.raises(ModelError, match="'k' is discrete"):
         tr.Model({"k": dist.Poisson(3.0)})
@@ -177,6 +187,7 @@ class Broken(tr.Model):
         return super().log_jacobian(unconstrained, params) + jnp.inf
 
 
+@pytest.mark.test("map", "sgld")
 @pytest.mark.parametrize("method", [WALK, NOISY, tr.MAP()], ids=["walk", "sgld", "map"])
 def test_likelihood_that_is_not_finite_at_the_start(method):
     with pytest.raises(ModelError, match=r"mu = .*log likelihood of 20 of 20 rows is not finite, the first \(-inf\)"):
@@ -194,6 +205,7 @@ def test_density_that_is_not_finite_at_the_start():
         tr.infer(Broken({"mu": dist.Normal(0.0, 1.0)}, MODEL.likelihood), Y, WALK)
 
 
+@pytest.mark.test
 def test_methods_that_do_not_fit():
     density = alone(lambda x: -(x**2))
     with pytest.raises(ModelError, match="Rejection draws from the prior"):
@@ -207,6 +219,7 @@ def test_methods_that_do_not_fit():
 # -- steps -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("step", [0.0, -0.1, np.nan, np.inf])
 def test_steps_that_cannot_be(step):
     for method in (tr.SGLD, tr.SGHMC):
@@ -244,6 +257,7 @@ def test_proposals_where_the_density_is_nan_are_counted():
     assert posterior.values.min() >= 0
 
 
+@pytest.mark.test
 def test_rejection_declines():
     with pytest.raises(RunError, match=r"is no bound: at .*mu.* exceeds log_bound by"):
         tr.infer(MODEL, Y, tr.Rejection(log_bound=-40.0))
@@ -448,6 +462,7 @@ def test_interrupted(children, name, number):
         assert saved.interrupted and 0 < saved.count < ENDLESS.draws
 
 
+@pytest.mark.test("moments")
 @quiet
 @pytest.mark.parametrize("draws", [None, "moments"])
 def test_a_segment_left_alone_is_left_out(draws, monkeypatch, tmp_path):
@@ -484,6 +499,7 @@ def test_waiting_ends_where_a_stop_was_asked_for(monkeypatch):
     assert stopping.waited(long, lambda: False) and long.is_ready()
 
 
+@pytest.mark.quick
 def test_the_outermost_saver_ends_the_process():
     """A program that saves what it has, such as a command, is ended by SIGTERM only after that."""
     saved = []
@@ -515,6 +531,7 @@ def test_killed(children):
     assert not resumed.interrupted
 
 
+@pytest.mark.test
 def test_errors_are_one_family():
     """Every error is a TractableError, so that one except clause is enough; messages name no traced values."""
     for error in (CheckpointError, DataError, ModelError, RunError, SettingsError):
@@ -551,6 +568,7 @@ def test_a_stopped_search_goes_on(tmp_path, stops):
     assert again.found["evaluations"] == whole.found["evaluations"] and again.found["slope"] == whole.found["slope"]
 
 
+@pytest.mark.quick
 def test_at_exit_abandoned_steps_are_told(monkeypatch, capsys):
     """A script whose run was stopped ends when the steps under way do: it says so, and Ctrl-C then ends it at once."""
     left = namedtuple("Left", "is_ready")

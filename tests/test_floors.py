@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 SOURCE = Path(__file__).parents[1] / "src" / "tractable"
 
 # Rooms, from the ground up: a file imports from rooms on its own floor or on lower ones.
@@ -146,6 +148,7 @@ def _used(tree: ast.Module, file: Path) -> Iterator[tuple[str, int, bool]]:
                 yield ".".join((bound[head], *rest)), node.lineno, False
 
 
+@pytest.mark.laws
 def test_floors():
     assert SOURCE.is_dir(), f"expected the package at {SOURCE}; there is none"
     found = violations(SOURCE)
@@ -208,6 +211,7 @@ def kinds_asked(source: Path) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
+@pytest.mark.laws
 def test_what_may_only_fall():
     found = counted(SOURCE)
     assert all(found[name] <= ceiling for name, ceiling in CEILINGS.items()), found

@@ -12,6 +12,8 @@ import tractable as tr
 from tractable.results.folder import new_store
 from tractable.tools.errors import CheckpointError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 
 def as_version_0_1(folder, traces):
     """The folder as that version would have written it: draws under other names, points as one draw."""

@@ -9,6 +9,8 @@ from tractable.core import log_density
 from tractable.models import conjugate, gallery
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.laws
+
 EXACT = [name for name, each in gallery.EXAMPLES.items() if each.exact]
 
 
@@ -74,6 +76,7 @@ def test_evidence_is_joint_over_posterior(name):
     np.testing.assert_allclose(each.log_evidence(), joint - density, atol=1e-8)
 
 
+@pytest.mark.quick
 def test_mixture_has_two_modes():
     grid = gallery.example("gaussian-mixture").grid()
     marginal = grid.density.sum(0)
@@ -87,6 +90,7 @@ def test_mixture_has_two_modes():
     np.testing.assert_allclose(marginal[above].sum() / marginal.sum(), 0.5, atol=0.05)
 
 
+@pytest.mark.quick
 def test_mixture_grid_has_converged():
     fine = conjugate.mixture_grid(gallery.mixture(), n=321)
     grid = gallery.example("gaussian-mixture").grid()
@@ -94,6 +98,7 @@ def test_mixture_grid_has_converged():
     np.testing.assert_allclose(grid.sd, fine.sd, atol=1e-8)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", ["breast-cancer", "wine", "diabetes"])
 def test_held_out_rows_are_a_fifth_and_standardised_by_the_rest(name):
     _, train, held_out = gallery.example(name).build()
@@ -105,6 +110,7 @@ def test_held_out_rows_are_a_fifth_and_standardised_by_the_rest(name):
         np.testing.assert_allclose([train.y.mean(), train.y.std()], [0, 1], atol=1e-12)
 
 
+@pytest.mark.quick
 def test_unknown_name():
     with pytest.raises(DataError, match="no example 'coin'; expected one of beta-bernoulli, normal-mean"):
         gallery.example("coin")

@@ -31,6 +31,8 @@ from tractable.models import gaussian_mixture
 from tractable.tools.errors import DataError, RunError, SettingsError, TractableWarning
 from tractable.tools.jobs import Ended, finished, packed, unpacked
 
+pytestmark = pytest.mark.laws
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a script's or a notebook's functions are sent
 ROWS = np.arange(30) % 2
 ANSWER = {"theta": (0.5, 0.085)}
@@ -109,6 +111,7 @@ def test_select_over_processes_has_the_bits_of_one(groups):
     assert found[1].posterior.model == gaussian_mixture(2, 1)
 
 
+@pytest.mark.test
 def test_an_ensemble_over_processes_has_the_bits_of_one(tmp_path):
     ensemble = tr.DeepEnsemble(size=2)
     alone = tr.infer(COIN, ROWS, ensemble, progress=False)
@@ -120,6 +123,7 @@ def test_an_ensemble_over_processes_has_the_bits_of_one(tmp_path):
     np.testing.assert_array_equal(again.values, alone.values)
 
 
+@pytest.mark.test
 def test_calibrate_over_processes_has_the_bits_of_one():
     found = [tr.calibrate(COIN, Drawn(), ROWS, runs=20, draws=9, n_jobs=n) for n in (1, 2)]
     np.testing.assert_array_equal(found[0].ranks, found[1].ranks)
@@ -183,6 +187,7 @@ def test_a_run_of_a_calibration_that_is_lost_is_a_failed_run(monkeypatch):
     assert found.failures == {4: "Its process ended."} and found.runs == 19
 
 
+@pytest.mark.test
 def test_a_member_that_is_lost_is_named(monkeypatch):
     lost(monkeypatch, "tractable.methods.ensemble", 1)
     with pytest.raises(RunError, match=r"Member 1 of the ensemble was lost. Its process ended."):
@@ -224,6 +229,7 @@ def test_a_killed_comparison_goes_on(tmp_path):
 # What is sent.
 
 
+@pytest.mark.test
 def test_what_cannot_be_sent_is_a_sentence_before_anything_runs():
     lock = threading.Lock()
     model = replace(COIN, likelihood=lambda p: (lock, dist.Bernoulli(p["theta"]))[1])
@@ -235,12 +241,14 @@ def test_what_cannot_be_sent_is_a_sentence_before_anything_runs():
         compared([tr.MAP()], 0)
 
 
+@pytest.mark.quick
 def test_what_cannot_come_back_ends_one_job():
     ends = list(finished(functools.partial(lambda i: threading.Lock() if i else i), range(2), 2, "this test"))
     assert [e.result for e in ends if not e.lost] == [0]
     assert "cannot be sent back to this process" in next(e.lost for e in ends if e.lost)
 
 
+@pytest.mark.quick
 def test_rows_on_file_are_sent_by_their_path(tmp_path):
     path = tmp_path / "rows.npy"
     np.save(path, np.arange(60_000, dtype=np.float32).reshape(-1, 2))
@@ -256,6 +264,7 @@ def test_rows_on_file_are_sent_by_their_path(tmp_path):
         unpacked(sent)
 
 
+@pytest.mark.quick
 def test_keys_and_what_was_given_come_back_themselves():
     work = functools.partial(print, model=COIN, methods=("a", COIN))
     key, model = unpacked(packed((jax.random.key(3), COIN), work), work)
@@ -292,6 +301,7 @@ def test_estimators_are_cloned_pickled_and_searched_over_processes():
 # On a cluster.
 
 
+@pytest.mark.quick
 def test_dask_on_local_processes_has_the_bits_of_one():
     distributed, dask = pytest.importorskip("dask.distributed"), pytest.importorskip("dask")
     methods = [tr.MAP(), Drawn(), Drawn(fault="exit")]

@@ -23,6 +23,8 @@ from tractable.pages.render import png
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.laws
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
@@ -50,6 +52,7 @@ def page(folder, of: Posterior, **options) -> str:
     return text
 
 
+@pytest.mark.test
 def test_pictures(tmp_path):
     """A row is a picture where its numbers are a square; held-out rows are told by their bound."""
     x = (np.random.default_rng(0).random((40, 16)) > 0.5).astype(float)
@@ -86,6 +89,7 @@ def test_levels_are_drawn_by_their_mean():
     np.testing.assert_array_equal(ladder_page.pixels(ladder, np.array([[0, 3, 1]])), [[0, 3, 1]])
 
 
+@pytest.mark.quick
 def test_mosaic():
     """Every number in its place, dark where it is high, nothing between pictures."""
     rows = np.arange(12).reshape(3, 4) / 11
@@ -111,6 +115,7 @@ def test_traversals_move_one_unit():
         np.testing.assert_allclose(got[unit, at], h1 @ second["weight"][:, :3] + second["bias"][:3], atol=1e-12)
 
 
+@pytest.mark.quick
 def test_which_rows_are_pictures():
     assert ladder_page.picture(64, None) == (8, 8) and ladder_page.picture(64, (4, 16)) == (4, 16)
     assert ladder_page.picture(9, None) is None and ladder_page.picture(60, None) is None

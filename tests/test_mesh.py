@@ -35,6 +35,8 @@ from tractable.results.identity import identity
 from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError, SettingsError, TractableWarning
 
+pytestmark = pytest.mark.test
+
 RNG = np.random.default_rng(5)
 N = 203  # neither 16 nor the batches divide it
 X = RNG.normal(size=(N, 3))
@@ -352,12 +354,14 @@ def another(call: str, devices: int = 1, first: str = "pass") -> subprocess.Pope
     )  # fmt: skip
 
 
+@pytest.mark.laws
 @pytest.mark.computes
 def test_bits_do_not_depend_on_the_number_of_devices():
     out, errors = another("eight()", 8).communicate(timeout=600)
     assert out.endswith("same\n"), errors[-3000:]
 
 
+@pytest.mark.laws
 def test_two_processes_have_the_bits_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -400,6 +404,7 @@ def test_bad_meshes(meshed, sentence):
         numbers(meshed, tr.NUTS())
 
 
+@pytest.mark.quick
 def test_batches_from_file_go_round_its_end(tmp_path):
     write_rows(tmp_path)
     starts = np.array([[3], [N - 2]])
@@ -407,6 +412,7 @@ def test_batches_from_file_go_round_its_end(tmp_path):
     np.testing.assert_array_equal(y, Y[(starts[..., None] + np.arange(N - 5, 2 * N)) % N])
 
 
+@pytest.mark.laws
 def test_what_is_not_of_rows_by_themselves_lies_on_one_device():
     chains = Mesh(np.array(jax.devices()[:1]), ("chain",))
     found = tr.infer(MODEL, DATA, tr.MAP(), verify=None, progress=False)
@@ -430,6 +436,7 @@ def test_rows_need_rows():
         tr.infer(tr.Model.from_log_density(lambda x: -(x**2), jnp.zeros(())), None, tr.NUTS(), mesh=rows)
 
 
+@pytest.mark.laws
 def test_a_run_goes_on_over_the_kind_of_mesh_that_it_began_over(tmp_path):
     """No mesh, chains alone, rows in a fixed order and rows in any order have four kinds of last bits."""
     one, walk = np.array(jax.devices()[:1]), tr.NUTS(draws=4, warmup=4, chains=1)
@@ -459,6 +466,7 @@ def test_a_run_goes_on_over_the_kind_of_mesh_that_it_began_over(tmp_path):
     np.testing.assert_array_equal(numbers(rows, walk, checkpoint=tmp_path / "old"), whole)
 
 
+@pytest.mark.quick
 def test_chains_are_spread_evenly():
     meshed = Mesh(np.array(jax.devices() * 4)[:4].reshape(4, 1), ("chain", "row"))
     with pytest.raises(SettingsError, match="3 chains cannot be spread evenly over 4 devices"):
@@ -476,6 +484,7 @@ def test_a_mean_field_by_quadrature_says_that_its_mesh_does_nothing():
     np.testing.assert_array_equal(over_one.unconstrained, plain.unconstrained)
 
 
+@pytest.mark.quick
 def test_rows_of_which_no_order_is_fixed():
     with pytest.raises(SettingsError, match="1, 2, 4 or 8 devices"):
         over(Mesh(np.array(jax.devices() * 3)[:3], ("row",)), "row")

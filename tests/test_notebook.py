@@ -18,6 +18,8 @@ from tractable.tools.errors import CheckpointError
 from tractable.tools.progress import progress_of
 from tractable.tools.shared import made_again, recipe
 
+pytestmark = pytest.mark.laws
+
 X = np.random.default_rng(2).normal(size=(30, 2))
 DATA = tr.Data(X @ np.array([1.0, 2.0]) + 0.3 * np.cos(np.arange(30)), given=X)
 
@@ -27,6 +29,7 @@ def posterior() -> tr.Posterior:
     return tr.infer(linear.bayesian_linear(2, 0.3, 1.0), DATA, tr.MAP(), verify=None)
 
 
+@pytest.mark.test
 def test_results_are_shown(posterior):
     """Numbers that are there, within a style that ends with the result, and no page around it."""
     compared = tr.compare(posterior.model, DATA, [tr.MAP()], reference={"weights": (np.zeros(2), np.ones(2))})
@@ -76,6 +79,7 @@ def test_a_built_in_model_is_made_again(posterior, tmp_path):
         tr.load(tmp_path / "mine")
 
 
+@pytest.mark.test("<lambda>3", "<lambda>2")
 @pytest.mark.parametrize(
     "make",
     [
@@ -94,10 +98,12 @@ def test_a_recipe_makes_the_same_model(make):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.test
 def test_an_activation_of_ones_own_has_no_recipe():
     assert recipe(tr.models.neural_network(tr.models.mlp(2, (3,), 1, activation=jax.nn.gelu))) is None
 
 
+@pytest.mark.quick
 def test_a_notebook_has_a_bar(monkeypatch, capsys):
     """Where there is no terminal progress is silent, but in a notebook it goes where cells show what is printed."""
     for kernel in (False, True):
@@ -109,6 +115,7 @@ def test_a_notebook_has_a_bar(monkeypatch, capsys):
         assert bool(seen.out) == kernel and not seen.err
 
 
+@pytest.mark.quick
 def test_a_table_is_told_in_its_units_and_names():
     """Standardised coefficients are said to be; names of columns fit beside the panels of pairs."""
     frame = pd.DataFrame({"size": [1.0, 2.0, 4.0], "kind": ["a", "b", "a"], "price": [1.5, 2.0, 9.0]})

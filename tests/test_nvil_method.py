@@ -16,6 +16,8 @@ from tractable.models.linear import generalised_linear
 from tractable.objectives.variance import _settings, gradient_variance
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.quick
+
 DIGITS = (np.asarray(load_digits(return_X_y=True)[0]) > 8).astype(np.float32)
 NET = sigmoid_belief_network(64, (12, 6))
 
@@ -63,6 +65,7 @@ def test_a_switch_is_on_or_off():
         NVIL(centre="no")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.laws
 def test_a_ladder_inferred_from_the_top_goes_without_what_rests_on_the_bottom():
     ladder, data = downward(), tr.Data(DIGITS[:200, 20:24])
     with pytest.raises(SettingsError, match="local=False"):
@@ -74,11 +77,13 @@ def test_a_ladder_inferred_from_the_top_goes_without_what_rests_on_the_bottom():
     assert not any(switches.local or switches.baseline == "layers" for switches in _settings(ladder).values())
 
 
+@pytest.mark.test
 def test_models_that_are_no_ladders_are_refused():
     with pytest.raises(ModelError, match="NVIL learns ladders"):
         tr.infer(generalised_linear(2, "normal"), tr.Data(np.zeros(200), np.zeros((200, 2))), NVIL())
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("method", [NVIL(epochs=30), VIMCO(epochs=20)])
 def test_digits_are_learnt(method):
     """Pixels that know nothing of one another cost 24.4 nats."""
@@ -92,6 +97,7 @@ def test_digits_are_learnt(method):
     assert np.all(np.isfinite(posterior.info["objective"]))
 
 
+@pytest.mark.test
 def test_the_report_of_the_variance_is_a_table():
     params = NET.initial(jax.random.key(0), jnp.asarray(DIGITS))
     found = gradient_variance(NET, params, tr.Data(DIGITS), key=jax.random.key(0), draws=40, rows=30)

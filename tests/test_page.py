@@ -36,6 +36,8 @@ from tractable.results.effects import effects
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import TractableWarning
 
+pytestmark = pytest.mark.laws
+
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(90, 2))
 NUMBERS = Data(X @ [0.5, -1.0] + 0.3 * GENERATOR.normal(size=90), X)
@@ -208,6 +210,7 @@ def test_predictive_checks_are_of_rows():
     assert predictive.exhibits(dataclasses.replace(flips, data=None)) == []
 
 
+@pytest.mark.quick
 def test_how_numbers_look():
     assert [shown(v) for v in (float("nan"), float("inf"), None, True, 3.0, -0.12345)] == [
         "–", "–", "none", "true", "3", "−0.1235",
@@ -249,6 +252,7 @@ def test_a_fitted_q_shows_its_climb_and_marginals_and_no_chains(tmp_path):
         assert word not in text, word
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("spread", "words"), [(2.0, "k-hat is"), (0.0, "so q is the posterior"), (None, ""), (30.0, "not even a mean")]
 )
@@ -258,6 +262,7 @@ def test_khat_is_explained(spread, words):
     assert words in found if words else found == ""
 
 
+@pytest.mark.test
 def test_a_climb_without_a_trace_or_of_one_value_is_left_out():
     for bound in (None, np.array([1.0]), np.array([np.nan, -np.inf])):
         assert parameters.bound_on_evidence(with_q(coin(), MeanField(), bound=bound, data=Data([1, 0]))) == []
@@ -271,6 +276,7 @@ def network():
     return neural_network(mlp(2, (12,), 1))
 
 
+@pytest.mark.test
 def test_a_network_is_told_by_layers(tmp_path, network):
     posterior = with_q(network, BayesByBackprop())
     text = read(write_page(tmp_path, posterior, title="A title", held_out=NUMBERS, shifted=X + 20))
@@ -290,6 +296,7 @@ def test_a_network_is_told_by_layers(tmp_path, network):
     assert "noise" in labels and "layer" not in labels
 
 
+@pytest.mark.test
 def test_which_numbers_are_weights(network):
     assert parameters.listed(network).tolist() == [not name.startswith("weights.") for name in network.names]
     small = neural_network(mlp(2, (3,), 1))
@@ -297,6 +304,7 @@ def test_which_numbers_are_weights(network):
         assert parameters.listed(model).all()
 
 
+@pytest.mark.test
 def test_an_ensemble_lists_its_members(tmp_path, network):
     draws = np.random.default_rng(0).normal(size=(3, 1, network.space.size))
     found = {f"objective {i}": -40.0 - i for i in range(3)} | {"members": 3}
@@ -308,6 +316,7 @@ def test_an_ensemble_lists_its_members(tmp_path, network):
         assert word not in text, word
 
 
+@pytest.mark.test
 def test_a_comparison_of_networks_has_no_marginals(tmp_path, network):
     posterior = with_q(network, BayesByBackprop())
     found = Comparison(pd.DataFrame({"verdict": ["caution"]}, index=["bbb"]), {"bbb": posterior}, {}, None)
@@ -348,6 +357,7 @@ def test_kl_from_the_prior():
     assert max(divergence_law(networks.divergence).values()) <= 1
 
 
+@pytest.mark.test("mixture-<lambda>", "positive-<lambda>")
 @pytest.mark.parametrize(
     ("broken", "mutant"),
     [
@@ -363,6 +373,7 @@ def test_kl_law_catches(broken, mutant):
     assert not score <= 1
 
 
+@pytest.mark.test
 def test_layers_are_those_of_the_weights(network):
     posterior = with_q(network, BayesByBackprop())
     leaves = networks.table_of(posterior).frame().set_index("weights")
@@ -427,6 +438,7 @@ def test_scores_look_through_the_predictive_model():
     assert np.all(np.abs(held_out.transforms(posterior, data)[0] - 0.5) < 0.2)
 
 
+@pytest.mark.test
 def test_a_point_draws_as_many_data_as_a_sample():
     model = Model({"theta": dist.Normal(0, 1)}, lambda p: dist.Normal(p["theta"], 1.0))
     posterior = Posterior(model, None, MAP(), 0, Point(position=np.zeros(1)))
@@ -457,6 +469,7 @@ def test_a_family_that_does_not_describe_the_target_is_told():
     assert stats.kstest(below, "uniform").pvalue > 1e-7 and held_out.misfit(below) == ""
 
 
+@pytest.mark.quick
 def test_errors_that_follow_one_another_in_time_are_told():
     """Of an autoregression with ρ = 0.6, in whatever order its rows stand; not of independent errors."""
     rng = np.random.default_rng(0)
@@ -470,6 +483,7 @@ def test_errors_that_follow_one_another_in_time_are_told():
     assert "in month" in held_out.follows(both[mixed], times[mixed], "month")
 
 
+@pytest.mark.test
 def test_scores_of_classes_and_of_rows_from_elsewhere():
     """Certain where |x| is large: rows near 0 are told from those by their entropy, exactly."""
     model = Model({"w": dist.Normal(0, 1)}, lambda p, x: dist.BernoulliLogits(p["w"] * x))
@@ -487,12 +501,14 @@ def test_scores_of_classes_and_of_rows_from_elsewhere():
     np.testing.assert_allclose(value["AUROC shifted"], (4 + 4 + 2) / 12, rtol=1e-12)
 
 
+@pytest.mark.quick
 def test_densities_of_heavy_tails_are_drawn():
     """Of draws one of which is 10⁹ times as far out as the others, the others' density is shown."""
     x, height = plots.density(np.append(stats.expon.ppf((np.arange(3999) + 0.5) / 3999), 1e9))
     assert 0.95 < np.trapezoid(height, x) < 1.01 and x[-1] < 10
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("family", ["normal", "student-t", "negative-binomial", "bernoulli", "categorical", "ordered"])
 def test_effects_of_every_form_of_weights(family):
     """A softmax of three classes holds two numbers an input, unconstrained, and tells three effects."""
@@ -512,6 +528,7 @@ def test_effects_of_every_form_of_weights(family):
 # One exhibit, shown in three places.
 
 
+@pytest.mark.quick
 def test_an_exhibit_is_the_same_on_a_page_a_terminal_and_as_a_frame():
     rows = [
         ["a<b", Cell(-0.12345, ".3f", poor=True), "trust", "x < y"],

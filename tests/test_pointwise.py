@@ -19,6 +19,8 @@ from tractable.results import pointwise, scaling
 from tractable.results import predict as prediction
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError, TractableWarning
 
+pytestmark = pytest.mark.test
+
 RNG = np.random.default_rng(5)
 NOISE, MEAN, SD, N, CHAINS, COUNT = 0.8, 0.5, 1.5, 40, 4, 1000
 Y = 1.2 + NOISE * RNG.normal(size=N)
@@ -57,6 +59,7 @@ def without():
 # log likelihood.
 
 
+@pytest.mark.laws
 def test_log_likelihood(posterior, monkeypatch):
     found, mu = posterior.log_likelihood(), posterior.draws["mu"]
     assert found.shape == (CHAINS, COUNT, N)
@@ -116,6 +119,7 @@ def test_loo(posterior, without):
     assert 0.9 * found.se < some.se < 1.3 * found.se
 
 
+@pytest.mark.laws
 def test_arviz_says_the_same(posterior):
     tree, found = posterior.to_arviz(), posterior.loo()
     theirs = arviz_stats.loo(tree, reff=posterior._leaving(4000)[-1], pointwise=True)
@@ -181,6 +185,7 @@ def law_of_replicates(drawn, mean, sd):
     }
 
 
+@pytest.mark.laws
 def test_replicated_data(posterior):
     before = posterior.prior_predictive(draws=2000)
     assert before.shape == (2000, N)
@@ -203,6 +208,7 @@ def transforms(noise):
     return learnt(y, normal(noise), told=(p.mean, p.sd)).pit()
 
 
+@pytest.mark.laws
 def test_pit_is_uniform_where_the_noise_is_right():
     law = {"uniform": ks(transforms(NOISE), stats.uniform.cdf)}
     assert_holds(law)
@@ -210,6 +216,7 @@ def test_pit_is_uniform_where_the_noise_is_right():
     assert broken({"too narrow": ks(transforms(0.5 * NOISE), stats.uniform.cdf)})
 
 
+@pytest.mark.laws
 def test_pit_of_counts_is_uniform():
     y = np.random.default_rng(3).geometric(0.4, 600) - 1
     model = tr.Model({"p": dist.Beta(2.0, 1.0)}, lambda params: dist.Geometric(params["p"]))
@@ -271,6 +278,7 @@ def test_weighted_draws_are_drawn_again_by_weight(posterior):
     np.testing.assert_allclose(weighed.loo().elpd, posterior.loo().elpd, atol=0.05)
 
 
+@pytest.mark.quick
 def test_a_level_tail_is_not_smoothed():
     """A prior with nine tenths of the draws at its top: ArviZ refuses weights whose tail is level."""
     component = np.concatenate([np.full(900, 5.0), -np.arange(100.0)])
@@ -289,6 +297,7 @@ def test_a_flat_prior_moves_nothing():
 # ArviZ.
 
 
+@pytest.mark.laws
 def test_every_group_is_there_with_names_of_its_axes():
     x, weights = RNG.normal(size=(N, 2)), RNG.uniform(0.5, 2, N)
     model = tr.Model({"x": dist.Normal(jnp.zeros(2), 1.0)}, lambda params, x: dist.Normal(x @ params["x"], 1.0))
@@ -321,6 +330,7 @@ def test_every_group_is_there_with_names_of_its_axes():
     assert abs(drawn.std() - 1) < Z / math.sqrt(2 * drawn.size)
 
 
+@pytest.mark.laws
 def test_what_does_not_apply_has_a_sentence(posterior):
     density = tr.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["a"] ** 2), {"a": jnp.zeros(2)})
     alone = tr.Posterior(density, None, tr.NUTS(), 0, Draws(positions=RNG.normal(size=(2, 200, 2))))
@@ -348,6 +358,7 @@ def test_what_does_not_apply_has_a_sentence(posterior):
         both.pit()
 
 
+@pytest.mark.laws
 def test_a_latent_model_leaves_out_what_cannot_be_summed_out():
     model = tr.LatentModel(
         {"mu": dist.Normal(0.0, 1.0)},

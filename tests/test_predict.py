@@ -16,6 +16,8 @@ from tractable.results import predict as prediction
 from tractable.results.predict import Prediction, log_predictive, predict
 from tractable.tools.errors import DataError, ModelError, SettingsError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 FEATURES, ROWS, DRAWS = 3, 23, 40
 X = RNG.normal(size=(ROWS, FEATURES))
@@ -162,6 +164,7 @@ def test_classes():
         assert broken(law_of_classes(mutant)), name
 
 
+@pytest.mark.test
 def test_two_classes_by_hand():
     """Draws that say ¾ and ¼: one bit of entropy, of which 1 − H₂(¾) is theirs; alike, nothing is."""
     log_odds = math.log(3)
@@ -176,6 +179,7 @@ def test_two_classes_by_hand():
     np.testing.assert_allclose([told.lower, told.upper], [[0.25, 0.5], [0.75, 0.5]])
 
 
+@pytest.mark.test
 def test_information_is_that_of_the_checks():
     told = predict(LOGISTIC, {"w": LINES["w"]}, WEIGHTS, X)
     p = 1 / (1 + np.exp(-LINES["w"] @ X.T))
@@ -277,6 +281,7 @@ def test_rows_may_lie_in_a_file_or_in_a_tree(tmp_path):
             np.testing.assert_allclose(got, np.asarray(want), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.test
 def test_log_predictive():
     """log Σ w p(y|θ), also where every density underflows."""
     y = RNG.normal(size=ROWS)
@@ -318,6 +323,7 @@ def test_no_mean_is_said(monkeypatch):
         assert np.all(np.isfinite([told.lower, told.upper]))
 
 
+@pytest.mark.test
 def test_draws_of_hardly_any_weight_come_first():
     """Importance weights may lie below single precision, in which the first draws' mean would be 0 / 0."""
     model, params = LINE, jax.tree.map(lambda a: np.concatenate([a[:2], a]), LINES)
@@ -327,6 +333,7 @@ def test_draws_of_hardly_any_weight_come_first():
             np.testing.assert_allclose(told, wanted, rtol=1e-6)
 
 
+@pytest.mark.test
 def test_a_broken_parameter_stays_nan():
     told = predict(LINE, {"w": np.full((1, 3), np.nan), "noise": np.ones(1)}, np.ones(1), X)
     assert np.all(np.isnan(told.mean)) and np.all(np.isnan(told.sd)) and np.all(np.isnan(told.upper))
@@ -383,6 +390,7 @@ def test_calibrated_intervals():
     assert "one q" in broken(law_conformal(absolute))
 
 
+@pytest.mark.test
 def test_calibration_of_several_numbers_and_of_none_given():
     pair = tr.Model(
         {"a": dist.Normal(jnp.zeros(2), 1.0)},
@@ -394,6 +402,7 @@ def test_calibration_of_several_numbers_and_of_none_given():
     np.testing.assert_allclose(told.lower, -told.upper)
 
 
+@pytest.mark.test
 def test_faults():
     one = np.ones(1)
     line = {"w": np.zeros((1, 3)), "noise": one}
@@ -491,6 +500,7 @@ class Process:
         return dist.MultivariateNormal(gain @ y, left)
 
 
+@pytest.mark.test
 def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -506,6 +516,7 @@ def test_a_gaussian_process_is_predicted_where_it_was_not_seen():
     assert np.all(told.epistemic < 1e-9)  # of one θ
 
 
+@pytest.mark.test
 def test_predictions_that_no_number_holds_are_told():
     model = tr.Model({"b": dist.Normal(0, 3)}, lambda p, x: dist.LogNormal(p["b"] * x, 0.1))
     theta = {"b": np.ones(5)}

@@ -10,6 +10,8 @@ from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import categorical, layer, standard_normal, top
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.test
+
 MANY = 784
 LARGE = Ladder([layer(2, MANY), standard_normal(2)], bottom_up([layer(MANY, 2, "normal")]))
 SMALL = Ladder([layer(2, 4), standard_normal(2)], bottom_up([layer(4, 2, "normal")]))
@@ -24,6 +26,7 @@ def said(ask, kind):
     return str(caught.value)
 
 
+@pytest.mark.laws
 def test_grey_pixels():
     grey = np.ones((3, MANY))
     grey[1, 400:402] = 0.37

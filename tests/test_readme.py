@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.laws
+
 BLOCKS = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"), re.DOTALL
 )
-
-pytestmark = pytest.mark.slow
 
 
 def run(names: dict[str, Any], number: int) -> None:
@@ -23,6 +23,7 @@ def run(names: dict[str, Any], number: int) -> None:
     exec(compile(BLOCKS[number], "README.md", "exec"), names)
 
 
+@pytest.mark.quick
 def test_blocks_are_all_run():
     assert len(BLOCKS) == 7
 
@@ -35,6 +36,7 @@ def test_estimator():
     assert 0.75 < np.mean((names["lower"] <= held_out) & (held_out <= names["upper"])) <= 1
 
 
+@pytest.mark.test
 def test_coin(capsys, tmp_path, monkeypatch):
     """The posterior of a coin, its calibration, and a step of its kernel."""
     monkeypatch.chdir(tmp_path)
@@ -63,6 +65,7 @@ def test_latent_variables():
     assert abs(names["found"].mean()["good"] - 0.6) < 4 * names["found"].sd()["good"]
 
 
+@pytest.mark.test
 def test_images():
     names: dict = {}
     run(names, 5)

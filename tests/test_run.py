@@ -16,7 +16,7 @@ from tractable.data.rows import SHUFFLE
 RNG = np.random.default_rng(2)
 Y = 0.7 + RNG.normal(size=50)
 
-pytestmark = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,6 +39,7 @@ def drawn(method, data=None, **options) -> np.ndarray:
     return tr.infer(MODEL, tr.Data(Y) if data is None else data, method, **options).unconstrained
 
 
+@pytest.mark.test("0.5-1-sgld")
 @pytest.mark.parametrize("method", [WALK, NOISY], ids=["walk", "sgld"])
 @pytest.mark.parametrize("seconds, most", [(1e-9, 64 << 20), (0.5, 1), (1e9, 2500)])
 def test_cuts_change_nothing(method, seconds, most, monkeypatch):
@@ -104,6 +105,7 @@ def test_streamed_batches_are_the_resident_ones(tmp_path):
     np.testing.assert_array_equal(streamed, drawn(NOISY, tr.Data(Y)))
 
 
+@pytest.mark.test
 def test_streaming_is_refused_where_all_rows_are_looked_at(tmp_path):
     np.save(tmp_path / "y.npy", Y)
     with pytest.raises(tr.tools.errors.DataError, match="minibatches"):
@@ -119,6 +121,7 @@ def test_one_trace_a_run():
     assert loop.traces == before + 1
 
 
+@pytest.mark.quick
 def test_shape():
     """Whole draws a group, whole blocks a group, a buffer that is bounded; and time that never depends on draws."""
     for size in (1, 7, 1000, 30_000, 1 << 20):
@@ -134,6 +137,7 @@ def test_shape():
                 assert shape.capacity == 1 or nbytes <= loop.BUFFER_BYTES
 
 
+@pytest.mark.test
 def test_too_many_devices():
     with pytest.raises(tr.tools.errors.SettingsError, match="JAX sees"):
         drawn(WALK, mesh=len(jax.devices()) + 1)

@@ -13,6 +13,8 @@ from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, standard_normal
 from tractable.tools.errors import CheckpointError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 X = (np.random.default_rng(0).random((30, 5)) > 0.4).astype(float)
 METHOD = AutoEncoding(epochs=30, batch_size=10)
 
@@ -55,6 +57,7 @@ def test_saved_and_loaded(learnt, tmp_path):
         learnt.save(tmp_path / "a")
 
 
+@pytest.mark.test("other2-network of centre, layers.h1.layer0.bias, .* and 3 more; that of")
 @pytest.mark.parametrize(
     ("other", "match"),
     [
@@ -70,6 +73,7 @@ def test_another_ladder_is_refused(learnt, tmp_path, other, match):
         tr.load(tmp_path / "a", other, tr.Data(X), method=METHOD)
 
 
+@pytest.mark.test
 def test_arrays_are_named_by_their_place(learnt, tmp_path):
     learnt.save(tmp_path / "a")
     manifest = json.loads(next((tmp_path / "a" / "network").rglob("manifest.json")).read_text())

@@ -14,6 +14,8 @@ from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
 from tractable.selection import CRITERIA, Candidate, chosen, remarks, table_of
 from tractable.tools.errors import RunError, SettingsError
 
+pytestmark = pytest.mark.quick
+
 EM = tr.EM
 BEST, OTHER = 0.1, 100.0  # scores of laws, of which 1 is the most that holds
 
@@ -28,6 +30,7 @@ def normals(k: int):
     return gaussian_mixture(k, 1, "spherical")
 
 
+@pytest.mark.laws
 def test_criteria_and_choice():
     x, rest = rows()[:30], rows()[30:]
     heard = []
@@ -64,6 +67,7 @@ def test_faults_are_sentences(words, sentence):
         tr.select(normals, rows(), **{"candidates": [1], **words})
 
 
+@pytest.mark.test
 def test_nothing_that_could_be_fitted():
     with pytest.raises(RunError, match="No model could be fitted"):
         tr.select(normals, rows()[:3], [5], EM(starts=1))

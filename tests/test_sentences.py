@@ -15,6 +15,8 @@ from tractable.estimators import BayesianLinearRegression
 from tractable.tools.errors import ArgumentError, DataError, ModelError, SettingsError
 from tractable.tools.settings import Seed, expect, seeded
 
+pytestmark = pytest.mark.test
+
 X = np.random.default_rng(1).normal(size=(8, 3))
 DATA = tr.Data(X @ np.array([1.0, 2.0, 3.0]) + 0.3 * np.cos(np.arange(8)), given=X)
 PRIOR = {"slopes": dist.Normal(jnp.zeros(3), 1.0), "sigma": dist.HalfNormal(1.0)}
@@ -82,6 +84,7 @@ DOORS: dict[str, Callable] = {  # (posterior, seed) -> what is drawn from it
 }
 
 
+@pytest.mark.test("calibrate")
 @pytest.mark.parametrize("door", DOORS)
 def test_a_seed_is_one_of_2_to_the_32_at_every_door(posterior, door):
     """2³² would draw what 0 draws, and True what 1 does."""
@@ -125,6 +128,7 @@ def test_rows_to_predict_are_not_cut_to_32_bits(posterior):
             posterior.predict(x)
 
 
+@pytest.mark.laws
 def test_rows_are_looked_at_where_the_data_are_not_known(posterior, tmp_path):
     """What was loaded without its data: the likelihood itself says what it does not take."""
     posterior.save(tmp_path / "fit")
@@ -135,6 +139,7 @@ def test_rows_are_looked_at_where_the_data_are_not_known(posterior, tmp_path):
             loaded.predict(x)
 
 
+@pytest.mark.quick
 def test_a_class_shows_its_own_signature():
     """Looking at names takes ``__new__``, which must not hide what a class takes."""
     assert list(inspect.signature(tr.Data).parameters) == [

@@ -25,6 +25,8 @@ from tractable.methods import climbing, search
 from tractable.tools import writing
 from tractable.tools.errors import CheckpointError, DataError, SettingsError, TractableWarning
 
+pytestmark = pytest.mark.quick
+
 ROWS, WIDE, PER = 4000, 3, 700
 FAR = 5_000_000_000  # rows: beyond 2³²
 
@@ -191,6 +193,7 @@ def test_rows_of_several_files_are_an_array(tmp_path):
         found[[4000]]
 
 
+@pytest.mark.test
 def test_batches_of_shards_are_those_of_one_file_and_of_memory(tmp_path):
     """Bit for bit, round the end too; each of two processes reads its part of every batch."""
     rows = {"x": np.random.default_rng(0).normal(size=(ROWS, 2)), "n": np.arange(ROWS)}
@@ -241,6 +244,7 @@ def far_starts(plan: Plan, key: jax.Array, t: np.ndarray) -> tuple[list[int], li
     return told, rows.tolist()
 
 
+@pytest.mark.test
 def test_far_plans_visit_every_row_once_an_epoch():
     """Blocks follow one another round five milliards of rows, from another offset and in another order each time."""
     plan, offsets = Plan(FAR, 10**8 + 7), []
@@ -255,6 +259,7 @@ def test_far_plans_visit_every_row_once_an_epoch():
     assert offsets[0] != offsets[1]
 
 
+@pytest.mark.test
 def test_independent_far_batches_are_uniform():
     starts, _ = far_starts(Plan(FAR, 10, True), jax.random.key(0), np.arange(4000))
     assert_holds({"start": of_p(stats.kstest(np.array(starts) / FAR, "uniform").pvalue)})
@@ -332,6 +337,7 @@ def test_rows_in_random_order_are_not_told_of(tmp_path):
         assert name == f"column {column} of y" and 50 < ratio < 101
 
 
+@pytest.mark.laws
 def test_the_report_tells_of_a_sorted_file_and_not_of_a_packed_one(tmp_path, monkeypatch):
     """A climb by batches ends on all rows of the file, some at a time, as it does in memory."""
     monkeypatch.setattr(search, "CURVED", 1000)
@@ -536,6 +542,7 @@ def test_a_bound_of_rows_on_file_is_judged_by_rows_that_count_as_all(tmp_path, m
     assert climbing.judged_on(whole, plan) is whole
 
 
+@pytest.mark.test
 def test_the_command_packs_and_fit_reads_it(tmp_path, frame, monkeypatch):
     path, out = write(frame, tmp_path / "t.csv"), tmp_path / "shards"
     result = run("pack", path, "--out", out, "--target", "y", "--exclude", "weight", "--rows-per-shard", 90)

@@ -3,9 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 from every_method import CASES, numbers
 
 import tractable as tr
+
+pytestmark = pytest.mark.laws
 
 NAMES = ("map", "map adam", "laplace", "rejection", "random-walk", "inla")
 

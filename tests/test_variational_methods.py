@@ -11,6 +11,8 @@ from tractable.methods.laplace import last_layer, linearised
 from tractable.models import linear
 from tractable.tools.errors import CheckpointError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
 Y = X @ [1.0, -0.5, 0.0] + 0.3 * RNG.normal(size=60)
@@ -54,6 +56,7 @@ def test_pruned(fitted):
         tr.infer(LINEAR, DATA, tr.MAP()).pruned(0.5)
 
 
+@pytest.mark.test
 def test_last_layer_is_found():
     """Output weights and bias of the network, and nothing else."""
     names = NET.space.names
@@ -92,11 +95,13 @@ def test_laplace_refuses_a_ridge():
         tr.infer(ridge, None, tr.Laplace())
 
 
+@pytest.mark.test
 def test_quadrature_refuses_what_it_cannot_integrate():
     with pytest.raises(ModelError, match="linear predictor"):
         tr.infer(NET, DATA, tr.MeanField(solver="quadrature"))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("method", "message"),
     [
@@ -118,12 +123,14 @@ def test_settings_that_cannot_be(method, message):
         method()
 
 
+@pytest.mark.quick
 def test_geometric_weights_that_underflow_are_noted():
     data = tr.Data(np.zeros(300), np.zeros((300, 3)))
     with pytest.warns(UserWarning, match="geometric"):
         tr.BayesByBackprop(batch_size=2, kl_weights="geometric").plan(data)
 
 
+@pytest.mark.test
 def test_local_noise_needs_a_network_to_look_into():
     model = tr.Model({"w": dist.Normal(jnp.zeros(3), 1.0)}, lambda p, x: dist.Normal(x @ p["w"], 0.3))
     with pytest.raises(ModelError, match="Through"):
@@ -150,6 +157,7 @@ def test_a_folder_is_one_run_s_however_soon_it_ends(tmp_path):
         tr.infer(model, DATA, tr.MeanField(), seed=3, checkpoint=tmp_path)
 
 
+@pytest.mark.test
 def test_what_has_no_draws_streams_none(tmp_path):
     with pytest.raises(SettingsError, match="no draws to stream"):
         tr.infer(linear.generalised_linear(X.shape[1], "normal"), DATA, tr.MAP(), draws=tmp_path)

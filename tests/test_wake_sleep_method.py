@@ -12,6 +12,8 @@ from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, top
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.quick
+
 LADDER = Ladder([layer(2, 4), layer(2, 2), top(2)], bottom_up([layer(4, 2, hidden=(8,)), layer(2, 2)]))
 # Two kinds of rows, that no independent pixels explain.
 ROWS = np.repeat(np.array([[1.0, 1, 0, 0], [0.0, 0, 1, 1], [1.0, 0, 0, 0]]), [30, 30, 4], axis=0)
@@ -32,6 +34,7 @@ def log_likelihood(posterior) -> float:
     return float(LADDER.summed_out(theta, jnp.asarray(ROWS)).mean())
 
 
+@pytest.mark.laws
 def test_they_learn(learnt):
     """Beyond independent pixels, towards the rows' own entropy; the bounds are below what is enumerated."""
     share = ROWS.mean(0)
@@ -45,6 +48,7 @@ def test_they_learn(learnt):
         assert jax.tree.structure(posterior.phi) == jax.tree.structure(LADDER.initial(jax.random.key(0))["phi"])
 
 
+@pytest.mark.laws
 def test_the_report_says_that_no_one_objective_is_climbed(learnt):
     for posterior in learnt.values():
         [said] = [c for c in posterior.report().checks if c.name == "fall"]
@@ -94,6 +98,7 @@ def test_settings_that_cannot_be(settings, sentence):
         ReweightedWakeSleep(**settings)
 
 
+@pytest.mark.test
 def test_what_they_refuse():
     coin = tr.Model({"p": dist.Beta(1, 1)}, lambda params: dist.Bernoulli(params["p"]))
     with pytest.raises(ModelError, match="learns ladders"):

@@ -24,6 +24,8 @@ from tractable.models.latent import LatentModel
 from tractable.results import pointwise
 from tractable.tools.errors import ModelError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 N = 12
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 2))
@@ -112,6 +114,7 @@ def drawn(program, args, seed):
     return {name: site["value"] for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
 
 
+@pytest.mark.test("groups")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_split_and_whole_are_numpyros(name, split):
     program, args, plain, plain_args = PROGRAMS[name]
@@ -140,6 +143,7 @@ def test_rows_alone_are_numpyros(split):
     assert scipy.stats.kstest(params["tau"] / 5, "halfcauchy").pvalue > 1e-4
 
 
+@pytest.mark.test
 def test_batches_are_unbiased(split):
     """N/n of a batch, over all batches, is the whole."""
     model, data = split("two sites, scaled")
@@ -356,6 +360,7 @@ def votes(totals, y):
         numpyro.sample("y", dist.Multinomial(totals, shares, total_count_max=9), obs=y)
 
 
+@pytest.mark.test
 def test_totals_of_rows_are_inputs():
     """NumPyro keeps a total beside the leaves of a distribution."""
     totals = RNG.integers(3, 9, N)
@@ -393,6 +398,7 @@ def many(y):
     numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0.0, 1.0)) + z.sum(), 1.0), obs=y)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("program", "args", "sentence"),
     [

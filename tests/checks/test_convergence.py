@@ -11,6 +11,8 @@ from scipy import stats
 
 from tractable.checks import convergence, pareto
 
+pytestmark = pytest.mark.quick
+
 NAMES = ("rhat", "bulk", "tail", "mcse_mean", "mcse_sd")
 
 

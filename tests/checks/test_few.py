@@ -15,6 +15,8 @@ from tractable.checks.target import Target
 from tractable.core import Data, Model
 from tractable.results.posterior import Posterior
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(5)
 N, D, FEW = 8000, 3, 1024
 X = RNG.normal(size=(N, D)) @ np.array([[1.0, 0.8, 0], [0, 1, 0.3], [0, 0, 1]])
@@ -42,6 +44,7 @@ def mode(data: Data) -> tuple[np.ndarray, np.ndarray]:
     return w, np.linalg.cholesky(np.linalg.inv(precision))
 
 
+@pytest.mark.test("weights")
 @pytest.mark.parametrize("weights", [None, COUNTS], ids=["each once", "weights"])
 def test_near_the_posterior_few_rows_have_the_density_of_all(weights):
     data = Data(ANSWERS, given=X, weights=weights)
@@ -94,6 +97,7 @@ def test_what_is_right_is_trusted(weights):
     assert found(learnt(LINEAR, Data(NUMBERS, given=X), MEAN, ROOT)) == {"bound's gain": "trust"} | SOUND
 
 
+@pytest.mark.test("0.35-1.0", "3.0-1.0")
 @pytest.mark.usefixtures("on_few")
 @pytest.mark.parametrize(("aside", "width"), [(0.0, 0.7), (0.0, 1.4), (0.35, 1.0), (3.0, 1.0)])
 def test_what_is_wrong_is_rejected(aside, width):
@@ -125,6 +129,7 @@ def test_a_sample_that_does_not_stand_for_all_earns_no_trust(on_few, monkeypatch
     assert checks.get("means and sds") == (None if affordable is None else "reject")
 
 
+@pytest.mark.test
 def test_a_sample_serves_under_a_proper_prior_only(monkeypatch):
     """Of rows alone a sample may be separable, or lack a column, where all rows are not and do not."""
     monkeypatch.setattr(looks, "WORK", 1e8)

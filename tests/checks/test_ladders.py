@@ -19,6 +19,8 @@ from tractable.methods import amortised
 from tractable.models.ladder import Ladder, bottom_up
 from tractable.models.layers import layer, standard_normal, top
 
+pytestmark = pytest.mark.laws
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
@@ -63,6 +65,7 @@ def numpy_divergence(params, kind=lambda q, p: np.sum(np.exp(q) * (q - p), 1), n
     return kind(q, log_p)
 
 
+@pytest.mark.test
 def test_divergence():
     def law(of):
         return {
@@ -159,6 +162,7 @@ def verdicts(**changed):
     return {check.name: check for check in ladders.judged(GOOD | changed, 2)}
 
 
+@pytest.mark.quick
 def test_verdicts():
     assert all(check.verdict == "trust" and check.sentence for check in verdicts().values())
     assert set(verdicts()) >= {"trend", "bound gap", "weights' sample size", "active h1", "cost h2", "gradient signal"}

@@ -27,6 +27,8 @@ from tractable.models.formula import regression
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 CORRELATED = np.array([[2.0, 1.2, 0.0], [1.2, 1.0, 0.3], [0.0, 0.3, 4.0]])
 FAR = 9.0
 NARROW = 0.5  # sd of the second mode
@@ -80,6 +82,7 @@ def two() -> list[climbs.Mode]:
     return climbs.modes(target, None, climbs.climb(target, None, begin, home, np.eye(2)), np.eye(2))
 
 
+@pytest.mark.test
 def test_climbs_end_at_the_maximum() -> None:
     target, centre = Target(NORMAL), np.full(3, 5.0)
     begin = climbs.starts(target, None, centre, np.eye(3), 24, 960, 0)
@@ -87,6 +90,7 @@ def test_climbs_end_at_the_maximum() -> None:
     assert np.all(ends.values > -1e-3)
 
 
+@pytest.mark.test
 def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
     """Widths differ by a factor of 2, so a wrong determinant moves the log ratio by log 4 or more."""
     assert len(two) == 2
@@ -94,6 +98,7 @@ def test_masses_are_those_of_a_mixture(two: list[climbs.Mode]) -> None:
     np.testing.assert_allclose(two[1].position, FAR, atol=1e-2)
 
 
+@pytest.mark.test
 def test_a_plain_is_no_mode() -> None:
     target, home = Target(PLATEAU), np.zeros(2)
     begin = np.concatenate([climbs.starts(target, None, home, np.eye(2), 12, 480, 0), np.full((2, 2), 20.0)])
@@ -162,6 +167,7 @@ def test_what_lies_beyond_all_places_is_part_of_the_error() -> None:
     assert np.max(np.abs(scores)) < 3.5
 
 
+@pytest.mark.test("inverse gamma 2.7")
 @pytest.mark.parametrize(
     ("prior", "finite"),
     [(dist.HalfCauchy(1.0), False), (dist.StudentT(1.5), False), (dist.StudentT(3.0), True),
@@ -197,6 +203,7 @@ def test_where_a_first_result_stood_is_not_forgotten() -> None:
     np.testing.assert_allclose(again, [[0.0] * 20, first.unconstrained.mean((0, 1))])
 
 
+@pytest.mark.test
 def test_climbs_also_begin_where_methods_do() -> None:
     target = Target(Model.from_log_density(_two_in_twenty, jnp.zeros(20)))
     centre, root = np.full(20, APART / math.sqrt(20)), WIDE_SD * np.eye(20)
@@ -204,6 +211,7 @@ def test_climbs_also_begin_where_methods_do() -> None:
     assert len(climbs.modes(target, None, climbs.climb(target, None, begin, centre, root), root)) == 2
 
 
+@pytest.mark.test
 def test_reweighing_finds_the_share_of_a_mode(two: list[climbs.Mode]) -> None:
     found = reweighed.reweigh(Target(TWO), None, np.zeros(2), np.eye(2), two, 1000, 0)
     assert found is not None
@@ -219,6 +227,7 @@ def walked() -> tuple[np.ndarray, moves.Moved]:
     return draws, moves.move(Target(NORMAL), None, draws, np.zeros(3), root, 0)
 
 
+@pytest.mark.test
 def test_moves_leave_a_posteriors_draws_as_they_are(walked: tuple[np.ndarray, moves.Moved]) -> None:
     """By Kolmogorov and Smirnov, at the last trajectory, where draws of different walkers are independent."""
     before, moved = walked
@@ -229,6 +238,7 @@ def test_moves_leave_a_posteriors_draws_as_they_are(walked: tuple[np.ndarray, mo
     assert np.all(np.abs([np.corrcoef(before[:, i], moved.after[-1][:, i])[0, 1] for i in range(3)]) < 0.15)
 
 
+@pytest.mark.test
 def test_moves_widen_draws_that_are_too_narrow() -> None:
     root = np.linalg.cholesky(CORRELATED) / 2
     draws = np.random.default_rng(0).standard_normal((1024, 3)) @ root.T
@@ -261,6 +271,7 @@ def test_tails() -> None:
     assert _slope(Target(LOGISTIC), SEPARABLE, 1) < -1
 
 
+@pytest.mark.test
 def test_tails_that_rise_again_far_below_are_told_by_their_whole_fall() -> None:
     """On a ray 10⁴ sds out digits may say anything; the number shown is below −1 where the verdict is trust."""
 
@@ -300,11 +311,13 @@ def test_a_q_that_is_wrong_is_rejected(mean: float, width: float) -> None:
     assert verdicts(fitted(NORMAL, centre, width * root).verify())["means and sds"] == "reject"
 
 
+@pytest.mark.test
 def test_a_bent_ridge_is_rejected() -> None:
     """N(0, Λ⁻¹) at the mode: its own k-hat is below 0.7 on most seeds."""
     assert verdicts(fitted(BENT, np.zeros(2), np.diag([1.0, 0.3])).verify())["means and sds"] == "reject"
 
 
+@pytest.mark.test
 def test_a_mode_not_visited_is_named() -> None:
     report = fitted(TWO, np.zeros(2), np.eye(2)).verify().report()
     check = next(c for c in report.checks if c.name == "modes")
@@ -323,12 +336,14 @@ def _spiked(z: jax.Array, sd: float = SPIKE, share: float = 0.5) -> jax.Array:
     return jnp.logaddexp(slab, math.log(share) - within - z.size * math.log(sd))
 
 
+@pytest.mark.test
 def test_a_spike_within_a_slab_is_named() -> None:
     """From 24 starts with 480 places within the slab, of which three in a thousand lie in the spike's reach."""
     model = Model.from_log_density(_spiked, jnp.zeros(2))
     assert verdicts(fitted(model, np.zeros(2), np.eye(2)).verify())["modes"] == "reject"
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("sd", [0.1, 0.01])
 def test_a_spikes_mass_is_looked_at_over_its_own_width(sd: float) -> None:
     target, place = Target(Model.from_log_density(lambda z: _spiked(z, sd, 0.3), jnp.zeros(1))), np.asarray(WITHIN[:1])
@@ -340,6 +355,7 @@ def test_a_spikes_mass_is_looked_at_over_its_own_width(sd: float) -> None:
     np.testing.assert_allclose(spike.log_mass, math.log(0.3) + math.log(2 * math.pi) / 2, atol=0.25)
 
 
+@pytest.mark.test
 def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
     target, root, high, low = Target(TWO), np.eye(2), np.full(2, FAR), np.zeros(2)
     point = tr.infer(Model.from_log_density(_two, jnp.full(2, FAR)), None, tr.MAP(), verify=None)
@@ -353,6 +369,7 @@ def test_a_maximum_that_few_climbs_met_stands_for_others() -> None:
     assert "2 met the one near theta[0]" in said(2).sentence
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(("wider", "verdict"), [(1.0, "caution"), (1.6, "reject")])
 def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -> None:
     """A t with two degrees of freedom has no variance; 60 % more width puts its 5 % point 1.3 half-widths off.
@@ -367,10 +384,12 @@ def test_where_tails_decide_moments_quantiles_tell(wider: float, verdict: str) -
     assert next(c.verdict for c in posterior.verify().looked if c.name == "means and sds") == verdict
 
 
+@pytest.mark.test
 def test_a_normals_tails_are_not_heavy() -> None:
     assert not looks._heavy(fitted(NORMAL, np.zeros(3), np.linalg.cholesky(CORRELATED)))
 
 
+@pytest.mark.test
 def test_draws_are_looked_at_by_their_weights() -> None:
     """Draws of a t with two degrees of freedom that are weighted to a normal have a normal's tails."""
     normal = Model.from_log_density(lambda z: -jnp.sum(z**2) / 2, jnp.zeros(1))
@@ -387,6 +406,7 @@ def test_draws_are_looked_at_by_their_weights() -> None:
     np.testing.assert_allclose(chances[0] / chances[1], np.sqrt(np.mean(weights**2)) / np.mean(weights), rtol=0.1)
 
 
+@pytest.mark.quick
 def test_weights_that_may_be_too_heavy() -> None:
     """With k-hat between 0.5 and 0.7 moves must agree with the weights; else those that can tell decide.
 
@@ -413,12 +433,14 @@ def _chains(size: int) -> Posterior:
     return Posterior(normal, None, tr.NUTS(), 0, Draws(positions=draws), {"gradients": 1e5})
 
 
+@pytest.mark.test
 def test_right_chains_are_trusted_by_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty sds the worst is known to 5 % by 1,000 places: near the limit is within it, as the chains agree."""
     monkeypatch.setattr(looks, "_affordable", lambda *_: looks.SIZES[-2])
     assert next(c.verdict for c in _chains(20).verify().looked if c.name == looks.SHAPE) == "trust"
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(("error", "of_q", "of_chains"), [(0.5, "trust", "trust"), (0.7, "caution", "trust")])
 def test_moves_alone_see_too_little_of_a_q(
     error: float, of_q: str, of_chains: str, monkeypatch: pytest.MonkeyPatch
@@ -430,6 +452,7 @@ def test_moves_alone_see_too_little_of_a_q(
         assert next(c.verdict for c in posterior.verify().looked if c.name == looks.SHAPE) == verdict
 
 
+@pytest.mark.quick
 def test_a_number_with_a_bound_has_a_variance() -> None:
     """A share that is 1 to the last digit at 150 places does not go on beyond them."""
     values = np.concatenate([np.ones(150), np.linspace(0.9, 0.99, 50), np.linspace(0.3, 0.6, 3800)])[:, None]
@@ -455,6 +478,7 @@ def test_a_higher_maximum_is_named() -> None:
     np.testing.assert_allclose(check.value, math.log(0.3 / NARROW**2 / 0.7), atol=1e-3)
 
 
+@pytest.mark.test("MAP")
 @pytest.mark.parametrize("method", [tr.MAP(), tr.Laplace(), tr.MeanField()], ids=["MAP", "Laplace", "MeanField"])
 def test_a_climb_begins_again_where_a_look_found_better(method: tr.Method) -> None:
     """The mode at 9 has nine tenths of the mass, and is the higher one; every climb begins near 0."""
@@ -643,12 +667,14 @@ def test_a_maximum_below_an_endless_valley_is_none(prior: float, verdict: str) -
     assert tails.check(Target(point.model), None, *frame, True, 0).verdict == verdict
 
 
+@pytest.mark.test
 def test_mass_that_escapes_along_a_valley_is_seen() -> None:
     """As τ → 0 the marginal density of log τ is a constant, and with log τ ~ N(0, 1) it is normal: slope −log τ²."""
     assert abs(_upwards(jnp.zeros(5), 0.0)) < 0.05
     assert _upwards(jnp.zeros(5), 1.0) < -50
 
 
+@pytest.mark.test
 def test_a_plain_far_below_is_met_after_a_long_fall() -> None:
     """y = ±3, ±9: at twenty sds of log τ, 80 nats down, the valley still falls; only beyond it is flat."""
 
@@ -664,6 +690,7 @@ def test_a_plain_far_below_is_met_after_a_long_fall() -> None:
     assert slope(0.0) > tails.SLOWEST and slope(1.0) < -10
 
 
+@pytest.mark.test
 def test_a_marginal_along_a_valley_is_laplaces() -> None:
     """Of a normal exactly: −½ (z₀/sd₀)², up to the constant that all heights share."""
     target, sds = Target(NORMAL), np.sqrt(np.diag(CORRELATED))
@@ -706,6 +733,7 @@ def test_a_narrow_mode_stands_out_of_its_shell(monkeypatch: pytest.MonkeyPatch) 
     assert _met(24) < 6
 
 
+@pytest.mark.test
 def test_a_climb_on_the_ratio_meets_a_mode_that_is_not_felt_yet() -> None:
     """Where a narrow mode is e⁻⁴ of the density the slope leads away from it, and that of p/q to it."""
 
@@ -721,6 +749,7 @@ def test_a_climb_on_the_ratio_meets_a_mode_that_is_not_felt_yet() -> None:
     np.testing.assert_allclose(ends, [[0, 0], [3, 3]], atol=1e-2)
 
 
+@pytest.mark.test
 def test_places_around_lie_as_far_out_as_a_distant_modes_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(climbs, "_shell_outliers", lambda *given: asked.append(given[-2]) or np.zeros((1, 3)))
@@ -728,6 +757,7 @@ def test_places_around_lie_as_far_out_as_a_distant_modes_draws(monkeypatch: pyte
     np.testing.assert_allclose(3 * asked[1] ** 2, 3 + np.array(climbs.DISTANCES) ** 2)  # E|x|² of N(D e, I)
 
 
+@pytest.mark.test
 def test_nothing_stands_out_of_a_normals_shells() -> None:
     """Of a normal itself all in a shell are as high, up to rounding, in whatever units: no place is preferred."""
     target, root = Target(NORMAL), np.linalg.cholesky(CORRELATED)
@@ -772,6 +802,7 @@ def test_constants_do_not_count_among_running_moments():
     assert report.checks[0].name == "R-hat of means" and report.checks[0].value < 1.05, report
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("share", "shape", "verdict"),
     [
@@ -790,6 +821,7 @@ def test_divergences_reject_where_nothing_else_speaks_for_the_draws(share, shape
     assert divergences(posterior, "").verdict == verdict
 
 
+@pytest.mark.quick
 def test_places_of_no_weight_may_overflow():
     """Of a scale drawn far out exp(u) is ∞, and 0 · ∞ is no number."""
     values = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), [[np.inf, 1.0]]])
@@ -801,6 +833,7 @@ def test_places_of_no_weight_may_overflow():
     assert np.all(np.isfinite(error)) and np.all(np.isfinite(sd_error))
 
 
+@pytest.mark.quick
 def test_a_wild_curvature_is_no_mode():
     """The curvature of a horseshoe at a climb's end that overflows: LAPACK finds no eigenvalues of it."""
     curved = np.array([[1.0, 1e200, 3.0], [1e200, 2.0, 1e180], [3.0, 1e180, 1.0]])

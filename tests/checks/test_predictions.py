@@ -18,6 +18,8 @@ from tractable.methods.stretches import HeldOutBest
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.laws
+
 NORMAL = tr.Model({"mean": dist.Normal(0, 10), "sd": dist.LogNormal(0, 1)}, lambda p: dist.Normal(p["mean"], p["sd"]))
 COIN = tr.Model({"logit": dist.Normal(0, 10)}, lambda p: dist.Bernoulli(logits=p["logit"]))
 NET = tr.models.neural_network(tr.models.mlp(1, (3,), 1, activation="tanh"), noise=0.3)
@@ -43,6 +45,7 @@ def verdicts(posterior: Posterior) -> dict[str, str]:
     return {check.name: check.verdict for check in posterior.report().checks}
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("shift", [0.2, 0.5, 3.0])
 def test_shifted_normals_lie_as_far_apart_as_they_do(shift):
     """Total variation of N(0, 1) and N(δ, 1): 2 Φ(δ/2) − 1. Of one row of 200 data it is known to 0.5/√200."""
@@ -66,12 +69,14 @@ def test_coins_lie_as_far_apart_as_they_do():
     assert found == pytest.approx(exact, abs=4 * 0.5 / math.sqrt(20 * 200))
 
 
+@pytest.mark.test
 def test_draws_of_one_distribution_do_not_lie_apart():
     """The distance of two sets of draws by chance, here 0.07, is taken off; its sd is 0.02 over such sets."""
     pairs = [(normals(0, 0.5, spread=1.0, seed=2 * i), normals(0, 0.5, spread=1.0, seed=2 * i + 1)) for i in range(20)]
     assert np.mean([agreement(*pair, None, seed).distance for seed, pair in enumerate(pairs)]) < 0.03
 
 
+@pytest.mark.test
 def test_a_draw_does_not_judge_the_datum_that_it_made():
     """θ ten sds apart from one another: a datum of one is e⁻⁵⁰ likely under the others, e⁻⁶ under its own."""
     apart = Side(NORMAL, np.column_stack([np.linspace(-500, 500, 100), np.zeros(100)]))
@@ -101,6 +106,7 @@ def test_one_point_predicts_too():
     assert {c.verdict for c in held_out_checks(Side(NORMAL, np.zeros((1, 2))), data, 0)} == {"trust"}
 
 
+@pytest.mark.test
 def test_a_class_is_within_what_is_likely_as_often_as_it_should_be():
     """p = 0.97: the densest 90 % of a coin is its likely side, of which ties let a share lie outside."""
     y = (np.random.default_rng(0).random(1000) < 0.97).astype(int)
@@ -150,6 +156,7 @@ def test_chains_that_do_not_move_are_an_ensemble():
     assert verdicts(of_chains(stuck))["predictions mix"] == "reject"
 
 
+@pytest.mark.test
 def test_a_chain_elsewhere_is_seen():
     positions = drawn(0.02, mirrored=False)
     positions[0] = 0  # a network that predicts 0 everywhere
@@ -174,7 +181,6 @@ def test_draws_too_narrow_are_moved():
     assert judged(1.0) == "trust" and judged(0.1) != "trust"
 
 
-@pytest.mark.slow
 def test_bayes_by_backprop_begins_at_the_best_of_several_maxima():
     """Two fits agree, as each begins at the highest of six maxima; and rows kept out are predicted as expected."""
     posterior = tr.infer(NET, DATA, tr.BayesByBackprop(), held_out=BEYOND)
@@ -190,6 +196,7 @@ def test_a_fit_that_another_contradicts_is_told(monkeypatch):
     assert verdicts(first.verify())[networks.AGREE] != "trust"
 
 
+@pytest.mark.test
 def test_nothing_says_that_fits_that_agree_are_right_but_rows_kept_out():
     posterior = tr.infer(NET, DATA, tr.Laplace())
     assert verdicts(posterior)["verified"] == "caution"
@@ -213,6 +220,7 @@ def test_moments_alone_are_not_trusted():
 # Rows kept out end a climb.
 
 
+@pytest.mark.quick
 def test_the_peak_is_the_last_that_does_no_worse():
     rng = np.random.default_rng(0)
     level = rng.standard_normal(100)
@@ -229,6 +237,7 @@ def test_the_peak_is_the_last_that_does_no_worse():
 FEW = rows(12, 0.3, 3)  # which twenty units fit to the last digit under noise=0.1
 
 
+@pytest.mark.test("method0")
 @pytest.mark.parametrize("method", [
     tr.MAP(optimizer="adam", steps=2000), tr.BayesByBackprop(batch_size=None, start="random", learning_rate=0.02),
 ])  # fmt: skip
@@ -282,7 +291,6 @@ def test_it_goes_on_bit_for_bit(method, tmp_path):
     assert again.found["held-out best"] == whole.found["held-out best"]
 
 
-@pytest.mark.slow
 def test_a_ladder_ends_where_rows_kept_out_are_worth_most():
     ladder = tr.models.latent_gaussian(6, 2, hidden=(30,))
     rng = np.random.default_rng(0)
@@ -296,6 +304,7 @@ def test_a_ladder_ends_where_rows_kept_out_are_worth_most():
     assert verdicts(ended)["held-out best"] == "trust" and "trend" not in verdicts(ended)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("held_out", [DATA, "text"])
 def test_rows_kept_out_are_rows_that_were_not_fitted(held_out):
     with pytest.raises(DataError):

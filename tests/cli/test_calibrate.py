@@ -7,10 +7,11 @@ from commands import fault, run
 
 from tractable import Calibration
 
+pytestmark = pytest.mark.laws
+
 FEW = ["--set", "draws=40", "--set", "warmup=40", "--set", "chains=2", "--runs", 20]
 
 
-@pytest.mark.slow
 def test_calibrate_leaves_ranks_and_a_page_and_goes_on(tmp_path):
     out = tmp_path / "coin"
     words = ["calibrate", "--example", "beta-bernoulli", "--method", "nuts", *FEW, "--out", out]
@@ -27,6 +28,7 @@ def test_calibrate_leaves_ranks_and_a_page_and_goes_on(tmp_path):
     assert "holds another run" in fault(*words, "--seed", 7)
 
 
+@pytest.mark.test
 def test_calibrate_refuses_in_sentences(tmp_path):
     pd.DataFrame({"x": np.arange(6.0), "y": np.arange(6.0)}).to_csv(tmp_path / "t.csv", index=False)
     table = ["calibrate", tmp_path / "t.csv", "--target", "y"]

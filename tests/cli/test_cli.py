@@ -25,6 +25,8 @@ from tractable.models.gallery import EXAMPLES
 from tractable.pages.parameters import labels_of
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 FEW = ["--set", "draws=64", "--set", "warmup=64", "--set", "chains=2"]
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "report.html"}
 
@@ -49,6 +51,7 @@ def tables(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.quick
 def test_examples_lists_every_one():
     result = run("examples")
     assert result.exit_code == 0
@@ -160,6 +163,7 @@ def test_classification_of_a_table(tables, tmp_path):
     assert "--out expects a .parquet or .csv file" in fault("predict", out, tables / "new.csv", "--out", "x.txt")
 
 
+@pytest.mark.quick
 def test_every_class_is_fitted_however_rare():
     frame = pd.DataFrame({"x": np.arange(20.0), "kind": ["a"] * 9 + ["b"] * 10 + ["c"]})
     for share in (0.2, 0.5, 0.99):
@@ -173,6 +177,7 @@ PRICES = ["prices.csv", "--target", "price"]
 NETWORK = ["--model", "mlp"]
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -224,6 +229,7 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, tables, tmp_pat
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.test
 def test_missing_values_are_left_out_when_asked(tables, tmp_path):
     frame = pd.read_csv(tables / "prices.csv")
     frame.loc[3, "x"], frame.loc[5, "price"] = np.nan, np.inf
@@ -233,6 +239,7 @@ def test_missing_values_are_left_out_when_asked(tables, tmp_path):
     assert problem.data.size + problem.held_out.size == 78
 
 
+@pytest.mark.test
 def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     spec = task_of({"table": tables / "prices.csv", "target": "price"}).spec
     older = {name: spec[name] for name in ("table", "target", "held_out", "family", "encoder")}
@@ -246,6 +253,7 @@ def test_a_run_of_an_older_version_is_read_as_that_version_left_it(tables):
     assert model_in(older)[0] is problem.model
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("prior", [None, "scaled", "relevance", "0.5"])
 def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     given = {"table": tables / "prices.csv", "target": "price", "model": "mlp", "hidden": "3", "prior": prior}
@@ -260,6 +268,7 @@ def test_the_prior_of_a_network_outlives_its_run(prior, tables):
     assert (task_of(spec).model is problem.model) == (prior in (None, "scaled"))
 
 
+@pytest.mark.quick
 def test_settings_come_from_file_name_and_assignments(tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text('method = "nuts"\ndraws = 50\ntarget = 0.9\nseed = 7\n')
@@ -300,7 +309,6 @@ def test_comparison(tmp_path):
     assert run(*words, "sgld", "--set", "batch_size=1000").exit_code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_path):
@@ -332,7 +340,6 @@ def test_a_signal_leaves_a_run_that_can_be_read_and_gone_on_with(number, tmp_pat
     assert (out / "report.html").exists()
 
 
-@pytest.mark.slow
 def test_a_network_is_fitted_told_gone_on_with_and_predicts(tables, tmp_path):
     out = tmp_path / "net"
     words = [tables / "holes.csv", "--target", "price", "--model", "mlp", "--hidden", "8", "--missing", "impute"]
@@ -385,7 +392,6 @@ def from_rows(encoder: Encoder, path: Path):
     return as_rows(encoder, pd.read_csv(path))
 
 
-@pytest.mark.slow
 def test_classes_by_an_ensemble_of_networks(tables, tmp_path):
     out, predicted = tmp_path / "sales", tmp_path / "predictions.csv"
     words = [tables / "sales.parquet", "--target", "bought", "--model", "mlp", "--hidden", "8", "--out", out]

@@ -8,6 +8,8 @@ from commands import fault, run
 
 from tractable.methods import METHODS, NUTS
 
+pytestmark = pytest.mark.test
+
 FEW = {
     "draws": 20, "warmup": 20, "chains": 2, "steps": 40, "batch_size": 5, "epochs": 2, "size": 2, "samples": 2,
     "solver": "stochastic", "starts": 1,
@@ -40,6 +42,7 @@ def words(label: str, folder) -> list[object]:
     return [*data, *(word for each in few for word in ("--set", each)), "--method", label]
 
 
+@pytest.mark.test("laplace")
 @pytest.mark.parametrize("label", sorted(set(METHODS) - FROM_PYTHON_ALONE))
 def test_a_method_is_fitted_reported_and_gone_on_with(label, tmp_path):
     out = tmp_path / "run"

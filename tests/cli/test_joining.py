@@ -17,6 +17,8 @@ from tractable.cli.joining import place_of
 from tractable.results.folder import read_draws, store_of
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 RANK = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
 
 
@@ -75,6 +77,7 @@ def test_a_coordinator_that_nobody_answers_for(table, tmp_path):
     assert time.monotonic() - began < 60 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -101,6 +104,7 @@ def test_what_cannot_be_shared(words, sentence, table, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("told", "place"),
     [

@@ -24,6 +24,8 @@ from tractable.results.encoding import Encoded
 from tractable.results.folder import Saver
 from tractable.tools.errors import CheckpointError
 
+pytestmark = pytest.mark.laws
+
 LEFT = {"run.json", "settings.toml", "summary.csv", "posterior.json", "belief", "network", "report.html"}
 ROWS = 120
 VAE = ["--model", "vae", "--latent", "2", "--hidden", "10", "--set", "epochs=3"]
@@ -170,6 +172,7 @@ def test_a_run_that_was_stopped_is_gone_on_with(digits, folder, tmp_path, monkey
     assert (tmp_path / "digits.csv").read_bytes() == (tmp_path / "stopped.csv").read_bytes()
 
 
+@pytest.mark.test
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_a_run_of_version_0_1_is_read(digits, folder, tmp_path):
     """It kept what the rows were taken for with an encoding of its own."""
@@ -246,6 +249,7 @@ LATENT = ["--latent", "2"]
 V = ["--model", "vae"]
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -362,6 +366,7 @@ def told_law(implementation) -> dict[str, float]:
     return out
 
 
+@pytest.mark.quick
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 def test_what_rows_are_taken_for():
     told = support.likely_family
@@ -377,6 +382,7 @@ def test_what_rows_are_taken_for():
         assert told_law(implementation)[name] > 1, name
 
 
+@pytest.mark.test
 def test_models_of_several_layers_and_of_levels(monkeypatch):
     called: dict[str, tuple] = {}
     small = tr.models.sigmoid_belief_network(3, (1,))
@@ -399,6 +405,7 @@ def test_models_of_several_layers_and_of_levels(monkeypatch):
     assert called["latent_gaussian"][1]["redraw"] is True and called["latent_gaussian"][1]["noise"] is None
 
 
+@pytest.mark.quick
 def test_columns_of_several_layers():
     codes = Encoded(
         (np.zeros((4, 3)), np.ones((4, 2))), (np.full((4, 3), 2.0), np.full((4, 2), 3.0)), None, (0, 100)
@@ -411,10 +418,12 @@ def test_columns_of_several_layers():
     assert len(ladders.code_columns("belief-network", many)) == 80  # the first layer's
 
 
+@pytest.mark.quick
 def test_help_says_what_is_usual():
     assert "[default: 1..10]" in run("fit", "--help").stdout
 
 
+@pytest.mark.quick
 def test_pictures():
     assert support.picture((8, 6)) == (8, 6)
     assert support.picture((8, 6, 3)) == (8, 18) and support.picture((3, 8, 6)) == (24, 6)

@@ -25,6 +25,8 @@ from tractable.pages.mixtures import Components, in_words, most_distinct
 from tractable.selection import CRITERIA, bounded
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 MIXED = ["--model", "gaussian-mixture"]
 # The same shapes throughout, so that a second run compiles nothing.
 LIGHT = [*MIXED, "--covariance", "spherical", "--set", "starts=2"]
@@ -149,6 +151,7 @@ def test_components_are_a_maximum_with_its_errors(people, folder):
     np.testing.assert_allclose(frame["standard error"], np.sqrt(np.prod(frame["weight"]) / len(kept)), rtol=1e-3)
 
 
+@pytest.mark.test
 def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_path):
     out, _ = people
     result = run("predict", out, folder / "new.csv", "--out", tmp_path / "deep" / "p.csv")
@@ -170,6 +173,7 @@ def test_predictions_are_exact_where_numbers_are_missing(people, folder, tmp_pat
     assert "a mixture gives none" in fault("predict", out, folder / "new.csv", *words)
 
 
+@pytest.mark.test
 def test_a_run_of_version_0_1_is_read(people, folder, tmp_path):
     """It kept the columns by themselves."""
     out, old = people[0], tmp_path / "old"
@@ -184,6 +188,7 @@ def test_a_run_of_version_0_1_is_read(people, folder, tmp_path):
     assert (tmp_path / "people.csv").read_bytes() == (tmp_path / "old.csv").read_bytes()
 
 
+@pytest.mark.test
 def test_a_collapsed_component_is_not_chosen(folder, tmp_path):
     out = tmp_path / "twins"
     result = run("fit", folder / "twins.csv", *LIGHT, "--components", "1,2", "--out", out, "--quiet")
@@ -220,6 +225,7 @@ def test_missing_numbers_are_integrated_out(folder, tmp_path):
     assert dropped.data.size == 56 and not np.isnan(dropped.data.y).any()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -275,6 +281,7 @@ def test_faults_are_sentences_and_leave_nothing(words, sentence, folder, tmp_pat
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.test
 def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     out, _ = people
     before = {name: (out / name).read_bytes() for name in ("components.csv", "summary.csv", "settings.toml")}
@@ -294,6 +301,7 @@ def test_a_run_of_mixtures_is_gone_on_with_and_not_overwritten(people, folder):
     assert "tractable fit takes gaussian-mixture, hidden-markov, vae and belief-network too" in compared
 
 
+@pytest.mark.quick
 def test_what_is_asked_for():
     assert components_of("4") == (4,)
     assert components_of("2 .. 4, 9,3") == (2, 3, 4, 9)
@@ -332,6 +340,7 @@ def with_the_wrong_sign(model, theta, rows, encoder):
     return density + 2 * np.log(encoder.columns[0].sd), share
 
 
+@pytest.mark.test
 def test_densities_are_in_the_tables_units(monkeypatch):
     monkeypatch.setattr(mixtures, "CHUNK", 256)  # several parts, the last one padded
     scores = told_law(densities)
@@ -358,6 +367,7 @@ def test_the_evidence_is_in_the_tables_units(folder, tmp_path):
         task_of({"table": tmp_path / "plain.csv", **asked, "missing": "exact"})
 
 
+@pytest.mark.quick
 def test_the_columns_drawn_are_those_in_which_components_differ():
     means = np.array([[0.0, 0, 9, 1, 3, 5], [0.0, 1, 0, 9, 0, 0]])
     found = Components(list("abcdef"), np.array([0.5, 0.5]), np.zeros(2), means, np.stack([np.eye(6)] * 2))
@@ -424,6 +434,7 @@ def test_states_of_new_days(days, tmp_path):
     assert told["sd of taste"].iloc[-1] > told["sd of taste"].iloc[0]
 
 
+@pytest.mark.quick
 def test_a_column_that_does_not_differ_has_no_states(tmp_path):
     pd.DataFrame({"same": [5] * 20}).to_csv(tmp_path / "same.csv", index=False)
     assert "there is nothing to learn from" in fault("fit", tmp_path / "same.csv", *STATES, "--out", tmp_path / "run")
@@ -445,6 +456,12 @@ def test_states_of_one_column_of_classes(tmp_path):
     assert run("predict", tmp_path / "run", tmp_path / "sky.csv", "--out", tmp_path / "told.csv").exit_code == 0
 
 
+@pytest.mark.test(
+    "words8-is of one column",
+    "words9-is learnt by --method em",
+    "words3-twice of cook",
+    "words2-expects numbers or dates",
+)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

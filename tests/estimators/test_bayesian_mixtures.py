@@ -23,6 +23,8 @@ from tractable.estimators import BayesianGaussianMixture
 from tractable.models.mixture import Gaussians
 from tractable.tools.errors import TractableWarning
 
+pytestmark = pytest.mark.laws
+
 special: Any = scipy.special  # whose types know less than it has
 stats: Any = scipy.stats
 RNG, CENTRE = np.random.default_rng(0), np.array([1000.0, -2000.0])
@@ -50,7 +52,6 @@ def three() -> BayesianGaussianMixture:
     return BayesianGaussianMixture(3, weight_concentration_prior_type=DISTRIBUTION, **settings).fit(X)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* directions in which the rows vary", "ignore:Coordinate ascent has not")
 @parametrize_with_checks([BayesianGaussianMixture(n_init=2, draws=50)])
 def test_scikit_learn_agrees(estimator, check):
@@ -120,6 +121,7 @@ def test_scikit_learns_optimum_mutants():
         assert broken(same_law(changed(right, **wrong))), list(wrong)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
 def test_priors_are_scikit_learns(kind):
     """Those that are made from the rows; weighted as if repeated."""
@@ -230,6 +232,7 @@ def samples_law(fitted: BayesianGaussianMixture, x: np.ndarray, labels: np.ndarr
     }
 
 
+@pytest.mark.test("diag")
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_of_the_predictive_density(kind):
     fitted = process(kind)
@@ -283,6 +286,7 @@ def test_standard_errors_are_those_of_q():
 # Components that nothing needs.
 
 
+@pytest.mark.test("spherical", "full")
 @pytest.mark.parametrize("kind", KINDS)
 def test_superfluous_components_lose_their_weight(kind):
     fitted = process(kind)
@@ -296,6 +300,7 @@ def test_superfluous_components_lose_their_weight(kind):
     assert fitted.standard_errors_.means.shape == (6, 2) and np.isfinite(flat).all()
 
 
+@pytest.mark.test
 def test_the_draws_of_a_process_hold_the_rest_of_the_stick():
     draws: Any = process("full").posterior_.draws
     assert draws.weights.shape == (1, 50, 7) and draws.weights[..., -1].min() > 0
@@ -371,7 +376,6 @@ def test_a_second_fit_compiles_nothing(caplog):
         assert [r.message for r in caplog.records if "Compiling" in r.message]  # it would have been seen
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Coordinate ascent has not")
 def test_it_goes_where_estimators_go():
     frame = pd.DataFrame(X, columns=["size", "age"])
@@ -390,6 +394,7 @@ def test_it_goes_where_estimators_go():
 # Faults.
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "x", "weight", "sentence"),
     [
@@ -422,6 +427,7 @@ def test_errors_are_sentences(settings, x, weight, sentence):
             call()
 
 
+@pytest.mark.test
 def test_what_fails_leaves_the_last_fit():
     fitted = pickle.loads(pickle.dumps(process("full")))
     with pytest.raises(ValueError, match="degrees_of_freedom_prior"):
@@ -429,6 +435,7 @@ def test_what_fails_leaves_the_last_fit():
     assert np.array_equal(fitted.score_samples(X), process("full").score_samples(X))
 
 
+@pytest.mark.test
 def test_constant_columns_are_said():
     with pytest.warns(TractableWarning, match="1 directions in which the rows vary by less than reg_covar"):
         fitted = fresh(process("full")).fit(np.column_stack([TWO[:, 0], np.full(len(TWO), 0.3)]))
@@ -436,6 +443,7 @@ def test_constant_columns_are_said():
     assert_holds({"mean": error(fitted.means_[:, 1], 0.3, 1e-10)})
 
 
+@pytest.mark.test
 def test_too_few_steps_are_said():
     with pytest.warns(ConvergenceWarning, match="in 2 steps, of max_iter=2"):
         fitted = fresh(process("full"), max_iter=2).fit(TWO)

@@ -42,11 +42,11 @@ from tractable.models.network import mlp, neural_network
 from tractable.tools.errors import DataError, SettingsError
 
 # Tables of a few rows, and quick methods on them, are rightly not trusted; only one test is about that.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use this posterior")
+pytestmark = [pytest.mark.laws, pytest.mark.filterwarnings("ignore:Do not use this posterior")]
 SMALL = {"hidden": (3,), "activation": "tanh", "random_state": 0}
 
 
-@pytest.mark.slow
+@pytest.mark.test("BayesianLinearRegression*")
 @pytest.mark.filterwarnings("ignore:The observed information")  # of a network's ridges, which MAP does not mind
 @parametrize_with_checks(
     [
@@ -110,10 +110,12 @@ def unsorted(x, y, weight):
     return rows.Rows(*(a[order] for a in found))
 
 
+@pytest.mark.quick
 def test_distinct():
     assert_holds(distinct_law(rows.distinct))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("levels", [1, 2, 100])
 def test_distinct_rows_are_in_the_order_of_their_values(levels):
     """Whichever column tells rows apart; the first 1,000 say which, and may be wrong about the others."""
@@ -125,6 +127,7 @@ def test_distinct_rows_are_in_the_order_of_their_values(levels):
     np.testing.assert_array_equal(found.weight, times)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("mutant", [without_merging, merged_by_x, unweighted, unsorted])
 def test_distinct_mutants(mutant):
     assert broken(distinct_law(mutant))
@@ -161,15 +164,18 @@ def scaled_by_rounding(found, targets):
     return by._replace(scale=np.maximum(sd, 1e-300))
 
 
+@pytest.mark.quick
 def test_scaling():
     assert_holds(scaling_law(rows.scaling))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("mutant", [scaled_unweighted, scaled_by_variance, scaled_by_rounding])
 def test_scaling_mutants(mutant):
     assert broken(scaling_law(mutant))
 
 
+@pytest.mark.quick
 def test_lengths_are_few_and_near():
     lengths = np.array([rows.length(n) for n in range(1, 5000)])
     asked = np.arange(1, 5000)
@@ -408,7 +414,6 @@ def test_numbers_of_a_shared_model_are_its_own():
         np.testing.assert_allclose(mine[1], theirs[1], rtol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.computes
 def test_calibrated_intervals_cover():
     """Heavy noise under a normal likelihood: calibrated on rows held out, intervals hold their level all the same."""
@@ -447,7 +452,6 @@ def test_calibrate_takes_the_order_statistic():
         model.predict_interval(x, 0.99)
 
 
-@pytest.mark.slow
 def test_logistic_units():
     rng = np.random.default_rng(5)
     x = rng.normal(size=(200, 2)) * [5.0, 1.0] + [100.0, 0.0]
@@ -466,7 +470,6 @@ def test_logistic_units():
 # As scikit-learn's.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
@@ -484,7 +487,6 @@ def test_weights_are_repetitions_for_every_method(method):
     assert not np.array_equal(one.predict(x), BayesianMLPRegressor(**SMALL, method=method).fit(x, y).predict(x))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["laplace", "map", tr.NUTS(chains=2, draws=20, warmup=50)])
 def test_pickles_come_back(method):
     x, y, _ = table(30)
@@ -516,7 +518,6 @@ def test_partial_fit_goes_on():
         parts.partial_fit(x[:, :1], y)
 
 
-@pytest.mark.slow
 def test_partial_fit_of_classes():
     rng = np.random.default_rng(6)
     x = rng.normal(size=(90, 2))
@@ -535,7 +536,6 @@ def test_partial_fit_of_classes():
         point.partial_fit(x, y).partial_fit(x, y)
 
 
-@pytest.mark.slow
 def test_it_goes_where_estimators_go():
     x, y = problem(60)
     frame = pd.DataFrame(x, columns=["size", "age"])
@@ -563,6 +563,7 @@ def test_constant_columns_are_harmless():
     assert_holds({"weight": error(model.coef_[2], 0.0, 0.5 * model.coef_std_[2])})
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("estimator", "y", "weight", "sentence"),
     [
@@ -741,7 +742,6 @@ def test_several_outputs_of_other_likelihoods(likelihood):
     assert_holds({f"output {k}": binomial(int(hits[k]), 60, 0.8) for k in range(2)})
 
 
-@pytest.mark.slow  # two processes import everything and compile
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_a_search_over_processes_finds_the_same(backend):
     x, y = problem(60)

@@ -33,7 +33,10 @@ X = X + RNG.normal(size=X.shape) * [0.5, 1.0, 10.0, 0.25]
 BITS = (RNG.normal(size=(300, 1)) * [1.0, 2.0, -2.0, 1.0] + RNG.normal(size=(300, D)) > 0).astype(float)
 PPCA: dict[str, Any] = {"hidden": (), "learning_rate": 0.03, "epochs": 60, "random_state": 0}
 BELIEF: dict[str, Any] = {"hidden": (3,), "epochs": 100, "batch_size": 50, "random_state": 0}
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use this posterior")  # of fits that are short on purpose
+pytestmark = [
+    pytest.mark.laws,
+    pytest.mark.filterwarnings("ignore:Do not use this posterior"),
+]  # of fits that are short on purpose
 
 
 @functools.cache
@@ -59,7 +62,6 @@ def test_fit_says_that_a_verdict_is_reject():
         BeliefNetwork((2,), epochs=1, random_state=0).fit(BITS)
 
 
-@pytest.mark.slow
 @parametrize_with_checks([VariationalAutoencoder(1, hidden=(), epochs=2), BeliefNetwork((2,), epochs=2)])
 def test_scikit_learn_agrees(estimator, check):
     check(estimator)
@@ -158,11 +160,13 @@ def test_codes():
     assert_holds(codes_law(linear()), 4000)
 
 
+@pytest.mark.test("Variances")
 @pytest.mark.parametrize("mutant", [Meanless, Variances, Uncentred])
 def test_codes_mutants(mutant):
     assert broken(codes_law(as_one_of(mutant, linear())))
 
 
+@pytest.mark.test
 def test_units():
     """Columns four times as large: the same codes, and densities lower by d log 4, to rounding."""
     far = VariationalAutoencoder(2, **PPCA).fit(4 * X)
@@ -251,6 +255,7 @@ def test_belief_network():
     assert fitted.score(BITS) > stats.bernoulli(BITS.mean(0)).logpmf(BITS).sum(1).mean() + 0.1
 
 
+@pytest.mark.test("0")
 @pytest.mark.parametrize("binarise", [0.5, None, 0])
 def test_bits_stay_what_they_are(binarise):
     assert np.array_equal(
@@ -265,6 +270,7 @@ def test_numbers_above_a_threshold_are_ones():
     assert np.array_equal(fitted.transform(real), belief().transform(BITS))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("method", "wanted"),
     [
@@ -334,6 +340,7 @@ def test_they_go_where_transformers_go():
         clone(model).transform(X)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("estimator", "rows", "sentence"),
     [
@@ -361,6 +368,7 @@ def test_errors_are_sentences(estimator, rows, sentence):
         estimator.fit(rows)
 
 
+@pytest.mark.test
 def test_codes_of_another_width_are_refused():
     with pytest.raises(ValueError, match=r"codes of shape \(n, 2\)"):
         linear().inverse_transform(np.ones((4, 3)))

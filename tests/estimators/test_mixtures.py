@@ -26,6 +26,8 @@ from tractable.models.factors import Loadings, probabilistic_pca_maximum
 from tractable.models.mixture import Gaussians
 from tractable.tools.errors import DataError, RunError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 KINDS = list(mixtures.COVARIANCES)
 RNG, CENTRE = np.random.default_rng(0), np.array([50.0, -20.0])
 X = np.concatenate([RNG.normal(size=(60, 2)), 0.7 * RNG.normal(size=(40, 2)) + [3.0, 2.0]]) + CENTRE
@@ -43,7 +45,7 @@ def started(kind: str, **others: Any) -> dict[str, Any]:
     return {**START, "precisions_init": PRECISIONS[kind], "covariance_type": kind, **others}
 
 
-@pytest.mark.slow
+@pytest.mark.test("FactorAnalysis*")
 @pytest.mark.filterwarnings("ignore:The observed information", "ignore:components at the floor")
 @pytest.mark.filterwarnings("ignore:columns at the floor", "ignore:EM has not converged", "ignore:ended early")
 @parametrize_with_checks([GaussianMixture(), FactorAnalysis()])
@@ -107,6 +109,7 @@ def test_scikit_learns_numbers(kind):
     assert_holds(same_law(GaussianMixture, kind))
 
 
+@pytest.mark.test("Startless")
 @pytest.mark.parametrize("mutant", [PrecisionsForCovariances, LowerRoots, Uncentred, EveryWeightFree, Startless])
 def test_scikit_learns_numbers_mutants(mutant):
     assert broken(same_law(mutant, "full"))
@@ -214,6 +217,7 @@ def test_weights():
     assert_holds(weights_law(lambda x, weight: (x, weight)))
 
 
+@pytest.mark.test("0.5")
 @pytest.mark.parametrize("exponent", [0.0, 0.5])
 def test_weights_mutants(exponent):
     assert broken(weights_law(lambda x, weight: (x, weight**exponent)))
@@ -362,6 +366,7 @@ def test_rows_on_file_begin_and_end_like_those_in_memory(tmp_path):
     )
 
 
+@pytest.mark.quick
 def test_files_that_are_none(tmp_path):
     (tmp_path / "text.npy").write_text("no numbers")
     (tmp_path / "text.parquet").write_text("no table")
@@ -383,6 +388,7 @@ def test_files_that_are_none(tmp_path):
 # As scikit-learn's.
 
 
+@pytest.mark.test
 def test_pickles_come_back():
     fitted = converged()
     back = pickle.loads(pickle.dumps(fitted))
@@ -394,6 +400,7 @@ def test_pickles_come_back():
     assert np.array_equal(there.means_, here.means_)
 
 
+@pytest.mark.test
 def test_posterior_is_in_the_users_coordinates():
     fitted = converged()
     theta = fitted.posterior_.mean()
@@ -423,6 +430,7 @@ def test_samples():
     assert np.array_equal(seeded.sample(3)[0], seeded.sample(3)[0])
 
 
+@pytest.mark.test
 def test_warm_start_goes_on():
     settings = started("full", warm_start=True, max_iter=5, tol=1e-14)
     parts, whole = GaussianMixture(2, **settings), GaussianMixture(2, **settings).set_params(max_iter=10)
@@ -444,7 +452,6 @@ def test_a_second_fit_compiles_nothing(caplog):
         assert [r.message for r in caplog.records if "Compiling" in r.message]  # it would have been seen
 
 
-@pytest.mark.slow
 def test_it_goes_where_estimators_go():
     frame = pd.DataFrame(X, columns=["size", "age"])
     search = GridSearchCV(
@@ -465,6 +472,7 @@ def test_it_goes_where_estimators_go():
 # Faults.
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "x", "weight", "sentence"),
     [
@@ -501,6 +509,7 @@ def test_errors_are_sentences(settings, x, weight, sentence):
             call()
 
 
+@pytest.mark.test
 def test_too_few_steps_are_said_once():
     with pytest.warns() as caught:
         fitted = GaussianMixture(2, max_iter=2, **started("full")).fit(X)
@@ -578,6 +587,7 @@ def test_factors():
     assert factored().report_.verdict == "trust" and factored().converged_
 
 
+@pytest.mark.test("wrong3")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -649,6 +659,7 @@ def test_isotropic_noise_is_probabilistic_pca():
     )
 
 
+@pytest.mark.test
 def test_rotations():
     """Varimax and quartimax are stationary, above where they began, and leave the density alone."""
     plain = factored()
@@ -712,6 +723,7 @@ def test_factors_go_where_transformers_go(tmp_path):
     )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

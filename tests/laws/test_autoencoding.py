@@ -32,6 +32,8 @@ from tractable.models.layers import SD_FLOOR, normal_noise
 from tractable.objectives import pathwise
 from tractable.objectives.bounds import log_weights
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(3)
 D, Q, N = 5, 2, 12
 X = RNG.normal(size=(N, Q)) @ RNG.normal(size=(Q, D)) * [1.5, 1, 1, 0.7, 0.5] + 0.4 * RNG.normal(size=(N, D)) + 1.0
@@ -375,6 +377,7 @@ def test_prices():
     assert_holds(prices())
 
 
+@pytest.mark.test
 def test_padding():
     assert_holds(padding())
 
@@ -467,7 +470,6 @@ def closed_form(rows: np.ndarray, w: np.ndarray, mean: np.ndarray, noise: float)
     return float(stats.multivariate_normal(mean, w @ w.T + noise * np.eye(len(mean))).logpdf(rows).mean())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("family", "noise"), [("normal", "shared"), (normal_noise(0.5), None)])
 def test_trained(family, noise):
     """Linear VAEs end where probabilistic PCA does; units that a given σ has no room for are given up."""
@@ -501,6 +503,7 @@ def test_trained(family, noise):
     assert_holds({name: score for name, score in ranks.items() if "ranks" in name}, COUNT)
 
 
+@pytest.mark.quick
 def test_no_case_is_forgotten():
     """Every estimator of the bound is among those whose mean was looked at."""
     every = set(itertools.product(get_args(pathwise.Gradient), get_args(pathwise.KL)))

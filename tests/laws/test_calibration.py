@@ -10,6 +10,8 @@ from scipy import integrate, stats
 from tractable.checks import calibration as cal
 from tractable.tools.errors import DataError, SettingsError
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(7)
 
 

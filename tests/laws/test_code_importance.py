@@ -18,6 +18,8 @@ from tractable.evidence import targets, weights
 from tractable.models.latent import LatentModel
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 PRIOR = {"m": dist.Normal(0.0, 1.0)}
 THETA = {"m": jnp.array(0.3)}
 LOADINGS = np.array([[1.0, 0.5], [0.2, -2.0], [0.7, 0.7]])
@@ -114,6 +116,7 @@ WRONG: dict[str, tuple[Any, str, Callable, Callable]] = {
 }  # fmt: skip
 
 
+@pytest.mark.test("q of another width")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_weights_are_caught(name, monkeypatch):
     where, field, wrong, law = WRONG[name]
@@ -190,6 +193,7 @@ def test_heavy_tails_are_noticed():
     assert check_of(found(heavy, y, degrees=1.0), "heavy tails").verdict == "trust"
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("settings", "kind", "sentence"),
     [

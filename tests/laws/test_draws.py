@@ -25,6 +25,8 @@ from tractable.models import conjugate
 from tractable.tools import schedules
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 quiet = pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 RNG = np.random.default_rng(11)
 N = 40
@@ -193,6 +195,7 @@ def over_an_epoch(pull: np.ndarray, friction: float, epoch: int | None, heat: np
     return np.mean(phases, 0)[:size, :size]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("friction", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize("epoch", [None, 2, 3, 40])
 def test_stationary_is_the_recursion_s(friction, epoch):
@@ -207,6 +210,7 @@ def test_stationary_is_the_recursion_s(friction, epoch):
         np.testing.assert_allclose(found[order][:, order], wanted[order][:, order], rtol=1e-6)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("friction", [1.0, 0.1])
 @pytest.mark.parametrize("epoch", [None, 2, 100_000])
 def test_a_step_below_rounding_has_no_bias(friction, epoch):
@@ -229,6 +233,7 @@ def test_batches_are_of_as_many_rows_as_there_are():
         tr.SGLD(batch_size=101).plan(some)
 
 
+@pytest.mark.test
 def test_measured_curvature_and_noise():
     """H = N + 1 and V = Var of N/n Σ (y − θ) over the windows that batches are, the same wherever θ is."""
     model = tr.Model({"mu": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["mu"], 1.0))

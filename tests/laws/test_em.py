@@ -25,7 +25,7 @@ from tractable.models.mixture import Bernoullis, Gaussians
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
-pytestmark = pytest.mark.usefixtures("strict_ranks")
+pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
 RNG = np.random.default_rng(11)
 K, D, N = 2, 2, 90
@@ -200,6 +200,7 @@ def test_from_file(tmp_path):
     assert_holds(scores_of(theta, wanted.position, 1e-10))
 
 
+@pytest.mark.test
 def test_single_precision_by_chunks():
     """Sums over thousands of chunks lose no digits: compensated, they are those of float64 added."""
     x = jnp.array(RNG.normal(size=(20_000, 1)) + 5, jnp.float32)
@@ -269,6 +270,7 @@ def test_online_steps():
     assert_holds(steps_by_hand(wrong_online()))  # told again without an error
 
 
+@pytest.mark.test("padding counted in n", "first batch shrunk")
 @pytest.mark.parametrize(
     "online",
     [
@@ -285,6 +287,7 @@ def test_online_mutants(online):
     assert broken(steps_by_hand(online))
 
 
+@pytest.mark.test
 def test_online_with_everything_in_the_batch_is_batch_em():
     batch = whole(jnp.array(BITS))
     one, _ = iterated(em(PAIR.e_step, PAIR.m_step, PAIR.log_prior), COINS, batch, 20)
@@ -333,6 +336,7 @@ EM_KERNELS = {
 }
 
 
+@pytest.mark.test("em")
 @pytest.mark.parametrize("name", EM_KERNELS)
 def test_contract(name):
     check_kernel(kernel_of(EM_KERNELS[name]), CONTRACT_BATCH)
@@ -404,6 +408,7 @@ def test_enumerated():
     assert np.allclose(state.position["quality"], [1, 3, 5], atol=0.5)
 
 
+@pytest.mark.test
 def test_enumerated_rows_that_do_not_count():
     theta = {"moods": jnp.array([0.3, 0.3, 0.4]), "quality": jnp.array([0.5, 2.0, 4.0]), "sd": jnp.array(1.3)}
     cooks = enumerated(cook, MOODS, cook_statistics)
@@ -578,6 +583,7 @@ def begun() -> Any:
     return em(FULL.e_step, FULL.m_step).init(jax.random.key(0), START)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("call", "kind", "sentence"),
     [
@@ -605,6 +611,7 @@ def test_mistakes(call, kind, sentence):
         call()
 
 
+@pytest.mark.test
 def test_schedules_fit():
     """(1 + t/t0)^−κ as the docstring says, and the kernel reports it."""
     schedule = schedules.polynomial(10**0.7, 10.0, 0.7)

@@ -22,6 +22,8 @@ from tractable.kernels.gradient_em import climbed, raised
 from tractable.results.identity import functions
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 X = np.array([3.1, 4.4, 8.3, 7.7, 5.9, 9.0, 4.0, 6.6, 3.5, 8.8, 4.9, 7.1])
 PRIOR = {"good": dist.Beta(2.0, 2.0), "mean": dist.Normal(jnp.array([4.0, 7.0]), 2.0).to_event(1)}
 OPTIMIZERS = {
@@ -107,6 +109,7 @@ def test_no_inner_step_goes_down():
         assert broken(never_down(wrong)), wrong
 
 
+@pytest.mark.test
 def test_an_optimiser_of_exact_steps_is_that():
     """Gradient descent of −u² with rate ¼ halves u: all steps are taken, at their own length."""
     end = raised(lambda u: -jnp.sum(u**2), jnp.array([8.0, -4.0]), 3, optax.sgd(0.25))

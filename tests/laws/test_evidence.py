@@ -32,6 +32,8 @@ from tractable.models.latent import LatentModel
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 log_evidence: Any = tr.log_evidence
 of_weights = importlib.import_module("tractable.kernels.annealed")  # its package has a function of that name
 COUNT = 100_000
@@ -257,6 +259,7 @@ def test_impossible_places_weigh_nothing():
     assert_holds({"Z": z_score(weights, 0.5), "0 or 1": error(weights * (1 - weights), 0.0, 1e-12)}, 20_000)
 
 
+@pytest.mark.quick
 def test_next_beta_keeps_its_share():
     """(Σ w)²/(S Σ w²) is the share at β', to the last digits; 1 where there is nothing to keep."""
     ratios = -(np.random.default_rng(0).normal(size=300) ** 2) * 50
@@ -283,10 +286,12 @@ def averages(average: Callable) -> Scores:
         }
 
 
+@pytest.mark.quick
 def test_averages():
     assert_holds(averages(of_weights.log_mean))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "wrong",
     [lambda w: np.log(np.mean(np.exp(w))), np.mean, lambda w: special.logsumexp(w)],
@@ -296,6 +301,7 @@ def test_wrong_averages_are_caught(wrong):
     assert broken(averages(wrong))
 
 
+@pytest.mark.quick
 def test_errors_and_effective_numbers():
     """Of w = 1, 2, 3: sd 1, mean 2, (Σ w)²/Σ w² = 36/14."""
     log_weights = np.log([1.0, 2.0, 3.0]) - 1300
@@ -308,6 +314,7 @@ def test_errors_and_effective_numbers():
     )
 
 
+@pytest.mark.quick
 def test_smoothing_touches_the_tail_alone():
     """All but the 3√S largest weights stay; the order stays; none grows past the largest; equal ones stay."""
     log_weights = 1.3 * np.random.default_rng(0).normal(size=2000) - 900
@@ -335,10 +342,12 @@ def laplace_of_a_normal(value_of: Callable) -> Scores:
     return {"log p(y)": error(value_of(float(log_joint), root), exact.log_evidence, 1e-9)}
 
 
+@pytest.mark.quick
 def test_laplace_of_a_normal():
     assert_holds(laplace_of_a_normal(weights.laplace_value))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -454,6 +463,7 @@ def known(problem: Callable, method: str, **settings: Any) -> Scores:
     }
 
 
+@pytest.mark.test("normal mean-annealed", "normal mean-importance")
 @pytest.mark.parametrize("method", SMALL)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_known_evidence(name, method):
@@ -461,6 +471,7 @@ def test_known_evidence(name, method):
     assert_holds(known(PROBLEMS[name], method, **({"reverse": False} if one_way else {})))
 
 
+@pytest.mark.test
 def test_random_walk_and_transitions():
     assert_holds(known(PROBLEMS["regression"], "annealed", kernel="random-walk", transitions=3, reverse=False))
 
@@ -486,6 +497,7 @@ def test_prior_counted_twice_is_caught(monkeypatch):
     assert broken(known(lambda: coin_of(20), "monte-carlo"))
 
 
+@pytest.mark.test
 def test_exact_q_of_a_coin():
     """Weights from the posterior itself are all log p(y), in logits of θ with their log-determinant."""
     model, data, truth = coin_of(20)
@@ -573,6 +585,7 @@ def test_wrong_means_of_ten_are_caught():
     assert broken(jensen(lambda w: of_weights.log_mean(w) + of_weights.relative_error(w) ** 2 / 2))
 
 
+@pytest.mark.test
 def test_the_bias_reported():
     """−var/(2S) is what the exact bias tends to; the check is an estimate of it."""
     model = tr.Model({"mu": dist.Normal(0.0, 3.0)}, lambda params: dist.Normal(params["mu"], 0.5))
@@ -584,7 +597,6 @@ def test_the_bias_reported():
 # Failures that must be noticed, and agreements.
 
 
-@pytest.mark.slow
 def test_rejection_agrees():
     """Its own evidence, and the sandwich that comes back from its exact draws."""
     model, data, truth = coin_of(30)
@@ -602,7 +614,6 @@ def test_rejection_agrees():
     assert found.verdict == "trust"
 
 
-@pytest.mark.slow
 def test_two_modes():
     """Laplace at one of two modes is half an evidence short, and not trusted; annealing is right."""
     x = linear.draw_mixture(100, seed=3)
@@ -620,6 +631,7 @@ def test_two_modes():
     )
 
 
+@pytest.mark.test
 def test_apart_modes_are_noticed():
     """Modes so far apart that no weight from one sees the other: the climbs do."""
 
@@ -633,7 +645,6 @@ def test_apart_modes_are_noticed():
     assert found.verdict == "reject" and check_of(found, "modes").verdict == "reject"
 
 
-@pytest.mark.slow
 def test_many_sharp_weights():
     """Twenty weights known to a twentieth of their prior: Monte Carlo is nats off, says ± 1, and is rejected."""
     model, data, truth = regression_of(20, 0.3)
@@ -673,6 +684,7 @@ def test_log_densities():
     assert_holds(scores)
 
 
+@pytest.mark.test
 def test_callable_prior_is_cautioned():
     """log ∫ p(y|θ) prior(θ) dθ; of a prior that integrates to 1 it is the evidence, and it may not."""
     model = tr.Model(
@@ -686,6 +698,7 @@ def test_callable_prior_is_cautioned():
     assert found.verdict == "caution" and "integrates to 1" in check_of(found, "normalisation").sentence
 
 
+@pytest.mark.test
 def test_prior_alone():
     """Without data p() = 1."""
     found = log_evidence(tr.Model({"mu": dist.Normal(0.0, 1.0)}), method="monte-carlo", draws=200)
@@ -701,6 +714,7 @@ def test_equal_seeds_give_equal_results():
     assert first.upper == math.inf and check_of(first, "gap").verdict == "caution" and first.verdict == "caution"
 
 
+@pytest.mark.test
 def test_it_prints():
     """The verdict, the estimate and every check, a line each."""
     model, data, _ = coin_of(20)
@@ -813,6 +827,7 @@ WRONG_SUMS = {
 }
 
 
+@pytest.mark.test("bias taken off twice")
 @pytest.mark.parametrize("name", WRONG_SUMS)
 def test_wrong_sums_are_caught(name):
     assert broken(summing(WRONG_SUMS[name]))
@@ -823,6 +838,7 @@ def test_draws_shared_by_data_are_caught():
     assert broken(summing(of_weights.summed, np.broadcast_to(hundreds()[:1], (20_000, 100))))
 
 
+@pytest.mark.test
 def test_monte_carlo_says_how_low_it_is():
     """Var(w)/w̄² is known: N(x; m, v + s²/2)/(2 s √π)/p(x)² − 1."""
     x = stats.norm.ppf((np.arange(400) + 0.5) / 400, 0.3, math.hypot(SPREAD, NOISE))
@@ -921,6 +937,7 @@ def test_annealed_codes():
     assert found.verdict == "trust"
 
 
+@pytest.mark.test
 def test_sigmoidal():
     """From 0 to 1, symmetric, its steps smallest at the ends."""
     betas = np.asarray(sigmoidal(50))
@@ -975,6 +992,7 @@ def test_stopped_before_any_weight(method, phase):
         log_evidence(model, data, method, progress=interrupting(phase, 0)[1], **(TINY if method == "annealed" else {}))
 
 
+@pytest.mark.test
 def test_stopped_codes():
     """By random walks; what there is is right."""
     model = normal_code()
@@ -990,6 +1008,7 @@ def test_stopped_codes():
     assert_holds({"estimate": off / found.standard_error / Z, "error": found.standard_error / 1.0})
 
 
+@pytest.mark.test
 def test_what_does_not_fit_a_given_theta():
     model, theta, x = cook()
     poisson = LatentModel(
@@ -1035,6 +1054,7 @@ def _improper() -> tr.Model:
     )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -1054,6 +1074,7 @@ def test_settings(settings, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.test
 def test_posteriors_that_do_not_fit():
     model, data, _ = coin_of(5)
     phi = {"mean": np.zeros(1), "rho": np.zeros(1), "lower": np.zeros(0)}
@@ -1075,6 +1096,7 @@ def test_posteriors_that_do_not_fit():
         log_evidence(coin_of(5)[0], data, "importance", posterior=q)
 
 
+@pytest.mark.test
 def test_models_and_data_that_do_not_fit():
     model, data, _ = coin_of(5)
     with pytest.raises(ModelError, match="improper prior"):

@@ -27,6 +27,8 @@ from tractable.models.conjugate import mixture_grid
 from tractable.models.gaussians import Gaussians
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.test
+
 COUNT = 20_000
 PSI = np.array([[2.0, 0.5], [0.5, 1.0]])
 PRECISION = np.array([[2.0, 0.6, 0, 0], [0.6, 1.5, 0, 0], [0, 0, 3.0, -1.0], [0, 0, -1.0, 1.0]])
@@ -98,12 +100,14 @@ def family_law(name: str, family: Any, count: int = COUNT) -> Scores:
     return scores | {what: ks(of(np.asarray(draws)), cdf) for what, (of, cdf) in told.items()}
 
 
+@pytest.mark.test("Wishart", "Dirichlet", "normal")
 @pytest.mark.parametrize("name", DENSITIES)
 def test_families(name):
     family = conditionals.normal(*conditionals.coloured(PRECISION[None])) if name == "normal" else FAMILIES[name]
     assert_holds(family_law(name, family), COUNT)
 
 
+@pytest.mark.quick
 def test_a_pattern_takes_as_many_derivatives_as_its_blocks_are_wide():
     colours, pattern = conditionals.coloured(PRECISION[None])
     assert colours == (0, 1, 0, 1) and len(pattern) == 16
@@ -121,6 +125,7 @@ WRONG_FAMILIES = {
 }  # fmt: skip
 
 
+@pytest.mark.test("precision for its root")
 @pytest.mark.parametrize("wrong", WRONG_FAMILIES)
 def test_family_mutants(wrong):
     name, change = WRONG_FAMILIES[wrong]
@@ -299,6 +304,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", ROWS)
 def test_sweeps_leave_simulated_data_as_they_were(name):
     model, rows = ROWS[name]
@@ -316,6 +322,7 @@ def z_of_the_prior(model: Any) -> Any:
     return model.with_steps(drawn=drawn_by(weights))
 
 
+@pytest.mark.laws
 def test_sweep_mutants():
     """A z that does not look at x, and a θ that does not look at z."""
     scan = Gibbs().scanned(COOK, Data(ROWS["cook"][1]))
@@ -323,6 +330,7 @@ def test_sweep_mutants():
     assert broken(joint_law(COOK.with_steps(complete=lambda theta, rows, z: 0.0 * rows), scan, sweeps=1))
 
 
+@pytest.mark.laws
 def test_a_path_mutant():
     """States drawn for numbers in another order."""
     sums: Any = TREND.sums
@@ -364,6 +372,7 @@ METHODS = {
 }
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", METHODS)
 def test_the_cook(name):
     """Means within the Monte-Carlo error of a grid's, and moods of every row as they are."""
@@ -384,6 +393,7 @@ def test_the_cook(name):
     assert ("acceptance mean" in report) == ("walk" in name)
 
 
+@pytest.mark.laws
 def test_paths_drawn_and_summed_out():
     """A level that is seen with noise: sweeps and NUTS, to which there are no paths, find one posterior."""
     rng = np.random.default_rng(3)
@@ -434,6 +444,7 @@ def test_means_of_two_modes():
     assert abs(moved) < 0.9
 
 
+@pytest.mark.laws
 def test_a_belief_network():
     """Three hidden units of a belief network at once: p(h | x) by enumeration in NumPy."""
     weights = np.array([[1.0, -2.0, 0.5], [0.5, 1.5, -1.0]])
@@ -456,6 +467,7 @@ def test_a_belief_network():
 # What is not conjugate, and what cannot be.
 
 
+@pytest.mark.laws
 def test_what_only_looks_conjugate_is_not_drawn_as_if_it_were():
     """A logistic regression's weights are nearly normal, a half-Cauchy's scale nearly gamma: neither is found."""
     x = np.random.default_rng(0).normal(size=(400, 2))
@@ -484,6 +496,7 @@ def test_a_report_sees_a_block_that_is_not_conjugate(monkeypatch):
     assert {check.name: check.verdict for check in posterior.method.checks(posterior)}["exact draws"] == "reject"
 
 
+@pytest.mark.laws
 def test_labels_that_switch_are_told():
     theta = Gaussians(jnp.array([0.3, 0.7]), jnp.array([[-2.0], [2.0]]), jnp.ones((2, 1, 1)))
     model = tr.models.bayesian_gaussian_mixture(2, 1)
@@ -519,6 +532,7 @@ def test_sentences_about_rows():
         tr.infer(hidden, RATINGS, Gibbs())
 
 
+@pytest.mark.quick
 def test_blocks_are_written_as_one_line():
     method = Gibbs({"z": "exact", ("a", "b"): tr.NUTS(target=0.9), "c": "random-walk"}, collapse=True)
     written = method.settings()

@@ -11,6 +11,8 @@ from scipy import stats
 
 from tractable.kernels import hmc, nuts
 
+pytestmark = pytest.mark.laws
+
 C = 4000
 MEAN = jnp.array([1.0, -2.0, 0.5])
 LOWER = jnp.array([[1.0, 0.0, 0.0], [0.9, 0.5, 0.0], [-0.4, 0.3, 2.0]])
@@ -64,6 +66,7 @@ def test_energy_error_is_of_second_order():
     assert 6 < ratio < 10.7
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
 def test_a_period_is_broken_by_jitter(jitter):
     """Ten leapfrogs of size 2 sin(π/10) turn N(0, 1) once round: θ' = θ; of jittered sizes E[cos(10 φ)] is left."""

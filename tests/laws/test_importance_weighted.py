@@ -18,6 +18,8 @@ from tractable.models.layers import layer, top
 from tractable.objectives import pathwise
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 Make = Callable[..., Objective]
 
 
@@ -122,6 +124,7 @@ def test_no_noise():
     assert_holds(no_noise())
 
 
+@pytest.mark.test
 def test_padding():
     assert_holds(padding())
 
@@ -144,6 +147,7 @@ def test_a_mean_of_logs(monkeypatch):
     assert "K = 1000" in broken(order())
 
 
+@pytest.mark.test
 def test_sentences():
     for settings, words in (({"samples": 0}, "samples"), ({"gradient": "path"}, "'doubly' or 'reparameterised'")):
         with pytest.raises(SettingsError, match=words):

@@ -23,6 +23,8 @@ from tractable.models.linear import generalised_linear, logistic_laplace
 from tractable.models.several import several_linear
 from tractable.tools.errors import ModelError, RunError
 
+pytestmark = pytest.mark.laws
+
 DRAWS = 4000
 
 
@@ -281,6 +283,7 @@ def test_a_scale_is_learnt_where_columns_have_few_rows() -> None:
     assert np.linalg.norm(few.coef_[1:]) < np.linalg.norm(fixed.coef_[1:])  # drawn towards 0
 
 
+@pytest.mark.test
 def test_a_table_of_many_columns_says_so_to_its_model() -> None:
     """The encoder keeps how many rows there were, so that a saved run's model is made again as it was."""
     rng = np.random.default_rng(0)
@@ -333,6 +336,7 @@ def test_counts_are_trusted_by_default(spread: bool) -> None:
             assert weights.sum() ** 2 / np.sum(weights**2) > 3500
 
 
+@pytest.mark.test
 def test_what_it_cannot_learn_is_said() -> None:
     coin = tr.Model({"p": dist.Beta(1.0, 1.0)}, lambda params: dist.Bernoulli(params["p"]))
     for model, data in (
@@ -443,6 +447,7 @@ def test_several_classes_are_climbed_together() -> None:
     np.testing.assert_allclose(sd / width, 1, atol=0.07)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("cuts", [[0.0], [-0.5, 0.5]], ids=["two", "three"])
 def test_classes_are_learnt_by_nested_laplace(cuts: list[float]) -> None:
     found = BayesianLogisticRegression(random_state=0, verify=None).fit(X, np.digitize(ETA, cuts))

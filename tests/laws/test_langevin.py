@@ -11,6 +11,7 @@ so that, exactly and for any schedule,
 The strong prior makes a wrong weight of prior against likelihood visible.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from tractable.kernels import fixed, sghmc, sgld
 from tractable.kernels.gradients import control_variates, minibatch
 from tractable.tools import schedules
 from tractable.tools.errors import DataError, SettingsError
+
+pytestmark = pytest.mark.laws
 
 N = 20
 Y = jnp.asarray(np.random.default_rng(0).normal(0.8, 1.0, N))
@@ -65,79 +68,118 @@ def batches(rows: int) -> Callable:
 
 def drift(make: Callable[..., Kernel]) -> Scores:
     """Without noise θ' − θ = (ε/2) P ∇log p."""
-    scores, eps = {}, 0.3
-    batch = Batch((), jnp.ones(1), 1)
+    return drift_scores(jax.jit(lambda: drift_steps(make))())
 
-    def log_posterior(x: jax.Array, batch: Batch) -> jax.Array:
-        return jnp.sum(jnp.sin(x) * jnp.array([1.0, 2.0])) + x[0] * x[1]
 
-    here = jnp.array([0.3, -1.2])
-    gradient = np.asarray(jax.grad(log_posterior)(here, batch))
-    scales = {"number": 0.7, "vector": jnp.array([0.5, 2.0]), "matrix": CHOLESKY}
-    for name, scale in {**scales, "NumPy matrix": np.asarray(CHOLESKY)}.items():
-        kernel = make(log_posterior, eps, preconditioner=fixed(scale))
+SCALES = {"number": 0.7, "vector": np.array([0.5, 2.0]), "matrix": CHOLESKY, "NumPy matrix": np.asarray(CHOLESKY)}
+
+
+def drift_steps(make: Callable[..., Kernel]) -> dict:
+    """θ' − θ by name of the scale, each (2,)."""
+    found, batch, here = {}, Batch((), jnp.ones(1), 1), jnp.array([0.3, -1.2])
+    for name, scale in SCALES.items():
+        kernel = make(lambda x, batch: jnp.sum(jnp.sin(x) * jnp.array([1.0, 2.0])) + x[0] * x[1], 0.3,
+                      preconditioner=fixed(scale))  # fmt: skip
         new, _ = kernel.step(jnp.zeros(2), kernel.init(jax.random.key(0), here), batch)
+        found[name] = new.position - here
+    return found
+
+
+def drift_scores(steps: dict) -> Scores:
+    """Against (ε/2) P ∇[sin x₀ + 2 sin x₁ + x₀ x₁]."""
+    gradient, scores = np.array([math.cos(0.3) - 1.2, 2 * math.cos(-1.2) + 0.3]), {}
+    for name, scale in SCALES.items():
         lower = np.asarray(scale) if np.ndim(scale) == 2 else np.diag(np.broadcast_to(scale, 2))
-        wanted = 0.5 * eps * lower @ lower.T @ gradient
-        scores[name] = error(new.position - here, wanted, 1e-12)
+        scores[name] = error(steps[name], 0.15 * lower @ lower.T @ gradient, 1e-12)
     return scores
 
 
 def diffusion(make: Callable[..., Kernel], count: int = 1_000_000) -> Scores:
     """Without drift θ' − θ ~ N(0, ε P)."""
-    scores, eps = {}, 0.3
-    batch = Batch((), jnp.ones(1), 1)
-    for name, lower in {"identity": jnp.eye(2), "matrix": CHOLESKY}.items():
-        preconditioner = fixed(1.0 if name == "identity" else lower)
+    return diffusion_scores(jax.jit(lambda: diffusion_draws(make, count))())
+
+
+ROOTS = {"identity": np.eye(2), "matrix": np.asarray(CHOLESKY)}
+
+
+def diffusion_draws(make: Callable[..., Kernel], count: int) -> dict:
+    """(θ' − θ)/√ε by name of P, each (count // 2, 2)."""
+    found, eps, batch = {}, 0.3, Batch((), jnp.ones(1), 1)
+    for name, lower in ROOTS.items():
+        preconditioner = fixed(1.0 if name == "identity" else jnp.asarray(lower))
         kernel = make(lambda x, batch: 0.0 * jnp.sum(x), eps, preconditioner=preconditioner)
         state = kernel.init(jax.random.key(0), jnp.zeros(2))
+        noise = kernel.draw(jax.random.key(1), count // 2, state, batch)
+        found[name] = jax.vmap(lambda z, k=kernel, s=state: k.step(z, s, batch)[0].position)(noise) / math.sqrt(eps)
+    return found
 
-        @jax.jit
-        def draws(key: jax.Array, kernel: Kernel = kernel, state: Any = state) -> jax.Array:
-            noise = kernel.draw(key, count // 2, state, batch)
-            return jax.vmap(lambda z: kernel.step(z, state, batch)[0].position)(noise)
 
-        white = np.linalg.solve(np.asarray(lower), np.asarray(draws(jax.random.key(1))).T) / math.sqrt(eps)
+def diffusion_scores(draws: dict) -> Scores:
+    """Moments and distribution of the draws, made white by P."""
+    scores = {}
+    for name, lower in ROOTS.items():
+        white = np.linalg.solve(lower, np.asarray(draws[name]).T)
         scores |= moments(name, white.ravel(), 0.0, 1.0)
         scores[f"{name} cdf"] = ks(white.ravel()[:: 1 if name == "matrix" else 4], stats.norm.cdf)
-        scores[f"{name} correlation"] = abs(np.mean(white[0] * white[1])) * math.sqrt(count // 2) / Z
+        scores[f"{name} correlation"] = abs(np.mean(white[0] * white[1])) * math.sqrt(white.shape[1]) / Z
     return scores
 
 
 def stationary(make: Callable[..., Kernel], count: int = C, arms: Any = ARMS) -> Scores:
     """v = (1/h)(1 + εV/4)/(1 − εh/4) at four (ε, n), minibatches and strong prior included."""
+    return stationary_scores([stationary_ends(make, count, i, arm) for i, arm in enumerate(arms)], arms)
+
+
+def stationary_ends(make: Callable[..., Kernel], count: int, number: int, arm: tuple) -> jax.Array:
+    """Where ``count`` chains of an arm end, (count,)."""
+    scaled, rows, steps = arm
+    kernel = make(core.log_posterior(gaussian_mean()), scaled / H)
+    state, _ = replicate(kernel, jax.random.key(number), starts(count), steps, batches(rows))
+    return state.position["theta"]
+
+
+def stationary_scores(ends: list, arms: Any = ARMS) -> Scores:
+    """The ends of each arm against mean and variance of the recursion, and that against the formula."""
     scores = {}
-    log_posterior = core.log_posterior(gaussian_mean())
-    for arm, (scaled, rows, steps) in enumerate(arms):
-        eps = scaled / H
-        noise = 0.0 if rows == N else V_PAIRS
+    for theta, (scaled, rows, steps) in zip(ends, arms, strict=True):
+        eps, noise = scaled / H, 0.0 if rows == N else V_PAIRS
         _, variance = recursion([eps] * steps, 1 / H, noise)
         name = f"εh = {scaled}, n = {rows}"
         formula = (1 + eps * noise / 4) / (1 - eps * H / 4) / H
         scores[f"{name}: formula"] = abs(variance / formula - 1) / 1e-3
-        kernel = make(log_posterior, eps)
-        state, _ = replicate(kernel, jax.random.key(arm), starts(count), steps, batches(rows))
-        scores |= moments(name, state.position["theta"], MU, variance)
+        scores |= moments(name, theta, MU, variance)
     return scores
+
+
+SIX = jnp.asarray(np.random.default_rng(3).normal(0.5, 1.0, 6))
+HERE = {"m": jnp.array(0.7), "s": jnp.array(-0.4)}
 
 
 def subsets(estimate: Callable, rows: int, tolerance: float = 1e-10) -> Scores:
     """The average of ĝ over all C(6, n) minibatches is ∇log p(θ|D), the prior counted once."""
-    y = jnp.asarray(np.random.default_rng(3).normal(0.5, 1.0, 6))
-    model = Model({"m": dist.Normal(0.3, 0.5), "s": dist.HalfNormal(2.0)}, lambda p: dist.Normal(p["m"], p["s"]))
-    here = {"m": jnp.array(0.7), "s": jnp.array(-0.4)}
-    g = estimate(core.log_posterior(model))
+    return subset_scores(jax.jit(lambda: subset_slopes(estimate, rows))(), tolerance)
 
-    def density(position: dict) -> jax.Array:
-        """A naive second telling: log-normal coordinates of s."""
-        m, s = position["m"], jnp.exp(position["s"])
-        prior = -0.5 * ((m - 0.3) / 0.5) ** 2 - 0.5 * (s / 2) ** 2 + position["s"]
-        return prior + jnp.sum(-0.5 * ((y - m) / s) ** 2 - jnp.log(s))
 
-    wanted = jax.jit(jax.grad(density))(here)
+def subset_slopes(estimate: Callable, rows: int) -> dict:
+    """The average of ĝ over all minibatches of so many rows."""
+    g = estimate(core.log_posterior(mean_and_sd()))
     index = jnp.array(list(itertools.combinations(range(6), rows)))
-    got = jax.jit(jax.vmap(lambda i: g(here, Batch((y[i], None), jnp.ones(rows), 6))))(index)
-    return {name: error(jnp.mean(got[name]), wanted[name], tolerance) for name in wanted}
+    every = jax.vmap(lambda i: g(HERE, Batch((SIX[i], None), jnp.ones(rows), 6)))(index)
+    return jax.tree.map(lambda slopes: jnp.mean(slopes, 0), every)
+
+
+def mean_and_sd() -> Model:
+    return Model({"m": dist.Normal(0.3, 0.5), "s": dist.HalfNormal(2.0)}, lambda p: dist.Normal(p["m"], p["s"]))
+
+
+def subset_scores(slopes: dict, tolerance: float = 1e-10) -> Scores:
+    """Against the slopes of the density, written by hand in log-normal coordinates of s."""
+    m, s, y = 0.7, math.exp(-0.4), np.asarray(SIX)
+    wanted = {
+        "m": -(m - 0.3) / 0.5**2 + np.sum(y - m) / s**2,
+        "s": -((s / 2) ** 2) + 1 + np.sum((y - m) ** 2) / s**2 - len(y),
+    }
+    return {name: error(slopes[name], wanted[name], tolerance) for name in wanted}
 
 
 def coin(count: int = C) -> Scores:
@@ -147,29 +189,46 @@ def coin(count: int = C) -> Scores:
     N((ε/2)[2 + s_b − (5 + N) θ], ε) with s_b = (N/n) × the successes in the batch, hypergeometric; the law
     after T steps is T products of that transition, by quadrature.
     """
-    a, b, ones, rows, steps = 2.0, 3.0, 15, 2, 12
-    y = jnp.asarray(np.repeat([1.0, 0.0], [ones, N - ones]))
-    model = Model({"theta": dist.Beta(a, b)}, lambda params: dist.Bernoulli(params["theta"]))
-    eps = 0.12
+    return coin_scores(coin_ends(sgld, count))
 
+
+ONES, EPS, STEPS = 15, 0.12, 12  # the coin's heads, and its steps
+
+
+def coin_ends(make: Callable[..., Kernel], count: int) -> jax.Array:
+    """Where ``count`` chains end, (count,), in u."""
+    y = jnp.asarray(np.repeat([1.0, 0.0], [ONES, N - ONES]))
+    kernel = make(core.log_posterior(beta_bernoulli()), EPS)
+    state, _ = replicate(kernel, jax.random.key(4), {"theta": jnp.zeros(count)}, STEPS, pairs(y))
+    return state.position["theta"]
+
+
+def beta_bernoulli() -> Model:
+    return Model({"theta": dist.Beta(2.0, 3.0)}, lambda params: dist.Bernoulli(params["theta"]))
+
+
+@functools.cache
+def coin_law() -> tuple[np.ndarray, np.ndarray]:
+    """A grid of u and its distribution function after the steps, by quadrature."""
+    a, b, rows = 2.0, 3.0, 2
     grid = np.linspace(-6, 8, 1401)
     width = grid[1] - grid[0]
     mass = np.zeros_like(grid)
     mass[np.argmin(np.abs(grid))] = 1.0  # u = 0
     transition = np.zeros((grid.size, grid.size))
-    for k, share in enumerate(stats.hypergeom(N, ones, rows).pmf(np.arange(rows + 1))):
-        mean = grid + 0.5 * eps * (a + N / rows * k - (a + b + N) * special.expit(grid))
-        transition += share * stats.norm.pdf(grid[None], mean[:, None], math.sqrt(eps)) * width
-    for _ in range(steps):
+    for k, share in enumerate(stats.hypergeom(N, ONES, rows).pmf(np.arange(rows + 1))):
+        mean = grid + 0.5 * EPS * (a + N / rows * k - (a + b + N) * special.expit(grid))
+        transition += share * stats.norm.pdf(grid[None], mean[:, None], math.sqrt(EPS)) * width
+    for _ in range(STEPS):
         mass = mass @ transition
-    cdf = np.cumsum(mass) - 0.5 * mass
+    return grid, np.cumsum(mass) - 0.5 * mass
 
-    kernel = sgld(core.log_posterior(model), eps)
-    start = {"theta": jnp.zeros(count)}
-    state, _ = replicate(kernel, jax.random.key(4), start, steps, pairs(y))
-    u = np.asarray(state.position["theta"])
+
+def coin_scores(ends: Any) -> Scores:
+    """The ends against the law."""
+    (grid, cdf), u = coin_law(), np.asarray(ends)
     return {
-        "quadrature": abs(mass.sum() - 1) / 1e-6,
+        "quadrature": abs(cdf[-1] - 1) / 1e-6,
         "cdf": ks(u, lambda x: np.interp(x, grid, cdf)),
         "support": 0.0 if np.all((special.expit(u) > 0) & (special.expit(u) < 1)) else math.inf,
     }
@@ -177,18 +236,30 @@ def coin(count: int = C) -> Scores:
 
 def coin_density() -> Scores:
     """∫ exp(log density) du = B(a + s, b + f), E[u] = ψ(a + s) − ψ(b + f): the log-determinant is there."""
+    return coin_density_scores(jax.jit(coin_density_values)())
+
+
+GRID = np.linspace(-25, 25, 20_001)
+
+
+def coin_density_values() -> jax.Array:
+    """The log density of seven heads in ten on the grid of u."""
     y = jnp.asarray(np.repeat([1.0, 0.0], [7, 3]))
-    model = Model({"theta": dist.Beta(2.0, 3.0)}, lambda params: dist.Bernoulli(params["theta"]))
-    u = jnp.linspace(-25, 25, 20_001)
-    density = jnp.exp(jax.jit(jax.vmap(lambda u: core.log_density(model, (y, None))({"theta": u})))(u))
-    total = float(density.sum() * (u[1] - u[0]))
-    mean = float((u * density).sum() * (u[1] - u[0])) / total
+    return jax.vmap(lambda u: core.log_density(beta_bernoulli(), (y, None))({"theta": u}))(jnp.asarray(GRID))
+
+
+def coin_density_scores(values: Any) -> Scores:
+    """Its integral and mean."""
+    density = np.exp(np.asarray(values))
+    total = density.sum() * (GRID[1] - GRID[0])
+    mean = (GRID * density).sum() * (GRID[1] - GRID[0]) / total
     return {
         "evidence": error(math.log(total), special.betaln(9, 6) - special.betaln(2, 3), 1e-9),
         "mean": error(mean, special.digamma(9) - special.digamma(6), 1e-9),
     }
 
 
+@pytest.mark.test
 def test_drift():
     """θ' = θ + (ε/2) P g."""
     assert_holds(drift(sgld))
@@ -211,6 +282,7 @@ def test_minibatch(rows):
     assert_holds(subsets(minibatch, rows))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_control_variates(rows):
     """E[ĝ] = ∇log p(θ|D) wherever the anchor lies."""
@@ -255,6 +327,7 @@ def test_coin():
     assert_holds(coin(), C)
 
 
+@pytest.mark.test
 def test_coin_density():
     """The density of u = logit θ is θ^{a+s} (1 − θ)^{b+f}."""
     assert_holds(coin_density())
@@ -288,6 +361,7 @@ def test_momentum_without_memory():
         assert_holds({"θ": error(momentum.position["theta"], langevin.position["theta"], 1e-12)})
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("make", [sgld, sghmc])
 def test_without_a_batch_no_prior_is_sampled(make):
     kernel = make(core.log_posterior(gaussian_mean()), 0.1)
@@ -316,6 +390,7 @@ def test_temperature():
         assert_holds(moments(f"τ = {heat}", state.position["theta"], MU, heat / H / 0.75), 20_000)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(("a", "b", "gamma"), [(0.2, 231.0, 0.55), (25.0, 1e8, 0.51), (1.0, 1.0, 1.0)])
 def test_polynomial_in_float32(a, b, gamma):
     """ε_t = a (b + t)^−γ to 1e-6, also where b + t = b in float32."""
@@ -327,6 +402,7 @@ def test_polynomial_in_float32(a, b, gamma):
     assert_holds({"ε": error(np.asarray(got, float) / wanted, 1, 1e-6)})
 
 
+@pytest.mark.test
 def test_schedules():
     """End points, cycles, and that γ outside (½, 1] is refused."""
     between = schedules.polynomial_between(0.1, 0.01, 500, 0.6)

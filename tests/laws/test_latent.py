@@ -23,7 +23,7 @@ from tractable.kernels.gradient_em import CompleteData, by_enumeration, climbed,
 from tractable.models.latent import LatentModel, Marginal
 from tractable.tools.errors import ModelError
 
-pytestmark = pytest.mark.usefixtures("strict_ranks")
+pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
 RNG = np.random.default_rng(3)
 PARAMS = {"good": jnp.array(0.6), "mean": jnp.array([4.0, 8.0]), "sd": jnp.array(1.2)}
@@ -135,6 +135,7 @@ def steps(causes: Any = COOK.causes) -> Callable:
     return by_enumeration(COOK.log_prob, COOK.responsibilities, causes)
 
 
+@pytest.mark.test
 def test_fishers_identity():
     assert_holds(fisher_law(steps()))
     assert broken(fisher_law(steps(COOK.causes[::-1])))
@@ -202,6 +203,7 @@ def test_an_m_step_by_gradient_is_the_closed_form():
     assert broken(gradient_law(lambda m: by_gradient(m, jacobian=True)))
 
 
+@pytest.mark.test
 def test_no_climb_ends_below_its_start():
     def cliff(u: Any) -> Any:  # NaN beyond a step of 0.5: L-BFGS runs into it
         return jnp.where(jnp.abs(u[0]) < 0.5, 10 * u[0], jnp.nan)
@@ -258,6 +260,7 @@ def test_several_causes_are_enumerated_together():
     assert_holds({"sum": error(pair.log_prob(p, jnp.array([1.5]))[0], np.log(total), 1e-12)})
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

@@ -27,6 +27,8 @@ from tractable.models.linear_mixture import normalised
 from tractable.models.markov import Complete, HiddenMarkov, hidden_markov, shares
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 strict = pytest.mark.usefixtures("strict_ranks")  # priors and bijections are NumPyro's, which promote ranks
 
 RNG = np.random.default_rng(5)
@@ -77,12 +79,14 @@ def paths_law(passed: Callable, log_b: Callable = PLAIN.chain.log_b) -> Scores:
     }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("parallel", [False, True])
 @strict
 def test_all_paths(parallel):
     assert_holds(paths_law(lambda *chain: fb.passed(*chain, parallel)))
 
 
+@pytest.mark.test
 @strict
 def test_one_sequence_is_one_of_many():
     for parallel in (False, True):
@@ -113,6 +117,7 @@ def test_paths_mutants(law):
     assert broken(law())
 
 
+@pytest.mark.test
 @strict
 def test_the_likeliest_path():
     path, value = PLAIN.chain.paths(THETA, jnp.array(Y))
@@ -203,6 +208,7 @@ def pieces_law(monkeypatch: Any, rows: np.ndarray, name: str = "", wrong: Callab
     return alike(found, e_step(THETA, rows, weights), 1e-12)
 
 
+@pytest.mark.test
 @strict
 def test_pieces_are_the_whole(monkeypatch):
     assert_holds(pieces_law(monkeypatch, Y))
@@ -287,6 +293,7 @@ def summit(name: str, change: Callable = lambda theta: theta) -> Scores:
     return {"slope": error(slope(change(best)), 0, 1e-9)}
 
 
+@pytest.mark.test("normal")
 @every
 def test_the_m_step_is_a_maximum(name):
     assert_holds(summit(name))
@@ -294,6 +301,7 @@ def test_the_m_step_is_a_maximum(name):
     assert broken(summit(name, lambda theta: theta._replace(transition=theta.transition.T / theta.transition.sum(0))))
 
 
+@pytest.mark.test("multivariate-normal", "bernoulli", "poisson")
 @every
 def test_no_step_goes_down(name):
     model, rows = FAMILIES[name][0], jnp.array(FAMILIES[name][1])
@@ -398,6 +406,7 @@ def test_what_comes_next():
 OWN = hidden_markov(2, lambda p: dist.Poisson(p["rate"]), prior={"rate": dist.Gamma(2.0, 1 / 3)})
 
 
+@pytest.mark.test
 def test_an_emission_of_ones_own_is_the_built_in_one():
     built_in, rows = FAMILIES["poisson"]
     theta = some_theta(built_in)
@@ -484,7 +493,6 @@ def test_draws_are_relabelled(cooked):
     assert mixed.sd().emission.mean.min() > 0.5
 
 
-@pytest.mark.slow
 def test_evidence_of_one_state():
     """With one state numbers are independent: the evidence of a normal and its conjugate prior, in closed form."""
     y = np.random.default_rng(0).normal(5.3, 1.5, (4, 6))
@@ -501,6 +509,7 @@ def test_evidence_of_one_state():
 HALVES = tr.Data(np.full((1, 1, 2), [1, np.nan]), missing="keep")
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("call", "what", "sentence"),
     [

@@ -16,7 +16,7 @@ from tractable.core import Kernel
 from tractable.kernels import langevin, mala, random_walk
 from tractable.kernels.metropolis import Point, Proposal, asymmetric
 
-pytestmark = pytest.mark.usefixtures("strict_ranks")
+pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
 module = importlib.import_module("tractable.kernels.metropolis")  # the package's name is the function
 MATRIX = np.array([[1.0, 0, 0], [0.5, 0.8, 0], [-0.3, 0.2, 1.4]])
@@ -158,6 +158,7 @@ def exact_rank(make: Callable[[Callable], Kernel], count: int = 20_000, seed: in
     return {name: uniform_counts(np.bincount(ranks[:, i], minlength=length + 1)) for i, name in enumerate(names)}
 
 
+@pytest.mark.test
 def test_detailed_balance():
     """π_i T_ij = π_j T_ji."""
     assert_holds(detailed_balance())

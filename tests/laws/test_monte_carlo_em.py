@@ -42,6 +42,8 @@ from tractable.models.mixture import Bernoullis, Gaussians, bernoulli_mixture, g
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError, ModelError, RunError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(5)
 CHAINS = 4
 
@@ -345,11 +347,13 @@ def one_chain(m_step: Any, joint: Any, prior: Any, theta: Any, rows: Any, weight
     return found._replace(error=found.error * math.sqrt(CHAINS))
 
 
+@pytest.mark.test("drawn_at_the_new")
 @pytest.mark.parametrize("wrong", [independent, prior_by_draw, no_prior, drawn_at_the_new, one_chain])
 def test_gain_mutants(wrong):
     assert broken(gain_law(wrong))
 
 
+@pytest.mark.test
 def test_error_of_independent_draws():
     """σ̂² = Σ w² var/S, told again in NumPy."""
     draws = exact_draws(jax.random.key(1), THETA, X[:3], 50)
@@ -451,6 +455,7 @@ def test_louis():
     assert_holds(louis(lambda known: known.complete - known.missing))
 
 
+@pytest.mark.test("hidden only")
 @pytest.mark.parametrize(
     "wrong",
     [lambda known: known.complete, lambda known: known.complete + known.missing, lambda known: known.missing,
@@ -477,6 +482,7 @@ def bound(params: Any, datum: Any) -> float:
     return -0.5 * math.log(2 * math.pi * S2)
 
 
+@pytest.mark.test("random-walk")
 @pytest.mark.parametrize(
     "settings",
     [{"kernel": "mala"}, {"kernel": "random-walk", "tolerance": 8e-3}, {"kernel": "rejection", "bound": bound}],
@@ -511,6 +517,7 @@ def test_fixed_draws_do_not_converge():
     assert errors[0] > 2 * errors[1] > 4 * errors[2], errors
 
 
+@pytest.mark.test
 def test_same_seed_same_bits():
     first, again, other = (learnt(NORMAL, X[:8], MonteCarloEM(most=32, starts=1), seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.point, again.point)
@@ -568,12 +575,14 @@ def test_coins_as_exact_em():
     assert abs(posterior.found["objective"] - exact.found["objective"]) < 0.02 and posterior.found["exact draws"]
 
 
+@pytest.mark.quick
 def test_stalled():
     assert not stalled([3.0, 2.0, 1.0, 0.5, 0.4])
     assert not stalled([3.0, 2.0, 1.0, 0.5, 0.4, 0.3])
     assert stalled([9.0, 0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "settings",
     [{"kernel": "gibbs"}, {"draws": 6}, {"draws": 0}, {"most": 4}, {"level": 0.4}, {"tolerance": 0.0},
@@ -584,6 +593,7 @@ def test_settings(settings):
         MonteCarloEM(**settings)
 
 
+@pytest.mark.test
 def test_sentences(tmp_path):
     with pytest.raises(ModelError, match="dealt with in closed form"):
         learnt(gaussian_mixture(2, 1), X[:, None], MonteCarloEM())
@@ -633,6 +643,7 @@ def test_online_is_near_em():
     assert short.found["steps"] == 50  # a whole block
 
 
+@pytest.mark.test
 def test_online_from_file_is_online_in_memory(tmp_path):
     """Bit for bit, where the file's rows lie in the order in which those in memory are shuffled."""
     order = np.random.default_rng(SHUFFLE).permutation(len(ROWS))
@@ -679,6 +690,7 @@ def test_offset():
     assert np.allclose(means[np.argsort(means[:, 0])], [[3004, 3006], [3007, 3005]], atol=0.2), means
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "settings", [{"batch_size": 0}, {"epochs": 0}, {"step_exponent": 0.5}, {"step_exponent": 1.1}, {"patience": 0},
                  {"chunk": 0}, {"starts": 0}],
@@ -688,6 +700,7 @@ def test_online_settings(settings):
         OnlineEM(**settings)
 
 
+@pytest.mark.quick
 def test_online_sentences():
     with pytest.raises(ModelError, match="closed form"):
         learnt(COUNTS, np.array([1, 2, 3]), OnlineEM(batch_size=2))

@@ -21,6 +21,8 @@ from tractable.models.families import SphericalT
 from tractable.models.linear import generalised_linear, weight_scale_for, with_priors
 from tractable.models.several import several_linear
 
+pytestmark = pytest.mark.laws
+
 ROWS, COLUMNS, DRAWS = 10, 25, 4000
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, COLUMNS)) @ (np.eye(COLUMNS) + 0.3)
@@ -137,6 +139,7 @@ def _as_a_priori(patch: pytest.MonkeyPatch) -> None:
     _widened(patch, lambda _, widened: lambda rng, positions: widened(Wrong(), positions))
 
 
+@pytest.mark.test("_another_scale-False", "_not_orthogonal-False")
 @pytest.mark.parametrize(
     ("mutant", "pooled"),
     [(_nothing_left, False), (_not_orthogonal, False), (_another_scale, False), (_another_scale, True),
@@ -173,6 +176,7 @@ def test_the_narrow_model_is_the_whole_one(family: str, monkeypatch: pytest.Monk
     np.testing.assert_allclose((sd / width - 1) / error, 0, atol=5)
 
 
+@pytest.mark.test
 def test_several_targets_are_narrow_each() -> None:
     model = several_linear(["a", "b"], COLUMNS, "normal", 0.4, 5.0)
     posterior = tr.infer(
@@ -229,6 +233,7 @@ def test_a_wide_table_of_classes_predicts() -> None:
     assert -np.mean(np.log(p[np.arange(120), y[40:]])) < 0.8 * np.log(3)
 
 
+@pytest.mark.quick
 def test_scales_by_default() -> None:
     assert weight_scale_for(5000, 300.0, "normal") is None
     assert weight_scale_for(5000, 300.0, "categorical") == pytest.approx(1.5 / np.sqrt(5000))

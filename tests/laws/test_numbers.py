@@ -14,6 +14,8 @@ from tractable.checks.digits import digits_check
 from tractable.estimators import BayesianLinearRegression, BayesianLogisticRegression, FactorAnalysis, GaussianMixture
 from tractable.tools.errors import TractableError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 N, D = 60, 4
 X = RNG.normal(size=(N, D))
@@ -185,7 +187,6 @@ def test_mixtures_and_factors_far_from_zero():
         np.testing.assert_allclose(far.score(rows + 1e6), near.score(rows), atol=2e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.computes
 @pytest.mark.parametrize("method", [tr.RandomWalk, tr.MALA])
 def test_a_million_rows(method):

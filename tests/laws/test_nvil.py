@@ -25,6 +25,8 @@ from tractable.objectives.pathwise import autoencoding
 from tractable.objectives.score import Memory, Reductions, begin_baselines, remember
 from tractable.objectives.variance import gradient_variance
 
+pytestmark = pytest.mark.laws
+
 PyTree = Any
 EXACT = 1e-10
 SIZE = 7  # rows of the data set that a batch stands for
@@ -489,7 +491,6 @@ def test_the_measured_variances_are_the_enumerated_ones():
     assert "raw" in str(found) and "h2" in str(found)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The observed information")  # hidden units may change places and signs
 def test_a_trained_net_is_as_likely_as_direct_maximum_likelihood_makes_it():
     """J7: 16 states, weighted by repetition; KL(p_data ‖ p_θ) within 0.01 nat."""

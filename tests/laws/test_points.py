@@ -13,6 +13,8 @@ from tractable.methods import search
 from tractable.models import conjugate
 from tractable.models.linear import logistic_laplace
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(7)
 N = 60
 X = RNG.normal(size=(N, 3)) * np.array([1.0, 2.0, 0.5])

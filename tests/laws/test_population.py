@@ -20,6 +20,8 @@ from scipy import stats
 
 import tractable as tr
 
+pytestmark = pytest.mark.laws
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
@@ -90,6 +92,7 @@ def test_quadrature_of_what_methods_are_given_finds_the_moments(name):
     np.testing.assert_allclose([(mean - truth.mean[0]) / truth.sd[0], sd / truth.sd[0]], [0, 1], atol=1e-4)
 
 
+@pytest.mark.quick
 def test_the_split_is_deterministic_and_near_half():
     every = [population.target(v, i) for v in VARIANTS.values() for i in range(population.MEMBERS)]
     assert len(every) == 1696 and len({t.family for t in every}) == 20
@@ -103,6 +106,7 @@ def test_the_split_is_deterministic_and_near_half():
     assert halves == {"tune", "publish"}  # it is the numbers' half, not the index's
 
 
+@pytest.mark.quick
 def test_bounds_are_clopper_and_pearsons():
     for wrong, trusted in ((0, 299), (1, 473), (3, 10), (7, 7), (0, 1)):
         exact = stats.binomtest(wrong, trusted).proportion_ci(0.95, method="exact")
@@ -148,6 +152,7 @@ def test_exact_draws_are_right_and_altered_ones_are_wrong(name):
     assert not right(np.full_like(draws, np.nan))
 
 
+@pytest.mark.quick
 def test_a_missing_mode_is_wrong():
     target = next(t for t in map(lambda i: member("modes far apart, d = 2", i), range(9)) if not t.hard)
     draws = target.truth().sample(np.random.default_rng(0), 100_000)
@@ -171,6 +176,7 @@ def test_a_point_is_right_at_the_maximum_alone_and_as_a_posterior_where_it_shows
     assert not said(truth.mean, 0.5 * truth.sd).right
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", [n for n, v in VARIANTS.items() if v.family == "improper"])
 def test_nothing_is_right_where_nothing_exists(name):
     target = next(t for t in map(lambda i: member(name, i), range(20)) if not t.truth().peaked)
@@ -221,6 +227,7 @@ def test_halves_cannot_be_mixed_and_publishing_again_takes_a_reason(tmp_path):
         trust.work(options(tmp_path, "--tune", "--table"))
 
 
+@pytest.mark.quick
 def test_the_table_is_put_between_its_marks(tmp_path):
     page = tmp_path / "RESULTS.md"
     page.write_text("# Results\n")

@@ -14,6 +14,8 @@ from montecarlo import Z, assert_holds
 import tractable as tr
 from tractable.checks.convergence import diagnose
 
+pytestmark = pytest.mark.quick
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FAST = ["eight_schools_non_centred", "garch", "low_dim_gauss_mix", "mesquite"]
 
@@ -36,7 +38,6 @@ def _place(data_dir: Path, models, name: str) -> Path:
     return place
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_nuts_agrees_with_the_reference(data_dir, models, name):
     place = _place(data_dir, models, name)

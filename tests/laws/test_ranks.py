@@ -10,6 +10,8 @@ from scipy import stats
 
 from tractable.checks import ranks as rk
 
+pytestmark = pytest.mark.quick
+
 
 def check(law, right, wrong):
     """The law holds of the right one, and breaks for each wrong one."""
@@ -74,6 +76,7 @@ def law_p_value(p_value):
     return scores
 
 
+@pytest.mark.laws
 def test_p_value_is_exact():
     def union(ranks, draws):
         counts, at = np.rint(len(ranks) * rk.ecdf(ranks, draws)), np.arange(1, draws + 1) / (draws + 1)

@@ -10,11 +10,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from montecarlo import C, Scores, Z, assert_holds, binomial, ks, replicate
 from scipy import special, stats
 
 from tractable.core import Kernel
 from tractable.kernels import rejection
+
+pytestmark = pytest.mark.laws
 
 
 def prior(key: jax.Array) -> jax.Array:
@@ -86,6 +89,7 @@ def test_bound_below_the_supremum_is_noticed():
     assert np.all(np.asarray(info.gave_up) > 0)
 
 
+@pytest.mark.test
 def test_limit():
     """After ``limit`` refusals the draw is given up, says so, and leaves the position."""
     kernel = rejection(prior, lambda theta: -100.0 + 0 * theta, 0.0, width=8, limit=64)
@@ -93,6 +97,7 @@ def test_limit():
     assert (float(info.gave_up), float(info.tries), float(state.position)) == (1.0, 64.0, 0.25)
 
 
+@pytest.mark.test
 def test_not_a_number_is_refused():
     """A NaN weight counts as log w = −∞."""
     kernel = rejection(prior, lambda theta: jnp.where(theta < 0.5, jnp.nan, 0.0), 0.0)

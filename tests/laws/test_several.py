@@ -16,6 +16,8 @@ from tractable.models.linear import generalised_linear
 from tractable.objectives import several
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(8)
 N, D, NOISE = 40, 3, 0.6
 X = np.column_stack([np.ones(N), RNG.normal(size=N), RNG.normal(size=N)])
@@ -103,6 +105,7 @@ def test_as_high_as_a_climb_by_draws():
     np.testing.assert_allclose(one.std(0), other.std(0), rtol=0.1)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     "model",
     [
@@ -119,6 +122,7 @@ def test_other_models_are_left_alone(model):
     assert several.structure(model, tr.Data(y, given=X)) is None
 
 
+@pytest.mark.test
 def test_a_mean_field_of_classes_has_none():
     with pytest.raises(ModelError, match="FullRank also several predictors"):
         tr.infer(CLASSES, LABELS, tr.MeanField(solver="quadrature"))
@@ -146,6 +150,7 @@ def without_entropy(right):
 MUTANTS = [without_counts, without_prior_width, without_entropy]
 
 
+@pytest.mark.test("without_prior_width")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants(monkeypatch, mutant):
     monkeypatch.setattr(several, "expected", mutant(several.expected))

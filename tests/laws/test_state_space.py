@@ -21,6 +21,8 @@ from tractable.kernels.em import em
 from tractable.models.state_space import LinearGaussian, linear_gaussian
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 strict = pytest.mark.usefixtures("strict_ranks")
 
 RNG = np.random.default_rng(11)
@@ -73,6 +75,7 @@ def smoothing_law(smoothed: Callable) -> Scores:
     }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("parallel", [False, True])
 @strict
 def test_the_joint_normal(parallel):
@@ -132,12 +135,14 @@ def drawing_law(drawn: Callable, system: kalman.System = SYSTEM) -> Scores:
 SINGULAR = SYSTEM._replace(state_noise=jnp.outer(jnp.arange(3.0), jnp.arange(3.0)))
 
 
+@pytest.mark.test("singular")
 @pytest.mark.parametrize("system", [SYSTEM, SINGULAR], ids=["any", "singular"])
 @strict
 def test_drawn_states(system):
     assert_holds(drawing_law(kalman.drawn, system))
 
 
+@pytest.mark.test("noise uncorrelated")
 @pytest.mark.parametrize(
     "change",
     [
@@ -167,6 +172,7 @@ def unstable_law(drawn: Callable) -> Scores:
     return {"draw": error(found, mean + root @ noise, 1e-10)}
 
 
+@pytest.mark.test
 @strict
 def test_an_unstable_system_is_drawn_too():
     def about_a_simulated_path(noise: jax.Array, system: kalman.System, x: jax.Array, drift: jax.Array) -> jax.Array:
@@ -266,6 +272,7 @@ def complete_law(name: str, complete: Callable) -> Scores:
     return {name: error(np.concatenate([np.ravel(each) for each in found]), 0, 1e-8) for name, found in out.items()}
 
 
+@pytest.mark.test("full")
 @every
 def test_the_density_with_states(name):
     assert_holds(complete_law(name, lambda model, *args: model.sums.complete(*args)))
@@ -285,6 +292,7 @@ def test_density_mutants(change):
     assert broken(complete_law("default", change))
 
 
+@pytest.mark.test
 def test_states_that_theta_determines_are_not_drawn():
     """A row without noise whose coefficients are learnt: given z they could not move."""
     trend: dict[str, Any] = {"transition": [[1, 1], [0, 1]], "emission": [[1, 0]], "state_noise": [np.nan, 0.0]}
@@ -368,6 +376,7 @@ def test_the_m_step_is_a_maximum(name):
         assert broken(summit(name, lambda theta: jax.tree.map(lambda a: 1.001 * a, theta)))
 
 
+@pytest.mark.test("full", "flat", "trend", "own start")
 @every
 def test_no_step_goes_down(name):
     model, rows = MODELS[name][0], rows_of(name)
@@ -453,6 +462,7 @@ def ahead_law(name: str) -> Scores:
     return scores
 
 
+@pytest.mark.test("trend", "default")
 @pytest.mark.parametrize("name", ["default", "inputs", "trend", "full"])
 def test_what_comes_next(name):
     assert_holds(ahead_law(name))
@@ -501,6 +511,7 @@ def ahead(x: Any) -> Any:
     return model.ahead(some_theta(model), x, (rows_of("default"), None))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("call", "what", "sentence"),
     [

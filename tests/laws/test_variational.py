@@ -35,6 +35,8 @@ from tractable.models import conjugate
 from tractable.objectives import quadrature
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 NODES = 60
 RNG = np.random.default_rng(5)
 D, N, NOISE, SD = 3, 40, 0.7, 1.5
@@ -686,7 +688,6 @@ def test_no_noise_at_the_posterior():
     assert_holds(no_noise_at_the_posterior())
 
 
-@pytest.mark.slow
 def test_sampled():
     """E ĝ = ∇ ELBO, of draws."""
     assert_holds(sampled(), C)
@@ -697,11 +698,13 @@ def test_minibatches():
     assert_holds(minibatches())
 
 
+@pytest.mark.test
 def test_inclusive():
     """E_p[∇ log q]."""
     assert_holds(inclusive())
 
 
+@pytest.mark.test
 def test_softplus():
     """log log(1 + e^ρ), finite everywhere."""
     assert_holds(softplus())
@@ -712,11 +715,13 @@ def test_normal_kl():
     assert_holds(normal_kl())
 
 
+@pytest.mark.quick
 def test_khat():
     """k = 1 − s²."""
     assert_holds(tails())
 
 
+@pytest.mark.quick
 def test_weigh():
     """Thresholds, bounds and verdicts."""
     generator = np.random.default_rng(3)
@@ -738,14 +743,15 @@ def test_weigh():
 
 @pytest.mark.parametrize(
     "kind",
-    ["bernoulli", "poisson", *(pytest.param(k, marks=pytest.mark.slow) for k in ("normal", "log noise"))],
+    ["bernoulli", "poisson", "normal", "log noise"],
 )
 def test_integrated(kind):
     """One number a row in place of all."""
     assert_holds(integrated("normal", [kind]))
 
 
-@pytest.mark.parametrize("family", ["low rank", *(pytest.param(f, marks=pytest.mark.slow) for f in list(FAMILIES)[:2])])
+@pytest.mark.test("full rank")
+@pytest.mark.parametrize("family", ["low rank", *list(FAMILIES)[:2]])
 def test_integrated_laplace(family):
     """The same under Laplace priors, beside a noise scale."""
     assert_holds(integrated("laplace", ["normal"], [family]))
@@ -796,6 +802,7 @@ def test_structure():
     assert quadrature.structure(plain, Data(y, given=x)) is None
 
 
+@pytest.mark.test
 def test_refused():
     """Settings that cannot be, before anything runs."""
     q = mean_field(2)
@@ -841,6 +848,7 @@ CONDITIONAL = np.diag(1 / np.diag(PRECISION))
 MARGINAL = np.diag(np.diag(EXACT.covariance))
 
 
+@pytest.mark.test("LowRank")
 @pytest.mark.parametrize("family", [MeanField, FullRank, LowRank])
 def test_trained_by_quadrature(family):
     """To the optimum, much closer than it is asked."""
@@ -876,7 +884,6 @@ STOCHASTIC: dict[str, tuple[Any, np.ndarray]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.computes
 @pytest.mark.parametrize("case", STOCHASTIC)
 def test_trained_by_sampling(case):
@@ -1104,6 +1111,12 @@ MUTANTS: dict[str, tuple[Callable, Callable[[], Scores]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.test(
+    "η without covariances",
+    "running mean sees the step: gradients",
+    "fitted sees the step: gradients",
+    "forward KL, q/p",
+)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_killed(monkeypatch, name):
     """The law raises the alarm."""

@@ -27,6 +27,8 @@ from tractable.objectives.score import (
 )
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 PyTree = Any
 EXACT = 1e-10
 SIZE = 7
@@ -100,6 +102,7 @@ def test_vimco_is_unbiased_for_the_bound_of_several_draws(samples):
     assert_holds(unbiased(of_vimco, samples, PARAMS, lambda p: bound(p, samples)))
 
 
+@pytest.mark.test("switches0")
 @pytest.mark.parametrize(
     "switches",
     [
@@ -172,6 +175,7 @@ def test_gains_are_the_papers():
     np.testing.assert_allclose(gains(jnp.asarray(log_w - 5000)), wanted, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

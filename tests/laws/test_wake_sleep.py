@@ -28,6 +28,8 @@ from tractable.objectives.wake_sleep import reweighted_wake_sleep, wake_sleep
 from tractable.tools import tree
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.laws
+
 Params = dict[str, Any]
 
 
@@ -524,6 +526,7 @@ def test_wake_sleep_is_reweighted_with_one_draw_and_dreams_alone():
     assert value == first[0]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -561,7 +564,6 @@ def kl(posterior: Any) -> float:
     return float(np.sum(special.xlogy(seen, seen) - seen * log_p))
 
 
-@pytest.mark.slow
 def test_learns_what_maximum_likelihood_does():
     """K4; on the way there is no promise that any one number rises."""
     data = tr.Data(np.repeat(EACH, COUNTS, axis=0))

@@ -29,6 +29,8 @@ from tractable.objectives.weight_noise import (
 from tractable.tools import tree
 from tractable.tools.errors import DataError, ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 Factory = Callable[..., WeightNoise]
 FACTORIES = {
     "shared": shared_draw,
@@ -372,6 +374,7 @@ def test_holds(law, make):
     assert_holds(law(make, networks=("dense", "scaled")) if plain else law(make))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("make", APART.values(), ids=APART)
 def test_examples_are_uncorrelated(make):
     assert_holds(examples_apart(make))
@@ -491,6 +494,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.test("one sign vector for the batch", "one ε for the batch")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_caught(name):
     law, make, options = MUTANTS[name]
@@ -523,6 +527,7 @@ REPORTS = {
 }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", REPORTS)
 def test_says_what_is_shared_and_why(name):
     apply, shapes, shape = NETWORKS[name]
@@ -537,6 +542,7 @@ def test_says_what_is_shared_and_why(name):
     assert independent_draws(apply, params, x).shared == {}
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("apply", "words"),
     [
@@ -555,6 +561,7 @@ def test_other_uses_share(apply, words):
         assert words in network.shared["w"] and network.transformed == ()
 
 
+@pytest.mark.test
 def test_filters_of_batch_groups_share():
     def apply(w: dict, x: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(x, w["k"], (1,), "SAME", batch_group_count=2)
@@ -608,6 +615,7 @@ def test_batch_is_one_matrix_product():
         assert all(eqn.params["dimension_numbers"][1] == ((), ()) for eqn in dots)
 
 
+@pytest.mark.test
 def test_errors_are_sentences():
     mean, sd = weights_like(ONE_LAYER)
     x = inputs(3, 3)

@@ -27,6 +27,8 @@ from tractable.objectives.wake_sleep import wake_sleep
 from tractable.results.posterior import Posterior
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.laws
+
 TIMES = np.array([2, 0, 1, 3, 1, 1, 0, 2, 1, 1])
 _rng = np.random.default_rng(4)
 X = _rng.normal(size=(10, 2))
@@ -210,6 +212,7 @@ def learnt_law(case: Learnt, weigh: Weigh) -> Scores:
     }
 
 
+@pytest.mark.test("em on file")
 @pytest.mark.filterwarnings("ignore::tractable.tools.errors.TractableWarning")
 @pytest.mark.parametrize("name", PLAIN)
 def test_methods(name):
@@ -265,6 +268,7 @@ def test_statistics():
     assert_holds(statistics_law(weighed))
 
 
+@pytest.mark.test("squared")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_statistics_mutants(mutant):
     assert set(broken(statistics_law(mutant))) == {"whole", "chunks", "file"}
@@ -278,6 +282,7 @@ def test_curvature(monkeypatch):
     assert set(broken(curvature_law(squared))) == {"points", "bias meter"}
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", ["autoencoding", "doubly", "vimco", "wake-sleep"])
 def test_ladders(name):
     """A batch's gradient is Σ w of its rows' own, at the same draws."""
@@ -331,6 +336,7 @@ def test_labels():
     assert broken({"draws": error(matched(MIXTURE, ignored(X, None, times).arrays(), draws), wanted, 1e-9)})
 
 
+@pytest.mark.quick
 def test_rows_that_stand_for_rows_of_unlike_weight():
     """They all count once, rows of weight 0 are not among them, and others are in proportion to their weight."""
     data = tr.Data(np.arange(10), weights=TIMES * 0.3)
@@ -342,6 +348,7 @@ def test_rows_that_stand_for_rows_of_unlike_weight():
     assert tr.Data(np.arange(3)).alike().weights is None
 
 
+@pytest.mark.test
 def test_refusals():
     """What does not look at weights says so before anything runs."""
     hidden = tr.LatentModel(

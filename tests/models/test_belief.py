@@ -10,6 +10,8 @@ from tractable.models.ladders import sigmoid_belief_network
 from tractable.models.layers import categorical
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 
 def log_bernoulli(x: np.ndarray, eta: np.ndarray) -> float:
     p = 1 / (1 + np.exp(-eta))
@@ -66,6 +68,7 @@ def test_the_same_arguments_are_the_same_object():
     assert sigmoid_belief_network(6, (4,), redraw=True).redraw
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

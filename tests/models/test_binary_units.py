@@ -7,6 +7,8 @@ import pytest
 
 from tractable.models.units import TOGETHER, BinaryUnits, sum_softplus
 
+pytestmark = pytest.mark.laws
+
 SIZES = (1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 784)  # products of all, of none, with a rest
 
 
@@ -37,6 +39,7 @@ def test_curvature():
     assert float(jax.grad(jax.grad(jax.grad(lambda t: sum_softplus(t[None]))))(0.0)) == 0
 
 
+@pytest.mark.test
 def test_ends_of_the_line():
     """η = ±∞ are certain units; a NaN stays one."""
     eta = jnp.asarray([jnp.inf, -jnp.inf])

@@ -22,6 +22,8 @@ from tractable.models.linear import generalised_linear
 from tractable.results.pointwise import Left, transforms
 from tractable.tools.errors import DataError, ModelError, TractableWarning
 
+pytestmark = pytest.mark.quick
+
 LAWS = {
     "normal": (lambda: dist.Normal(0.5, 1.5), stats.norm(0.5, 1.5)),
     "lognormal": (lambda: dist.LogNormal(0.5, 0.7), stats.lognorm(0.7, scale=np.exp(0.5))),
@@ -43,6 +45,7 @@ def bounds(law) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rows), np.array(exact)
 
 
+@pytest.mark.test("normal")
 @pytest.mark.parametrize("name", LAWS)
 def test_density(name):
     made, law = LAWS[name]
@@ -56,6 +59,7 @@ def test_density(name):
         np.testing.assert_allclose(got, exact[keep], rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.laws
 def test_slopes_are_finite():
     """Of every kind of row, far from where it lies too: the branches that are not taken are of other numbers."""
     rows = jnp.asarray([(1.0, 1.0), (1.0, OPEN), (-OPEN, 1.0), (0.5, 1.0), (0.0, 1.0)])
@@ -67,6 +71,7 @@ def test_slopes_are_finite():
     np.testing.assert_allclose(slope(jnp.asarray(0.3), rows)[2], slope(jnp.asarray(0.3), rows)[4])  # times begin at 0
 
 
+@pytest.mark.test("exponential")
 @pytest.mark.parametrize("family", ["normal", "lognormal", "weibull", "exponential"])
 def test_without_censoring_it_is_the_plain_family(family):
     g = np.random.default_rng(0)
@@ -96,6 +101,7 @@ def off_conjugate(y: np.ndarray, model: tr.Model = RATE) -> float:
     return float(np.ptp(got - exact))
 
 
+@pytest.mark.laws
 def test_exponential_times_are_conjugate():
     assert off_conjugate(censored(SEEN, event=EVENT)) < 1e-6
     assert off_conjugate(censored(SEEN, ~EVENT)) < 1e-6
@@ -110,6 +116,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.test("the other side")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_rows_are_seen(mutant):
     assert off_conjugate(MUTANTS[mutant]) > 1.0
@@ -124,6 +131,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame({"lower": lower, "upper": upper})
 
 
+@pytest.mark.laws
 def test_formula_against_a_grid():
     """Every kind of row at once, by nested Laplace: means and sds within five Monte-Carlo errors of the grid's."""
     rows = table()
@@ -189,6 +197,7 @@ def test_distribution_is_kaplan_and_meiers():
     np.testing.assert_allclose(share[np.searchsorted(at, grid, side="right") - 1], exact.evaluate(grid), atol=1e-4)
 
 
+@pytest.mark.laws
 def test_completed_rows_have_the_law_of_what_is_predicted():
     """A bound is replaced by what is predicted beyond it, so that all rows together have that law."""
     g = np.random.default_rng(2)
@@ -247,6 +256,7 @@ def test_faults(sentence):
         fit_encoder(stays(), "days", **FAULTS[sentence])
 
 
+@pytest.mark.test
 def test_more_faults():
     with pytest.raises(DataError, match="the lower bound is above the upper one: 3"):
         censored([3.0], upper=[2.0])
@@ -262,6 +272,7 @@ def test_more_faults():
         tr.infer(RATE, tr.Data(np.array([[3.0, 2.0]])), tr.MAP(), progress=False)
 
 
+@pytest.mark.laws
 def test_from_the_command_line(tmp_path):
     stays().to_csv(tmp_path / "stays.csv", index=False)
     told = run("fit", tmp_path / "stays.csv", "--target", "days", "--event", "home", "--exclude", "left", "--verify",

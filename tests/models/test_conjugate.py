@@ -7,6 +7,8 @@ from scipy import integrate, stats
 from tractable.models import conjugate, linear
 from tractable.tools.errors import DataError, ModelError
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(0)
 
 
@@ -109,6 +111,7 @@ def test_grid_integrates_to_one():
     np.testing.assert_allclose(total, 1.0)
 
 
+@pytest.mark.laws
 def test_mixture_grid_is_the_models_density():
     """The evidence of one point, by hand: an average of N(0, 10 + 2) and N(0, 10 + 1 + 2)."""
     grid = conjugate.mixture_grid([1.5], ((-20, 20), (-8, 8)), 301)

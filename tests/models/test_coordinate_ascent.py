@@ -32,7 +32,7 @@ from tractable.models.variational_mixture import MixturePosterior
 from tractable.models.variational_regression import RegressionPosterior, normal_gamma_regression
 from tractable.tools.errors import DataError, ModelError
 
-pytestmark = pytest.mark.usefixtures("strict_ranks")
+pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
 RNG = np.random.default_rng(5)
 K, D, N = 3, 2, 60
@@ -458,12 +458,14 @@ def as_scikit_learn(make: Callable, kind: str, features: int, process: bool, flo
     }
 
 
+@pytest.mark.test("diagonal-False")
 @CASES
 def test_steps_are_exact(kind, process):
     assert_holds(steps_are_exact(bayesian_gaussian_mixture, kind, process))
     assert_holds(steps_are_exact(naive(), kind, process))
 
 
+@pytest.mark.test("tied-False", "diagonal-True")
 @CASES
 def test_one_component_is_exact(kind, process):
     assert_holds(one_component_is_exact(bayesian_gaussian_mixture, kind, process))
@@ -486,6 +488,7 @@ def test_mutants(name):
     assert broken(steps_are_exact(make, kind, process))
 
 
+@pytest.mark.test("no pull of the prior's mean in C", "no d/β")
 @pytest.mark.parametrize(
     "name",
     ["log |E Λ| for E[log |Λ|]", "no d/β", "a Wishart's digammas in a sphere", "C not inverted", "means not shrunk",
@@ -764,6 +767,7 @@ def divergence_by_draws(make: Callable, kind: str, process: bool) -> Scores:
     return {"mean": abs(terms.mean() - divergence) / (terms.std() / np.sqrt(len(terms))) / Z}
 
 
+@pytest.mark.test("full-False")
 @pytest.mark.parametrize(("kind", "process"), [("full", False), ("diagonal", True)])
 def test_divergence_by_draws(kind, process):
     assert_holds(divergence_by_draws(bayesian_gaussian_mixture, kind, process), 20_000)
@@ -782,6 +786,7 @@ def drawn(change: Callable) -> Callable:
     return make
 
 
+@pytest.mark.test("E[Λ⁻¹] for E[Λ]⁻¹")
 @pytest.mark.parametrize(
     "change",
     [
@@ -879,6 +884,7 @@ def test_normal_gamma():
     assert_holds(normal_gamma_law(normal_gamma))
 
 
+@pytest.mark.test("no variance of μ in the rate")
 @pytest.mark.parametrize(
     "change",
     [
@@ -898,6 +904,7 @@ def test_normal_gamma_mutants(change):
     assert broken(normal_gamma_law(make))
 
 
+@pytest.mark.test("log E[τ] for E[log τ]", "no entropy of μ")
 @pytest.mark.parametrize(
     "change",
     [
@@ -1155,6 +1162,7 @@ def test_regression_mutants(wrong, alpha, scaled):
     assert broken(regression_law(swept(**wrong), alpha, scaled))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     "change",
     [
@@ -1217,6 +1225,7 @@ def test_regression_is_additive():
     )
 
 
+@pytest.mark.test
 def test_normal_gamma_is_the_smallest_regression():
     """On one input of 1, scaled: the same q and the same bound."""
     small, large = normal_gamma(0.0, 0.7, 1.3, 0.9), linear_regression_unknown_noise(1, 0.7, 1.3, 0.9, True)
@@ -1265,6 +1274,7 @@ def test_regression_draws():
     assert broken(regression_draws(swapped, q))
 
 
+@pytest.mark.test
 def test_single_precision_regression():
     wanted, q = sweeping(PAIR, False, 400), jax.tree.map(lambda a: a.astype(jnp.float32), sweeping(PAIR, False, 1))
     made, rows = regression(PAIR, False), jax.tree.map(lambda a: a.astype(jnp.float32), ROWS)
@@ -1276,6 +1286,7 @@ def test_single_precision_regression():
 # Settings.
 
 
+@pytest.mark.quick
 def test_same_arguments_same_functions():
     """So that a second fit finds its compilation."""
     assert bayesian_gaussian_mixture(3, 2, mean_prior=[0.0, 1]) is bayesian_gaussian_mixture(
@@ -1285,6 +1296,7 @@ def test_same_arguments_same_functions():
     assert normal_gamma(strength=2) is normal_gamma(0.0, 2.0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -1316,6 +1328,7 @@ def test_settings(make, sentence):
         make()
 
 
+@pytest.mark.test
 def test_rows_of_another_shape():
     mixture, line, small = bayesian_gaussian_mixture(K, D), regression(ALPHA, False), normal_gamma()
     with pytest.raises(DataError, match=r"rows of 2 numbers.*got shape \(60, 1\)"):

@@ -14,10 +14,13 @@ from tractable.models.families import FAMILIES, Beta, Gamma, NegativeBinomial, O
 from tractable.models.formula import regression
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 ETA = np.array([-3.0, 0.0, 2.0, 6.0])
 COUNTS = np.array([0.0, 1.0, 7.0, 400.0])
 
 
+@pytest.mark.test("0.35-False", "1.0-True", "5.0-True")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("dispersion", [0.003, 0.05, 0.35, 0.4, 1.0, 5.0])
 def test_negative_binomial(single, dispersion):
@@ -35,6 +38,7 @@ def test_negative_binomial_ends_at_poisson():
     np.testing.assert_allclose(got, stats.poisson.logpmf(COUNTS, np.exp(ETA)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.test("0.36-False", "1.0-True", "1.0-False")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("variation", [0.01, 0.3, 0.36, 1.0, 3.0])
 def test_gamma(single, variation):
@@ -48,6 +52,7 @@ def test_gamma(single, variation):
     np.testing.assert_allclose(got, exact, rtol=1e-3 if single else 1e-7, atol=2e-3 if single else 1e-6)
 
 
+@pytest.mark.test("0.0002-0.03-False", "0.9-0.995-False", "0.9-0.5-True", "0.0002-0.0001-True")
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("mean", [1e-6, 1e-4, 0.03, 0.5, 0.995, 0.9999])
 @pytest.mark.parametrize("spread", [2e-4, 1e-3, 0.02, 0.3, 0.9])
@@ -115,6 +120,7 @@ def test_outliers_move_no_effect_by_students_t():
     assert np.all(close < 4 * told["student-t"]["sd"][["a", "b"]]) and np.all(close < 0.4) and far.max() > 2
 
 
+@pytest.mark.test
 def test_offset():
     """An offset of log 2 doubles the rate: rows of twice the exposure say what two rows say."""
     model = linear.generalised_linear(1, "poisson")
@@ -127,6 +133,7 @@ def test_offset():
         with_offset(tr.Model({"a": dist.Normal(0.0, 1.0)}, lambda params: dist.Normal(params["a"], 1.0)))
 
 
+@pytest.mark.quick
 def test_the_encoder_and_the_models_know_the_same_families():
     from tractable.data import targets
 

@@ -20,6 +20,8 @@ from tractable.methods.inla import suited
 from tractable.models.formula import Effects, Regression, regression
 from tractable.tools.errors import ArgumentError, CheckpointError, DataError, ModelError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 N, SCHOOLS = 40, ["A", "B", "C", "D"]
 SCHOOL = RNG.integers(0, 4, N)
@@ -121,6 +123,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.test("rows out of step", "another term's groups", "no slope")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_group_is_seen(grouped: Regression, mutant: str):
     given = MUTANTS[mutant](grouped.data.given)
@@ -192,6 +195,7 @@ def test_nuts_against_quadrature():
     assert found.epistemic[1] > 2 * found.epistemic[0]  # of a school never seen
 
 
+@pytest.mark.quick
 def test_rows_are_those_of_training_and_of_a_saved_encoder():
     """What splines and scales learnt holds for other rows, and survives JSON to the last bit."""
     fitted = regression("y ~ bs(x, df=5) + scale(x):z + (0 + z | school)", TABLE)
@@ -209,6 +213,7 @@ def test_rows_are_those_of_training_and_of_a_saved_encoder():
     assert [term.name for term in fitted.encoder.formula.terms] == ["z[a]|school", "z[b]|school", "z[c]|school"]
 
 
+@pytest.mark.quick
 def test_splines_and_polynomials_outside_of_training_are_told(recwarn):
     fitted = regression("y ~ bs(x, df=5) + poly(w, 2) + school", TABLE.assign(w=np.arange(N) % 7))
     new = TABLE.iloc[:3].assign(w=[0, 3, 6], x=[X.min(), X.max(), 3.0])
@@ -261,12 +266,14 @@ SENTENCES = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("formula", SENTENCES)
 def test_sentences_of_formulas(formula: str):
     with pytest.raises(DataError, match=SENTENCES[formula].replace("(", r"\(")):
         regression(formula, TABLE)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("when", [["2021-03-01", "2021-03-02"], pd.to_datetime(["2021-03-01", "2021-03-02"])])
 def test_dates_in_a_formula_are_refused(when):
     table = pd.DataFrame({"y": np.arange(8) - 0.5, "when": list(when) * 4})
@@ -275,6 +282,7 @@ def test_dates_in_a_formula_are_refused(when):
     assert regression("y ~ (1|when)", table).data.size == 8
 
 
+@pytest.mark.quick
 def test_tables_of_other_libraries():
     table = pd.DataFrame({"y": np.arange(8) - 0.5, "x": [1.0, 4.0] * 4, "z": ["a", "b", "b", "c"] * 2})
     expected, got = (regression("y ~ x + z", each).data.given for each in (table, pyarrow.Table.from_pandas(table)))
@@ -294,6 +302,7 @@ BAD_PRIORS = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", BAD_PRIORS)
 def test_sentences_of_priors(case: str):
     priors, match = BAD_PRIORS[case]
@@ -301,6 +310,7 @@ def test_sentences_of_priors(case: str):
         regression("y ~ x + (1|school)", TABLE, priors=priors)
 
 
+@pytest.mark.quick
 def test_a_level_never_seen_is_refused():
     fitted = regression("y ~ z", TABLE)
     with pytest.raises(DataError, match=r"levels \(q\)"):
@@ -381,6 +391,7 @@ def test_a_wrong_prior_of_coordinates_is_seen(mutant: str):
         nested_laplace_law(fitted._replace(model=model), own=True)
 
 
+@pytest.mark.test("y ~ x-normal-priors0-False", "grade ~ x-ordered-priors3-True")
 @pytest.mark.parametrize(
     "formula, family, priors, taken",
     [
@@ -431,6 +442,7 @@ def test_a_prior_that_cannot_be_written_asks_for_the_model(tmp_path):
     assert tr.load(tmp_path / "saved", fitted.model).predict(new).mean.shape == (2,)
 
 
+@pytest.mark.test
 def test_missing_values_are_filled_in():
     """Numbers by the median; text by a level of its own where training lacked it, else by the most frequent."""
     table = TABLE.copy()
@@ -456,6 +468,7 @@ def test_missing_values_are_filled_in():
     jax.tree.map(np.testing.assert_array_equal, encode(again, new).given, right.rows(whole))
 
 
+@pytest.mark.quick
 def test_two_classes_as_text_are_bernoulli():
     table = TABLE.assign(passed=np.where(Y > 7, "yes", "no"))
     with pytest.warns(TractableWarning, match="two values, 'no' and 'yes': family='bernoulli'"):
@@ -483,6 +496,7 @@ def test_several_targets_are_a_formula_each():
     np.testing.assert_array_equal(encode(again, table).y, np.column_stack([Y, table["a"]]))
 
 
+@pytest.mark.quick
 def test_targets_that_look_unlike_are_normal():
     with pytest.warns(TractableWarning, match=r"'y', 'k' holds numbers that look normal \(y\), poisson \(k\)"):
         fitted = regression("mvbind(y, k) ~ x", TABLE.assign(k=RNG.permutation(N) % 2 + RNG.permutation(N) % 3))

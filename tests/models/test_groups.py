@@ -27,6 +27,8 @@ from tractable.pages.page import usual_facts
 from tractable.tools.errors import DataError, ModelError
 from tractable.tools.integrals import around, rule
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(3)
 LABELS = np.array(["Bern", "Aarau", "Chur", "Davos", "Genf", "Uri"])
 GROUP = RNG.permutation(np.repeat(np.arange(6), [1, 5, 2, 3, 1, 4]))
@@ -263,6 +265,7 @@ def OF_B(p: dict, x: jax.Array) -> dist.Distribution:
     return dist.Normal(p["b"], 1.0)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_with_groups_is_said(what):
     made, sentence = WRONG[what]
@@ -306,6 +309,7 @@ def shared(of_group: float, of_all: float) -> np.ndarray:
     return np.eye(16) + of_group * (GROUP[:, None] == GROUP) + of_all
 
 
+@pytest.mark.test
 def test_rows_are_replicated_in_their_groups_as_the_whole_model_says(exact):
     mean, sd = whole_posterior()
     slopes, within = mean_slopes()[GROUP], 1 / (1 / 1.5**2 + np.bincount(GROUP))  # Var[a_g | μ, y]
@@ -349,6 +353,7 @@ def test_arviz_has_rows_in_their_order_and_densities_by_group(exact):
     assert tree["posterior_predictive"]["y"].shape == (1, 5, 16) and "left_out" not in tree.attrs
 
 
+@pytest.mark.test
 def test_a_page_tells_groups_and_their_rows(exact):
     mean, sd = whole_posterior()
     (told,) = parameters.of_groups(exact)
@@ -364,12 +369,14 @@ def test_a_page_tells_groups_and_their_rows(exact):
     np.testing.assert_array_less(np.abs(seen.drawn.mean(0) - mean[1 + GROUP] - X[:, 0]), off)
 
 
+@pytest.mark.quick
 def test_a_bound_that_is_not_known_is_no_reason_to_trust(exact):
     for error, verdict in ((0.01, "trust"), (0.6, "caution")):
         learnt = replace(exact, found={"gain": 0.0, "gain error": error})
         assert tr.MeanField(batch_size=3).checks(learnt)[0].verdict == verdict
 
 
+@pytest.mark.quick
 def test_rows_come_back_in_their_order_whatever_they_weigh():
     weighed = tr.Data(Y, given=X, group=GROUP, weights=np.arange(16) % 3)
     np.testing.assert_array_equal(weighed.members().y, Y)
@@ -450,6 +457,7 @@ def test_a_climb_by_corrected_batches_is_exact_and_goes_on_after_a_stop(tmp_path
     np.testing.assert_array_equal(again.values, unbroken.values)
 
 
+@pytest.mark.test
 def test_three_looks_at_all_groups_mend_a_mode_by_some():
     """log p(μ | y) is quadratic: by a curvature 1.3 times the right one each look leaves 1 − 1/1.3 of the way."""
     mean, sd = whole_posterior()

@@ -14,6 +14,8 @@ from tractable.models.layers import categorical, layer, normal_noise, standard_n
 from tractable.models.top_down import product, top_down
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 KEY = jax.random.key(0)
 
 
@@ -84,6 +86,7 @@ def test_top_down_order_and_shares():
     assert error(ladder.infer(moved, x, lambda i, d: h[i])[1][0].base_dist.loc, q[0].base_dist.loc, 1e-3) > 1
 
 
+@pytest.mark.test
 def test_product_of_unequal_widths():
     """Single precision: what says nothing changes nothing, what says all decides."""
     import numpyro.distributions as dist
@@ -121,12 +124,14 @@ def test_pixels_begin_at_their_log_odds():
     np.testing.assert_allclose(params["theta"]["x"]["layer11"]["bias"], np.log(mean / (1 - mean)), rtol=1e-6)
 
 
+@pytest.mark.test
 def test_discrete_layers():
     assert LADDERS["belief"].discrete == [1, 2] and LADDERS["top-down"].discrete == []
     counts = Ladder([layer(2, 3), top(2, "poisson")], bottom_up([layer(3, 2, "poisson")]))
     assert counts.discrete == [1] and counts.causes is None
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("make", "words"),
     [

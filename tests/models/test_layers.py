@@ -27,6 +27,8 @@ from tractable.models.units import ContinuousBernoulliLogits
 from tractable.objectives.relaxed import LogConcrete, soften
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 FAMILIES = ["bernoulli", "normal", "continuous bernoulli", "poisson", categorical(3), normal_noise(0.7)]
 SLOPES = [-50.0, -1.0, -1e-4, 0.0, 1e-4, 0.04, 0.06, 0.0999, 0.1001, 1.0, 50.0]
 
@@ -189,6 +191,7 @@ def test_log_concrete(temperature):
     assert_holds(log_concrete(temperature), C)
 
 
+@pytest.mark.test
 def test_concrete_without_its_temperature():
     class Plain(LogConcrete):
         def log_prob(self, value, intermediates=None):
@@ -225,10 +228,12 @@ def test_starts():
     assert standard_normal(2).init(jax.random.key(0)) == {}
 
 
+@pytest.mark.quick
 def test_one_family_for_one_argument():
     assert normal_noise(0.5) is normal_noise(0.5) and categorical(3) is categorical(levels=3)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -256,6 +261,7 @@ def test_sentences(make, words):
         make()
 
 
+@pytest.mark.test
 def test_a_network_of_ones_own():
     net = Network({"w": 0.1 * jnp.ones((3, 2))}, lambda p, x: jnp.sin(x @ p["w"]))
     made = layer(3, 2, network=net)
@@ -263,6 +269,7 @@ def test_a_network_of_ones_own():
     np.testing.assert_allclose(p.base_dist.logits, np.full((5, 4, 2), math.sin(0.3)))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("dtype", [np.uint8, bool, np.int64, np.float32])
 def test_pixels_of_any_type(dtype):
     pixels = jnp.asarray(np.array([[0, 1]]).astype(dtype))

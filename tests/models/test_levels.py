@@ -18,6 +18,8 @@ from tractable.models.levels import with_levels
 from tractable.models.linear import generalised_linear
 from tractable.tools.errors import TractableWarning
 
+pytestmark = pytest.mark.laws
+
 LEVELS, EACH = 200, 3
 RNG = np.random.default_rng(0)
 CITY = np.repeat(np.arange(LEVELS), EACH)
@@ -33,6 +35,7 @@ def encoder() -> Encoder:
         return fit_encoder(TABLE, "y", pooled=True)
 
 
+@pytest.mark.test
 def test_columns_and_levels(encoder: Encoder):
     assert encoder.features == ["x"]
     again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
@@ -49,6 +52,7 @@ def test_columns_and_levels(encoder: Encoder):
         fit_encoder(TABLE, "y")
 
 
+@pytest.mark.test
 def test_density_is_that_written_by_hand(encoder: Encoder):
     rows = encode(encoder, TABLE)
     model = explained.model_of(encoder, {})

@@ -11,6 +11,8 @@ from tractable.core import log_density
 from tractable.models import linear
 from tractable.tools.errors import ModelError
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(7, 3))
 WEIGHTS = RNG.normal(size=3)
@@ -37,18 +39,21 @@ def test_normal():
     np.testing.assert_allclose(model.log_prior(params), prior)
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("model", [linear.generalised_linear(3, "bernoulli"), linear.logistic_laplace(3)])
 def test_bernoulli(model):
     expected = stats.bernoulli.logpmf(CLASSES, 1 / (1 + np.exp(-ETA)))
     np.testing.assert_allclose(model.log_likelihoods(PARAMS, (CLASSES, X)), expected)
 
 
+@pytest.mark.test
 def test_bernoulli_far_from_the_boundary_is_finite():
     params = {"intercept": jnp.array(500.0), "weights": jnp.zeros(3)}
     model = linear.generalised_linear(3, "bernoulli")
     np.testing.assert_allclose(model.log_likelihoods(params, (np.array([0]), X[:1])), [-500.0])
 
 
+@pytest.mark.test
 def test_laplace_prior():
     expected = stats.laplace.logpdf(WEIGHTS, 0, 0.5).sum() + stats.laplace.logpdf(0.4, 0, 0.5)
     np.testing.assert_allclose(linear.logistic_laplace(3, 0.5).log_prior(PARAMS), expected)
@@ -85,6 +90,7 @@ def test_categorical_prior_has_no_special_class():
     np.testing.assert_allclose(model.log_prior(relabelled), model.log_prior(params))
 
 
+@pytest.mark.test
 def test_known_noise():
     model = linear.bayesian_linear(3, 0.5, 2.0)
     y = RNG.normal(size=7)
@@ -104,6 +110,7 @@ def test_mixture():
     np.testing.assert_allclose(model.log_prior(params), prior)
 
 
+@pytest.mark.quick
 def test_drawn_mixture_is_a_mixture():
     """Its variance is 2 + ¼ of the squared distance; that of an average of the components, 1 + ¼."""
     n, distance = 200_000, 3.0
@@ -129,6 +136,7 @@ def test_density_and_gradient_are_finite_in_both_precisions(make):
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), back, params)
 
 
+@pytest.mark.test
 def test_same_arguments_same_model():
     first = linear.generalised_linear(3, "bernoulli")
     assert first is linear.generalised_linear(features=3, family="bernoulli", weight_scale=2.5)
@@ -139,6 +147,7 @@ def test_same_arguments_same_model():
         assert first is not linear.generalised_linear(3, "bernoulli")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -155,6 +164,7 @@ def test_faults(make, sentence):
         make()
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("eta", [-40.0, -1.0, 0.0, 0.5, 40.0])
 def test_logits_have_their_density_and_derivative(eta):
     """log p(y|η) and y − σ(η), at η = 0 too, where a density with a |η| in it has neither derivative."""
@@ -177,6 +187,7 @@ def test_other_priors_by_name():
         np.testing.assert_allclose(*densities, rtol=1e-5)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("family", "priors", "sentence"),
     [

@@ -23,7 +23,7 @@ from tractable.models.linear_mixture import Frame
 from tractable.models.mixture import Bernoullis, Gaussians, Moments
 from tractable.tools.errors import DataError, ModelError
 
-pytestmark = pytest.mark.usefixtures("strict_ranks")
+pytestmark = [pytest.mark.laws, pytest.mark.usefixtures("strict_ranks")]
 
 RNG = np.random.default_rng(3)
 K, D, N = 3, 2, 150
@@ -501,6 +501,7 @@ def test_missing_numbers(kind):
     assert_equal(whole_step, missing.e_step(theta, whole(jnp.array(holes))), 1e-9)
 
 
+@pytest.mark.test
 def test_missing_numbers_have_a_centre_too():
     theta, holes = start("full"), np.where(RNG.random(X.shape) < 0.2, np.nan, X)
     batch = whole(jnp.array(holes))
@@ -587,6 +588,7 @@ def test_a_constant_column_keeps_its_likelihood():
 # Settings.
 
 
+@pytest.mark.quick
 def test_same_arguments_same_functions():
     """So that a second fit finds its compilation."""
     centre = np.array([1.0, 2.0])
@@ -595,6 +597,7 @@ def test_same_arguments_same_functions():
     assert mixture.bernoulli_mixture(3, 2) is mixture.bernoulli_mixture(3, 2, 1)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -612,6 +615,7 @@ def test_settings(make, sentence):
         make()
 
 
+@pytest.mark.test
 def test_rows_of_another_width():
     with pytest.raises(DataError, match=r"rows of 2 numbers.*got shape \(150, 1\)"):
         mixture.gaussian_mixture(K, D).e_step(start("full"), whole(jnp.array(X[:, :1])))

@@ -18,6 +18,8 @@ import tractable as tr
 from tractable.models import mlp, network, neural_network, scale_mixture
 from tractable.tools.errors import ModelError, SettingsError
 
+pytestmark = pytest.mark.laws
+
 EXACT = 1e-9
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(5, 3))
@@ -87,6 +89,7 @@ WRONG_LIKELIHOODS = {
 }
 
 
+@pytest.mark.test
 def test_likelihoods():
     assert_holds(likelihood_law(lambda n, o, s, df: network._of(n, o, {"noise": s}, df)))
 
@@ -119,6 +122,7 @@ def test_model_by_hand(likelihood):
     np.testing.assert_allclose(model.log_prior(params), prior, atol=EXACT)
 
 
+@pytest.mark.test
 def test_vectors_are_one_datum():
     model = neural_network(mlp(3, (), 2), noise=0.5)
     params = model.sample_prior(jax.random.key(0))
@@ -128,6 +132,7 @@ def test_vectors_are_one_datum():
     np.testing.assert_allclose(got, wanted, atol=EXACT)
 
 
+@pytest.mark.test
 def test_likelihood_of_the_users_own():
     model = neural_network(
         mlp(3, (), 1), lambda o, extra: dist.Gumbel(o[0], extra["width"]), extra={"width": dist.LogNormal(0, 1)}
@@ -208,6 +213,7 @@ def test_wrong_mixtures_are_caught(name):
     assert breaks <= set(broken(mixture_law(make)))
 
 
+@pytest.mark.test
 def test_scale_mixture_is_a_distribution_like_others():
     prior = scale_mixture(0.25, 2.0, 0.1)
     assert prior is scale_mixture(0.25, 2, 0.1)
@@ -331,6 +337,7 @@ def test_relevance():
     assert_holds(relevance_law(neural_network(mlp(3, (4,), 1), prior="relevance")), 1)
 
 
+@pytest.mark.test("none")
 @pytest.mark.parametrize(
     ("name", "wrong", "caught"),
     [
@@ -410,6 +417,7 @@ def test_wrong_starts_are_caught(name):
     assert broken(start_law(network.Network(net.params, net.apply, start=wrong)))
 
 
+@pytest.mark.test
 def test_a_pairs_weights_start_as_its_example_does():
     example = {"w": 3 * RNG.normal(size=(30, 20)), "b": np.zeros(7), "scale": np.ones(4)}
     model = neural_network((example, lambda p, x: p["b"][0] + x), noise=1.0)
@@ -562,6 +570,7 @@ SENTENCES = {
 }
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(name):
     with warnings.catch_warnings(), pytest.raises(ModelError, match=SENTENCES[name]):
@@ -569,6 +578,7 @@ def test_faults(name):
         FAULTS[name]()
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("model", "data", "sentence"),
     [
@@ -591,7 +601,7 @@ def test_infer_says_what_does_not_fit(model, data, sentence):
 
 @pytest.mark.parametrize(
     "method",
-    [tr.MAP(steps=200), pytest.param(tr.NUTS(chains=2, draws=20, warmup=20), marks=pytest.mark.slow)],
+    [tr.MAP(steps=200), tr.NUTS(chains=2, draws=20, warmup=20)],
     ids=["map", "nuts"],
 )
 def test_methods_run(method):
@@ -607,6 +617,7 @@ def test_methods_run(method):
         assert density(jnp.asarray(posterior.point)) > density(start)
 
 
+@pytest.mark.quick
 def test_without_flax_it_says_so(monkeypatch):
     import sys
 
@@ -617,6 +628,7 @@ def test_without_flax_it_says_so(monkeypatch):
         from_nnx(object())
 
 
+@pytest.mark.quick
 def test_flax():
     nnx = pytest.importorskip("flax.nnx", reason="Flax is not among the dependencies")
     from tractable.adapters.flax import from_nnx

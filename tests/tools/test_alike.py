@@ -19,6 +19,8 @@ from tractable.adapters.numpyro import from_numpyro, split_numpyro
 from tractable.core import Model
 from tractable.tools import alike
 
+pytestmark = pytest.mark.quick
+
 SCALE = 1.0
 
 
@@ -95,6 +97,7 @@ def test_every_field_of_a_model_counts(change):
     assert form(other) is other
 
 
+@pytest.mark.test
 def test_a_model_of_another_precision_is_another():
     """Shapes and dtypes of its space are kept from its first use."""
     with jax.enable_x64(False):
@@ -176,6 +179,7 @@ def test_nothing_is_taken_for_what_cannot_be_told(unsure):
     assert form(again) is again
 
 
+@pytest.mark.laws
 def test_nothing_is_kept_for_the_table():
     first = made(41.0)
     assert form(first) is first
@@ -212,6 +216,7 @@ FITS = {
 }
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("kind", FITS)
 def test_fits_of_models_written_again_compile_nothing(kind):
     """Results are those of the model compiled for itself."""
@@ -236,6 +241,7 @@ def test_fits_of_models_written_again_compile_nothing(kind):
     assert not tree_equal(other[1], first[1])
 
 
+@pytest.mark.laws
 def test_every_part_of_a_latent_model_counts():
     parts = {
         "prior": {"theta": dist.Beta(1.0, 2.0)}, "latent": lambda p: dist.Bernoulli(0.25),
@@ -250,6 +256,7 @@ def test_every_part_of_a_latent_model_counts():
     assert len({id(form(model)) for model in models}) == len(models)
 
 
+@pytest.mark.test
 def test_other_steps_make_another_model():
     """Other starting points share programs, other statistics do not."""
     model = coins(10)
@@ -262,6 +269,7 @@ def test_other_steps_make_another_model():
     assert form(again) is model
 
 
+@pytest.mark.test("from_numpyro")
 @pytest.mark.parametrize("read", [from_numpyro, split_numpyro])
 def test_arguments_of_a_program_that_changed_are_seen(read):
     """What a NumPyro program was given may change in place, and then is another model's."""

@@ -8,6 +8,8 @@ import pytest
 from beartype.roar import BeartypeCallHintViolation
 from checked import Finder
 
+pytestmark = pytest.mark.quick
+
 FILE = """
 from typing import TYPE_CHECKING, Protocol
 

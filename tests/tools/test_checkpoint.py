@@ -19,6 +19,8 @@ from tractable.tools import checkpoint
 from tractable.tools.checkpoint import differences, fingerprint, load, save, write_atomically
 from tractable.tools.errors import CheckpointError, TractableWarning
 
+pytestmark = pytest.mark.quick
+
 MANIFEST = {"method": {"name": "sgld", "step_size": 0.1}, "data": "ab12", "best": float("inf")}
 
 
@@ -104,6 +106,7 @@ def test_a_step_saved_again_is_replaced(two: Path):
     assert len(os.listdir(two)) == 2
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("call", ["rename", "fsync"])
 def test_kill_while_writing(two: Path, call: str):
     """A process that dies before the rename leaves a leftover, which the next save removes."""

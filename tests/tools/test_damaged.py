@@ -10,6 +10,8 @@ import tractable as tr
 from tractable.data.files import read_rows
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.quick
+
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 CLAIMS = (10**12, 2)  # 16 terabytes
 

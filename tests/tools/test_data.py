@@ -19,6 +19,8 @@ from tractable.data import rows as module
 from tractable.data.rows import Data, Plan, as_data, permuted, place, whole, window, windowed
 from tractable.tools.errors import DataError
 
+pytestmark = pytest.mark.quick
+
 SIZES = [
     (1, 1), (2, 1), (5, 5), (5, 7), (7, 2), (7, 3), (10, 3), (12, 4), (13, 12), (100, 7), (101, 10), (997, 31)
 ]  # fmt: skip
@@ -28,6 +30,7 @@ def places(plan: Plan, key: jax.Array, t: Any) -> tuple[np.ndarray, ...]:
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(lambda t: place(plan, key, t)))(jnp.asarray(t)))
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize(("size", "rows"), SIZES)
 def test_every_row_once_an_epoch(size, rows):
     """Blocks of one epoch partition the rows; their sizes differ by at most one and never exceed n."""
@@ -43,6 +46,7 @@ def test_every_row_once_an_epoch(size, rows):
     assert lengths.max() == plan.width
 
 
+@pytest.mark.laws
 def test_epochs_differ():
     """Offset and order are drawn afresh for every epoch and every key."""
     plan = Plan(1000, 10)
@@ -54,6 +58,7 @@ def test_epochs_differ():
         assert np.mean((x - x[0]) % 1000 == (y - y[0]) % 1000) < 0.1  # another order, not another offset
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 100, 121, 1000, 4096, 65_537])
 def test_permutation(count):
     """π is a bijection of 0..count−1 for every key."""
@@ -62,12 +67,14 @@ def test_permutation(count):
         np.testing.assert_array_equal(np.sort(values), np.arange(count))
 
 
+@pytest.mark.laws
 def test_permutation_of_a_million():
     """Also where the round function comes within a block of 2³¹, as it does with this key."""
     values = _permutation(jax.random.key(593), 1_000_000)
     np.testing.assert_array_equal(np.sort(values), np.arange(1_000_000))
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("count", [2, 5, 10])
 def test_permutation_is_roughly_uniform(count):
     """π(i) is uniform, and so are the ordered pairs π(0), π(1)."""
@@ -87,6 +94,7 @@ def _permutation(key: jax.Array, count: int) -> np.ndarray:
     return np.asarray(jax.jit(_all, static_argnums=1)(key, count))
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("independent", [False, True])
 def test_batch_is_a_function_of_key_and_time(independent):
     """One at a time, backwards, compiled or not, the batches are the same."""
@@ -97,6 +105,7 @@ def test_batch_is_a_function_of_key_and_time(independent):
     assert [int(x) for x in place(plan, key, jnp.array(13))] == list(forwards[:, 13])
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize(("size", "rows"), [(1, 1), (4, 4), (6, 4), (7, 2), (7, 3), (8, 3)])
 def test_unbiased(monkeypatch, size, rows, independent):
@@ -118,6 +127,7 @@ def test_unbiased(monkeypatch, size, rows, independent):
     assert_holds({"sum": error(np.mean(sums), data.y.sum(), 1e-12)})
 
 
+@pytest.mark.test
 def test_independent_batches_are_uniform():
     """Where each batch is placed afresh, its first row is uniform."""
     starts, lengths, _ = places(Plan(10, 3, True), jax.random.key(0), np.arange(20_000))
@@ -125,6 +135,7 @@ def test_independent_batches_are_uniform():
     assert_holds({"start": uniform_counts(np.bincount(starts, minlength=10))})
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("independent", [False, True])
 def test_no_array_of_all_rows(independent):
     """Placing a batch among 10⁹ rows forms no array longer than the key's salts."""
@@ -176,6 +187,7 @@ def test_parquet_and_frames(tmp_path, arrays):
             np.testing.assert_array_equal(data.y[name], array)
 
 
+@pytest.mark.laws
 def test_windows_and_files_agree(tmp_path):
     """Rows cut from a file in the shuffled order are the slices of the shuffled copy, round the end too."""
     size, plan = 23, Plan(23, 5)
@@ -201,6 +213,7 @@ def test_windows_hold_every_row_once():
     assert data.windows(4)[0] is data.windows(4)[0]
 
 
+@pytest.mark.test
 def test_whole_take_split():
     data = Data(np.arange(10.0), given=np.arange(20).reshape(10, 2))
     batch = whole(data.arrays())
@@ -214,6 +227,7 @@ def test_whole_take_split():
     assert as_data(data) is data and as_data([1, 2]).size == 2
 
 
+@pytest.mark.laws
 def test_weights_go_with_their_rows(tmp_path):
     """Taken, dropped, shuffled, cut from memory or file, every row keeps its own weight, and padding has none."""
     y, w = np.arange(23.0), np.arange(23) % 4 / 2

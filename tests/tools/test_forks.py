@@ -11,6 +11,8 @@ import pytest
 import tractable as tr
 from tractable.tools.errors import RunError
 
+pytestmark = pytest.mark.laws
+
 
 def in_a_fork(work) -> bool:
     """Whether a forked process refuses the work."""

@@ -11,6 +11,8 @@ import pytest
 from tractable.tools.errors import CheckpointError
 from tractable.tools.leaves import beneath, flattened, nested, restored
 
+pytestmark = pytest.mark.quick
+
 
 class Stand(NamedTuple):
     groups: int
@@ -39,6 +41,7 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.test
 def test_there_and_back():
     arrays = flattened(STAND)
     assert all(isinstance(a, np.ndarray) and a.dtype.kind in "biufc" for a in arrays.values())

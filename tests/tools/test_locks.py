@@ -12,6 +12,8 @@ import pytest
 from tractable.tools.errors import CheckpointError, TractableWarning
 from tractable.tools.locks import LOCK, held
 
+pytestmark = pytest.mark.quick
+
 HOLDER = """
 import sys, time
 from tractable.tools.locks import held
@@ -79,6 +81,7 @@ def test_of_many_threads_one_holds(tmp_path):
     assert max(most) == 1 and len(most) + len(refused) == 300
 
 
+@pytest.mark.test
 def test_another_process_is_named_and_a_killed_one_is_taken_over(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
@@ -99,6 +102,7 @@ def test_another_host(tmp_path):
     hold(tmp_path)
 
 
+@pytest.mark.laws
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_a_fork_neither_holds_nor_lets_go(tmp_path):

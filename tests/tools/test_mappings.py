@@ -11,6 +11,8 @@ import pytest
 import tractable as tr
 from tractable.tools import mappings
 
+pytestmark = pytest.mark.laws
+
 
 @pytest.mark.skipif(not mappings.MAPS.exists(), reason="the system does not count them")
 def test_a_program_holds_mappings():
@@ -43,6 +45,7 @@ def test_they_are_forgotten_when_there_are_many(monkeypatch):
     assert 6 <= len(forgotten) <= 7 and highest <= 10_500 + 700 and min(forgotten) > 10_000
 
 
+@pytest.mark.quick
 def test_they_are_counted_once_a_second(monkeypatch):
     counted, clock = [], [0.0]
     monkeypatch.setattr(mappings._Left, "counted", -mappings.SECONDS)

@@ -9,6 +9,8 @@ import scipy.stats
 
 from tractable.tools import noise
 
+pytestmark = pytest.mark.laws
+
 KEY = jax.random.key(7)
 
 
@@ -20,6 +22,7 @@ def test_the_bits_are_those_of_jax(shape: tuple[int, ...]) -> None:
     assert np.array_equal(noise.bits(KEY, shape), jax.random.bits(KEY, shape, jnp.uint32))
 
 
+@pytest.mark.test
 def test_both_words_are_the_published_ones() -> None:
     # Random123's known answers for twenty rounds: counter 0, key 0.
     left, right = noise.threefry(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.uint32))
@@ -44,6 +47,7 @@ def test_they_are_normal() -> None:
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5.4 / np.sqrt(len(draws))
 
 
+@pytest.mark.test
 @pytest.mark.parametrize("size", [noise.LARGE, 50_001])
 def test_pairs_are_words_in_polar_coordinates(size: int) -> None:
     found = np.asarray(noise.normal(KEY, (size,), jnp.float32), np.float64)

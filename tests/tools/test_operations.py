@@ -10,6 +10,8 @@ import tractable as tr
 from tractable.checks.target import Target, gradient_work
 from tractable.tools.operations import operations
 
+pytestmark = pytest.mark.test
+
 X = jnp.linspace(-1, 1, 40 * 3).reshape(40, 3)
 W = jnp.linspace(0, 1, 3)
 
@@ -33,6 +35,7 @@ CASES = {
 }
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("name", CASES)
 def test_a_count_is_near_the_compilers(name):
     program = CASES[name]

@@ -17,6 +17,8 @@ from tractable.results.identity import functions, identity, model_fingerprint
 from tractable.tools.errors import ModelError, SettingsError
 from tractable.tools.programs import fingerprint
 
+pytestmark = pytest.mark.test
+
 LONG = np.arange(3000.0)  # printed with its middle left out
 CHANGED = np.where(np.arange(3000) == 1500, -1.0, LONG)
 
@@ -183,6 +185,7 @@ def test_functions_that_cannot_be_known_have_no_checkpoints(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.laws
 def test_products_are_computed_in_full_unless_the_user_has_said_otherwise():
     """Of float32 on a GPU: with the setting taken out a traced product asks for no precision."""
     code = "import jax, jax.numpy as jnp, tractable.core; print(jax.make_jaxpr(jnp.matmul)(jnp.eye(2), jnp.eye(2)))"

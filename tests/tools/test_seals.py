@@ -14,6 +14,8 @@ from tractable.cli.folders import posterior_in, read_run, write_run
 from tractable.tools.checkpoint import read_sealed, sealed, write_sealed
 from tractable.tools.errors import CheckpointError, TractableWarning
 
+pytestmark = pytest.mark.laws
+
 MODEL = tr.Model({"mu": dist.Normal(0.0, 2.0)}, lambda params: dist.Normal(params["mu"], 1.0))
 Y = np.array([0.3, 0.9, 1.4])
 RUN = {"problem": {"model": "glm", "missing": "raise", "scale": 13.9}, "seed": 0}
@@ -50,6 +52,7 @@ def mutants(path, rng):
     return whole[:place] + bytes([whole[place] ^ (1 << int(rng.integers(8)))]) + whole[place + 1 :]
 
 
+@pytest.mark.test
 def test_flips_and_cuts_are_refused_or_harmless(folder, tmp_path):
     rng, before, refused = np.random.default_rng(7), told(folder), 0
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -112,6 +115,7 @@ def test_forged_entries_are_refused(tmp_path):
             tr.load(tmp_path, MODEL)
 
 
+@pytest.mark.test("draws")
 def test_files_that_are_gone_are_refused(folder):
     for name in ("settings.toml", "summary.csv"):
         kept = (folder / name).read_bytes()
@@ -135,6 +139,7 @@ def test_an_edited_verdict_is_refused(folder, tmp_path):
         read_run(copy)
 
 
+@pytest.mark.quick
 def test_seals_of_later_versions_and_files_without_one(tmp_path):
     path = tmp_path / "about.json"
     write_sealed(path, {"a": 1})
@@ -150,6 +155,7 @@ def test_seals_of_later_versions_and_files_without_one(tmp_path):
             read_sealed(path)
 
 
+@pytest.mark.quick
 def test_forged_manifests_reach_no_file_outside(tmp_path):
     """Sealed as they should be, by someone else: paths that climb, are absolute or linked, and other forms."""
     inside = tmp_path / "inside"

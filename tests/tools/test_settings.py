@@ -30,6 +30,8 @@ from tractable.tools.settings import (
     range_of,
 )
 
+pytestmark = pytest.mark.quick
+
 HALF_OPEN = Annotated[float, between(0.5, 1, closed=True)]
 EVEN = Annotated[int, Range("an even number", lambda value: is_whole(value) and value % 2 == 0)]
 

@@ -23,6 +23,8 @@ from tractable.models import bayesian_gaussian_mixture, gaussian_mixture
 from tractable.models.mixture import Gaussians
 from tractable.tools.errors import SettingsError
 
+pytestmark = pytest.mark.test
+
 RNG = np.random.default_rng(3)
 N = 91  # neither 4 nor 3 divides it
 X = np.where(RNG.random((N, 1)) < 0.4, [-2.0, 0.0], [1.5, 1.0]) + RNG.normal(size=(N, 2))
@@ -195,6 +197,7 @@ def four() -> None:
     print("same")
 
 
+@pytest.mark.laws
 def test_four_devices():
     quick = os.environ.get("XLA_FLAGS", "")
     flags = {"XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}

@@ -8,6 +8,8 @@ from montecarlo import assert_holds, error
 
 from tractable.tools.small import cholesky, inverse, inverse_root
 
+pytestmark = pytest.mark.laws
+
 RNG = np.random.default_rng(0)
 
 
@@ -50,6 +52,7 @@ def test_derivatives():
     )
 
 
+@pytest.mark.test
 def test_what_is_not_positive_definite_is_nan():
     bad = jnp.array([[[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.0], [0.0, 4.0]]])
     found = cholesky(bad)

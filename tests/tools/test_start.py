@@ -15,6 +15,8 @@ from tractable.tools import cache, shared
 from tractable.tools.errors import SettingsError
 from tractable.tools.shared import COMPILE_FASTEST, FEW, compiled
 
+pytestmark = pytest.mark.laws
+
 
 def said(code: str, **environment: str) -> list[str]:
     """The words that a fresh process prints."""
@@ -64,6 +66,7 @@ print("late", *({{*{heavy!r}}} - {{"blackjax"}} & set(sys.modules)))
     assert int(programs) <= 24
 
 
+@pytest.mark.test
 def test_options_that_xla_no_longer_knows_are_left_out(monkeypatch) -> None:
     """JAX 0.12 refuses one that 0.11.0 has, and with it every program that asked for it."""
     monkeypatch.setattr(shared, "COMPILE_FASTEST", COMPILE_FASTEST | {"xla_cpu_no_such_option": True})
@@ -100,6 +103,7 @@ print(seen["cache_hits"], seen["cache_misses"])
     assert second == [first[1], "0"], "and all was found"
 
 
+@pytest.mark.quick
 def test_what_was_written_first_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age in range(10):
         path = tmp_path / str(age)
@@ -113,6 +117,7 @@ def test_what_was_written_first_is_deleted(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.quick
 def test_what_was_cut_short_by_a_kill_is_deleted(tmp_path: Path) -> None:
     for size in (0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, 3 * mmap.PAGESIZE):
         (tmp_path / str(size)).write_bytes(bytes(size))
@@ -120,6 +125,7 @@ def test_what_was_cut_short_by_a_kill_is_deleted(tmp_path: Path) -> None:
     assert {int(path.name) for path in tmp_path.iterdir()} == {1, mmap.PAGESIZE - 1}
 
 
+@pytest.mark.quick
 def test_a_folder_in_the_cache_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA keeps what it measured on a GPU in one; a folder takes whole pages too."""
     inner = tmp_path / "xla_gpu_per_fusion_autotune_cache_dir"
@@ -132,12 +138,14 @@ def test_a_folder_in_the_cache_is_looked_into(tmp_path: Path, monkeypatch: pytes
     assert {path.name for path in tmp_path.rglob("*")} == {inner.name, "second", "third"}
 
 
+@pytest.mark.quick
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):
         cache.cache(tmp_path / "file" / "below")
 
 
+@pytest.mark.test
 def test_programs_over_few_numbers_give_what_others_do() -> None:
     """Below ``FEW`` numbers other options, and the same answer; traced as part of another program, none."""
 

@@ -13,6 +13,8 @@ from tractable.tools import checkpoint
 from tractable.tools.errors import CheckpointError
 from tractable.tools.store import DrawStore
 
+pytestmark = pytest.mark.quick
+
 FIELDS = {"position": ((3,), "float32"), "energy": ((), "float64"), "accepted": ((), "bool")}
 
 

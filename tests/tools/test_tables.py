@@ -14,6 +14,8 @@ from tractable.data import encoder as tables
 from tractable.data.files import read_table
 from tractable.tools.errors import DataError, TractableWarning
 
+pytestmark = pytest.mark.quick
+
 
 def table():
     return pd.DataFrame(

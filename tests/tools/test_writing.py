@@ -15,6 +15,8 @@ from tractable.tools import writing
 from tractable.tools.errors import CheckpointError
 from tractable.tools.writing import csv, write_atomically, write_figure, write_table
 
+pytestmark = pytest.mark.quick
+
 NASTY = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\rx", "'=1", "''@x", "'tis", "plain", "", "a=b"]
 
 

@@ -1,0 +1,212 @@
+"""Each test has its tier, each source file its laws, and the runner runs what it says."""
+
+import ast
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import suite
+
+pytestmark = pytest.mark.quick
+
+
+def source_files() -> set[str]:
+    """Source files that define something."""
+    return {
+        path.relative_to(suite.SOURCE).as_posix()
+        for path in suite.SOURCE.rglob("*.py")
+        if any(
+            isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign)
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+        )
+    }
+
+
+def test_every_source_file_has_laws_that_are_there():
+    table, tests = suite.laws_of(), {}
+    assert set(table) == source_files()
+    for targets in table.values():
+        assert targets
+        for target in targets:
+            file, _, name = target.partition("::")
+            tests.setdefault(file, (suite.TESTS / file).read_text(encoding="utf-8"))
+            assert not name or re.search(rf"def {name.partition('[')[0]}\(", tests[file]), target
+
+
+def test_every_file_says_its_tier():
+    for file in suite.every_file()[:-1]:
+        text = (suite.TESTS / file).read_text(encoding="utf-8")
+        assert re.search(r"^pytestmark = \[?\s*pytest\.mark\.(quick|test|laws)\b", text, re.M), file
+
+
+def test_the_commit_of_the_last_green_laws_is_a_commit():
+    assert re.fullmatch(r"[0-9a-f]{40}\n", suite.GREEN.read_text(encoding="utf-8"))
+
+
+def test_shards_are_every_file_once_and_take_about_as_long():
+    files = suite.every_file()
+    cost = {file: float(1 + i % 7) for i, file in enumerate(files)}
+    for parts in (1, 2, 4, 6):
+        shards = suite.split(files, cost, parts)
+        assert sorted(file for shard in shards for file in shard) == sorted(files)
+        took = [sum(cost[file] for file in shard) for shard in shards]
+        assert max(took) - min(took) <= 7
+        assert shards == suite.split(files[::-1], cost, parts)  # on every machine
+
+
+def test_groups_are_as_long_as_they_should_be_and_doctests_are_alone():
+    files = [f"test_{i}.py" for i in range(40)]
+    groups = suite.groups_of([*files, suite.DOCTESTS], dict.fromkeys(files, 10.0), 100.0)
+    assert groups[0] == [suite.DOCTESTS] and [len(group) for group in groups[1:]] == [10] * 4
+
+
+def test_a_target_is_run_once():
+    found = suite.without_doubles(["a.py::test_x", "b.py", "a.py", "b.py", "c.py::test_y", "c.py::test_y"])
+    assert found == ["b.py", "a.py", "c.py::test_y"]
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository of two source files and three files of tests, all committed."""
+    for name in ("tests", "src/tractable/core"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".gitignore").write_text(".laws/\n")
+    laws = '[laws]\n"a.py" = ["test_one.py", "test_two.py::test_b"]\n"core/b.py" = ["test_two.py"]\n'
+    (tmp_path / "tests" / "laws_of.toml").write_text(laws)
+    for name in ("a.py", "core/b.py"):
+        (tmp_path / "src/tractable" / name).write_text("x = 1\n")
+    for name in ("one", "two", "three"):
+        (tmp_path / f"tests/test_{name}.py").write_text("def test_b():\n    pass\n")
+    for name, value in {"ROOT": "", "TESTS": "tests", "GREEN": "tests/laws_green", "SECONDS": "tests/s.json"}.items():
+        monkeypatch.setattr(suite, name, tmp_path / value)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_the_laws_of_what_changed(repository, capsys):
+    head = suite.tested_commit()
+    assert re.fullmatch("[0-9a-f]{40}", head) and suite.changed_targets(head) == []
+    (repository / "src/tractable/a.py").write_text("x = 2\n")
+    assert suite.changed_targets(head) == ["test_one.py", "test_two.py::test_b"]
+    (repository / "tests/test_three.py").write_text("")
+    (repository / "src/tractable/core/b.py").write_text("x = 2\n")
+    assert suite.changed_targets(head) == ["test_one.py", "test_two.py", "test_three.py"]
+    assert suite.changed_targets("f" * 40) == [] and "not in this repository" in capsys.readouterr().out
+
+
+def test_the_green_commit_does_not_change_what_is_tested(repository):
+    head = suite.tested_commit()
+    (repository / "tests/laws_green").write_text(head + "\n")
+    assert suite.tested_commit() == head
+    (repository / "tests/new.py").write_text("")
+    assert suite.tested_commit().startswith(f"{head}-")
+
+
+class Laws:
+    """Laws as they are run, but for the tests: each file of tests takes no time and writes what it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str = "", slow: str = "") -> None:
+        self.groups: list[list[str]] = []
+        self.failing, self.slow = failing, slow
+        monkeypatch.setattr(suite, "start", self.start)
+        monkeypatch.setattr(suite, "yardstick", lambda: 1.0)
+        monkeypatch.setattr(suite, "GROUP", dict.fromkeys(suite.TIERS, 1.0))
+
+    def start(self, group: list[str], tier: str, results: Path, more: list[str]) -> suite.Process:
+        self.groups.append(group)
+        for file in group if group != [self.slow] else []:
+            result = {"file": file, "passed": 1, "skipped": 0, "failed": [], "programs": 0, "loaded": 0, "tests": {}}
+            result |= {"seconds": 0.0} | ({"failed": ["x"], "passed": 0} if file == self.failing else {})
+            (results / f"{file}.json").write_text(json.dumps(result))
+        wait = (
+            f"import time; time.sleep({60 if group == [self.slow] else 0}); raise SystemExit({self.failing in group})"
+        )
+        handle = subprocess.Popen([sys.executable, "-c", wait], start_new_session=True)
+        log = results / f"{len(self.groups)}.log"
+        log.write_text("what failed")
+        return suite.Process(group, handle, log)
+
+
+def laws(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["suite.py", "laws", "--jobs", "2", *words])
+    return suite.main()
+
+
+def test_shards_add_up_to_a_green_commit(repository, monkeypatch, capsys):
+    head = suite.tested_commit()
+    Laws(monkeypatch)
+    for part in ("1/2", "2/2"):
+        assert not suite.GREEN.exists()
+        assert laws(monkeypatch, "--shard", part) == 0
+    assert suite.GREEN.read_text() == head + "\n"
+    assert len(re.findall(r"^2 passed, 0 failed, 0 skipped$", capsys.readouterr().out, re.M)) == 2
+    again = Laws(monkeypatch)
+    assert laws(monkeypatch) == 0 and again.groups == []  # everything has passed
+
+
+def test_what_failed_fails_and_is_run_again(repository, monkeypatch, capsys):
+    Laws(monkeypatch, failing="test_two.py")
+    assert laws(monkeypatch) == 1 and not suite.GREEN.exists()
+    assert "what failed" in capsys.readouterr().out
+    again = Laws(monkeypatch)
+    assert laws(monkeypatch) == 0 and again.groups == [["test_two.py"]] and suite.GREEN.exists()
+
+
+def test_a_budget_lists_what_was_not_run_and_does_not_fail(repository, monkeypatch, capsys):
+    Laws(monkeypatch, slow="test_one.py", failing="test_two.py")
+    assert laws(monkeypatch, "--budget", "1") == 1  # a failure always fails
+    Laws(monkeypatch, slow="test_one.py")
+    assert laws(monkeypatch, "--budget", "1") == 0 and not suite.GREEN.exists()
+    assert "Not run to the end, 1: test_one.py" in capsys.readouterr().out
+
+
+def test_what_changed_comes_first_then_one_shard(repository, monkeypatch):
+    head = suite.tested_commit()
+    (repository / "src/tractable/core/b.py").write_text("x = 2\n")
+    ran = Laws(monkeypatch)
+    assert laws(monkeypatch, "--changed", head, "--rotate", "1") == 0
+    assert ran.groups[0] == ["test_two.py"]
+    assert sorted(itertools.chain(*ran.groups)) == ["doctests", "test_one.py", "test_three.py", "test_two.py"]
+
+
+TIERED = """
+import jax.numpy as jnp
+import pytest
+
+pytestmark = pytest.mark.laws
+
+@pytest.mark.quick
+def test_that_traces():
+    jnp.zeros(3) + 1
+
+@pytest.mark.quick
+def test_that_does_not():
+    pass
+
+@pytest.mark.test("b")
+@pytest.mark.parametrize("case", ["a", "b"])
+def test_cases(case):
+    pass
+
+def test_law():
+    pass
+"""
+
+
+@pytest.mark.test
+@pytest.mark.parametrize(("words", "passed"), [(["quick"], 1), (["test"], 2), (["laws"], 4)])
+def test_a_tier_includes_those_before_and_a_quick_test_may_not_trace(tmp_path, words, passed):
+    (tmp_path / "test_tiered.py").write_text(TIERED)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", suite.ROOT / "pyproject.toml"]
+    command += ["--rootdir", tmp_path, "-p", "no:cacheprovider", "--tier", *words, tmp_path / "test_tiered.py"]
+    environment = os.environ | {"PYTHONPATH": str(suite.TESTS), "TRACTABLE_TYPECHECK": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert f"{passed + 1} passed" in done.stdout or f"{passed} passed, 1 error" in done.stdout, done.stdout
+    assert "it is marked as quick, and traced" in done.stdout
